@@ -1,0 +1,114 @@
+"""The one door between the log and the operating system.
+
+Everything in log/ reads and writes through these two protocols, so that the simulator can put a modelled
+disk (page cache, torn and lost pages, full disk, failed fsync) behind the same code. `log.mmap_disk` is the
+real one.
+
+Promises that the code above relies on, and a modelled disk must keep:
+
+* Bytes stored into `MappedFile.buffer` are seen at once by every other mapping of the same path and by
+  `Disk.read`, survive a crash of the process, and survive a crash of the machine only after
+  `flush`/`flush_file`. Until then pages may reach the disk in any order, or not at all, 4096 bytes at a
+  time.
+* `write_durably` replaces a file as a whole: after a crash at any moment the old or the new content is there.
+* A created or removed file survives a crash of the machine after `sync_directory` of its directory.
+* Paths are relative to the store root, with "/"; missing parent directories are created.
+
+Methods marked "worker" may be called in a worker thread while the owner goes on using the mapping;
+everything else belongs to the one thread that owns the store.
+"""
+
+from typing import NamedTuple, Protocol
+
+
+class DiskUsage(NamedTuple):
+    """Of the file system that holds the store."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+class StoreLock(Protocol):
+    """The exclusive lock of a store root."""
+
+    def release(self) -> None: ...
+
+
+class MappedFile(Protocol):
+    """A file of fixed size, mapped for reading and writing. Forgetting the last reference closes it."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def buffer(self) -> memoryview:
+        """All bytes of the file, writable, format "B". Slices stay valid after `close`."""
+
+    def prepare(self, begin: int, end: int, *, touch: bool = True) -> None:
+        """Worker. Allocates the blocks of [begin, end), so that a full disk is an error here and not a
+        fatal signal at the store instruction, and with `touch` also brings the pages in. Content is
+        unchanged.
+
+        Raises DiskFullError, DiskError.
+        """
+
+    def flush(self, begin: int, end: int) -> None:
+        """Worker. What was stored into [begin, end) before the call is durable when it returns. Raises
+        FlushError."""
+
+    def erase(self, begin: int) -> None:
+        """Everything from `begin` to the end reads as zero, durably, and takes no space. For recovery only:
+        no other thread may use the mapping meanwhile. Raises DiskError."""
+
+    def close(self) -> None:
+        """Gives up the file. Slices of `buffer` that others still hold stay valid; the last one unmaps it."""
+
+
+class Disk(Protocol):
+    """A directory tree below one store root."""
+
+    def open(self, path: str, size: int, *, create: bool) -> MappedFile:
+        """Worker. Maps the file. With `create` a missing file is made (sparse, all zero). A shorter file is
+        extended with zeros to `size`; a longer one is a DiskError.
+
+        Raises DiskError (missing and not `create`; too long; too many mappings), DiskFullError.
+        """
+
+    def list(self, directory: str) -> "list[str]":
+        """Sorted names in the directory; empty if there is no such directory."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int:
+        """In bytes. Raises DiskError if there is no such file."""
+
+    def read(self, path: str) -> bytes:
+        """Worker. The whole file. Raises DiskError."""
+
+    def write_durably(self, path: str, data: bytes) -> None:
+        """Worker. Replaces the file as a whole: temporary file, fsync, rename, fsync of the directory.
+
+        Raises DiskFullError, FlushError, DiskError.
+        """
+
+    def flush_file(self, path: str) -> None:
+        """Worker. All that was written to the file is durable when it returns; a missing file is none of its
+        business (it was deleted meanwhile). Raises FlushError."""
+
+    def remove(self, path: str) -> None:
+        """Removes a file; a missing one is fine. Mappings of it stay valid. Raises DiskError."""
+
+    def remove_tree(self, directory: str) -> None:
+        """Removes a directory with all in it; a missing one is fine. Raises DiskError."""
+
+    def sync_directory(self, directory: str) -> None:
+        """Worker. Creations and removals in the directory (and its own creation) are durable. Raises
+        FlushError."""
+
+    def usage(self) -> DiskUsage: ...
+
+    def lock(self) -> StoreLock:
+        """Raises StoreLockedError if another process (or this one) holds it."""

@@ -1,0 +1,102 @@
+"""Every error that log/ raises on purpose, in one place.
+
+An error says whose fault it is and whether a retry may help. What only a bug of the caller can cause is an
+assertion and not in this list.
+
+    LogFault
+    ├── DiskError            the machine: an operation of the file system failed
+    │   ├── DiskFullError        no space; a retry helps once space was freed, nothing was written
+    │   ├── FlushError           fsync failed, writes may be lost; never retry, stop the node
+    │   └── StoreLockedError     another process uses this store; stop that one first
+    ├── DamagedFileError     bytes on this disk are not what was written: file, offset and reason say where
+    │   ├── DamagedLogError      the entry log (repair it from the group)
+    │   └── DamagedStateError    term and vote, snapshot (never guessed: that breaks Raft)
+    ├── DamagedRangeError    bytes from a peer fail their checks: ask again
+    ├── RecordError          bytes are no valid message record; the sender's fault
+    ├── EntryTooLargeError   an entry that no file can hold; the sender's fault, no retry
+    ├── OutOfRangeError      not in this store: deleted, or not written yet
+    └── QueueOrderError      a record would leave a hole in its queue: the leader's bug
+"""
+
+
+class LogFault(Exception):  # noqa: N818 - the root of the tree is a fault of any kind, not always an error
+    """Base of all errors of this package."""
+
+
+class DiskError(LogFault):
+    """An operation of the file system failed; `path` is relative to the store root."""
+
+    def __init__(self, path: str, operation: str, reason: str) -> None:
+        super().__init__(f"{operation} of {path!r} failed: {reason}")
+        self.path = path
+        self.operation = operation
+        self.reason = reason
+
+
+class DiskFullError(DiskError):
+    """No space left; nothing was written. A retry helps once space was freed."""
+
+
+class FlushError(DiskError):
+    """A flush failed: pages may be lost although they look written. Never acknowledge, never retry: stop."""
+
+
+class StoreLockedError(DiskError):
+    """Another process holds the lock of this store."""
+
+
+class DamagedFileError(LogFault):
+    """`file` (relative to the store root) holds bytes at `offset` that nobody wrote."""
+
+    def __init__(self, file: str, offset: int, reason: str) -> None:
+        super().__init__(f"{file} is damaged at byte {offset}: {reason}")
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+
+
+class DamagedLogError(DamagedFileError):
+    """Damage in the entry log; a group of several nodes can repair it."""
+
+
+class DamagedStateError(DamagedFileError):
+    """Damage in a small file whose content must not be guessed (term and vote, snapshot)."""
+
+
+class DamagedRangeError(LogFault):
+    """A run of entries from a peer fails its checks at byte `offset` of the run."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"entries received are damaged at byte {offset}: {reason}")
+        self.offset = offset
+        self.reason = reason
+
+
+class RecordError(LogFault):
+    """Bytes are no valid message record (storage.md 1)."""
+
+
+class EntryTooLargeError(LogFault):
+    """An entry of `size` bytes does not fit into a data file."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"an entry of {size} bytes does not fit: the data files hold entries up to {limit} bytes"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class OutOfRangeError(LogFault):
+    """What was asked for is not in this store: deleted by retention, or not written yet."""
+
+
+class QueueOrderError(LogFault):
+    """A ConsumeQueue unit would leave a hole; `expected` is the queue's end."""
+
+    def __init__(self, topic: str, queue_id: int, offset: int, expected: int) -> None:
+        super().__init__(f"queue {topic}/{queue_id} ends at {expected} but a record claims offset {offset}")
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.expected = expected

@@ -1,0 +1,250 @@
+"""The real disk: files mapped with mmap.
+
+Durability: `fdatasync` writes back the pages dirtied through the mapping too (Linux, and POSIX where the
+page cache is unified), and unlike `mmap.flush` it releases the GIL, so that the owner's thread goes on
+while a worker waits.
+
+Preparation: `posix_fallocate` reserves blocks first, so that a full disk shows as ENOSPC in a call and
+never as SIGBUS at a store through the mapping. Then `madvise(MADV_POPULATE_WRITE)` makes the pages present
+and writable in one system call; it is called through ctypes because `mmap.madvise` keeps the GIL. Where the
+kernel lacks it (before Linux 5.14, other systems) the pages are simply faulted in by the writer.
+
+Closing: a mapping with exported slices cannot be unmapped, so `close` only forgets it, and the interpreter
+unmaps it when the last slice dies.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from log.disk import DiskUsage, StoreLock
+from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
+
+PAGE_BYTES = mmap.PAGESIZE
+_MADV_POPULATE_WRITE = 23
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_NO_BYTES = memoryview(b"")
+
+
+def _failure(path: str, operation: str, error: OSError) -> DiskError:
+    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else DiskError
+    return kind(path, operation, error.strerror or str(error))
+
+
+class MmapFile:
+    """`log.disk.MappedFile` over a file descriptor and a shared mapping."""
+
+    __slots__ = ("__weakref__", "_address", "_descriptor", "_map", "buffer", "path", "size")
+
+    def __init__(self, path: str, descriptor: int, size: int) -> None:
+        self._descriptor = -1
+        self._map: mmap.mmap | None = mmap.mmap(descriptor, size)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._descriptor = descriptor
+        self.buffer = memoryview(self._map)
+        self.path = path
+        self.size = size
+
+    def prepare(self, begin: int, end: int, *, touch: bool = True) -> None:
+        begin -= begin % PAGE_BYTES
+        end = min(self.size, end + -end % PAGE_BYTES)
+        mapped = self._map  # keeps the mapping alive while the kernel works on it
+        if begin >= end or mapped is None:
+            return
+        try:
+            os.posix_fallocate(self._descriptor, begin, end - begin)
+        except OSError as error:
+            raise _failure(self.path, "allocation", error) from error
+        if touch and _LIBC is not None:
+            # The result is ignored: without this call the writer takes the page faults itself, and is right
+            # all the same.
+            _LIBC.madvise(
+                ctypes.c_void_p(self._address + begin), ctypes.c_size_t(end - begin), _MADV_POPULATE_WRITE
+            )
+
+    def flush(self, begin: int, end: int) -> None:
+        # fdatasync knows no ranges; the kernel writes only what is dirty, and that is what the caller waits
+        # for.
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise FlushError(self.path, "flush", error.strerror or str(error)) from error
+
+    def erase(self, begin: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, begin)
+            os.ftruncate(self._descriptor, self.size)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise _failure(self.path, "erasing", error) from error
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._map = None
+        self.buffer = _NO_BYTES
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _FileLock:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class MmapDisk:
+    """`log.disk.Disk` below the directory `root`, which is created if missing."""
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root)
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _failure(str(root), "creation", error) from error
+
+    def open(self, path: str, size: int, *, create: bool) -> MmapFile:
+        full = self._root / path
+        flags = os.O_RDWR | os.O_CLOEXEC
+        try:
+            try:
+                descriptor = os.open(full, flags)
+            except FileNotFoundError:
+                if not create:
+                    raise
+                full.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(full, flags | os.O_CREAT, 0o644)
+            try:
+                present = os.fstat(descriptor).st_size
+                if present > size:
+                    raise DiskError(path, "opening", f"it has {present} bytes, not {size}")  # noqa: TRY301
+                if present < size:
+                    os.ftruncate(descriptor, size)
+                return MmapFile(path, descriptor, size)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        except OSError as error:
+            raise _failure(path, "opening", error) from error
+
+    def list(self, directory: str) -> "list[str]":
+        try:
+            return sorted(path.name for path in (self._root / directory).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _failure(directory, "listing", error) from error
+
+    def exists(self, path: str) -> bool:
+        return (self._root / path).exists()
+
+    def size(self, path: str) -> int:
+        try:
+            return (self._root / path).stat().st_size
+        except OSError as error:
+            raise _failure(path, "examination", error) from error
+
+    def read(self, path: str) -> bytes:
+        try:
+            return (self._root / path).read_bytes()
+        except OSError as error:
+            raise _failure(path, "reading", error) from error
+
+    def write_durably(self, path: str, data: bytes) -> None:
+        full = self._root / path
+        temporary = full.with_name(full.name + ".tmp")
+        try:
+            full.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(full)
+        except OSError as error:
+            raise _failure(path, "writing", error) from error
+        self._sync(full.parent, path)
+
+    def flush_file(self, path: str) -> None:
+        try:
+            descriptor = os.open(self._root / path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise FlushError(path, "flush", error.strerror or str(error)) from error
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            raise FlushError(path, "flush", error.strerror or str(error)) from error
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: str) -> None:
+        try:
+            (self._root / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise _failure(path, "removal", error) from error
+
+    def remove_tree(self, directory: str) -> None:
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self._root / directory)
+        except OSError as error:
+            raise _failure(directory, "removal", error) from error
+
+    def sync_directory(self, directory: str) -> None:
+        path = self._root / directory
+        if not path.exists():
+            return
+        # The directory itself may be new, and so may be its parents up to the store root.
+        while True:
+            self._sync(path, directory)
+            if path == self._root or path == path.parent:
+                return
+            path = path.parent
+
+    def usage(self) -> DiskUsage:
+        try:
+            usage = shutil.disk_usage(self._root)
+        except OSError as error:
+            raise _failure(".", "examination", error) from error
+        return DiskUsage(total_bytes=usage.total, free_bytes=usage.free)
+
+    def lock(self) -> StoreLock:
+        try:
+            descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        except BlockingIOError as error:
+            raise StoreLockedError("lock", "locking", f"another process uses {self._root}") from error
+        except OSError as error:
+            raise _failure("lock", "locking", error) from error
+        if os.fstat(descriptor).st_size == 0:
+            os.write(descriptor, b"lock")
+        return _FileLock(descriptor)
+
+    def _sync(self, directory: Path, name: str) -> None:
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise FlushError(name, "flush of the directory", error.strerror or str(error)) from error
