@@ -1,0 +1,140 @@
+"""Who belongs to the group, and how that changes.
+
+A configuration takes effect when its entry is appended, not when it is committed (dissertation 4.1), so a node needs
+the configurations of its log's uncommitted part to fall back when entries are truncated, and the one in force at the
+log's head to hand to a node that starts from there. `ConfigurationHistory` keeps exactly those.
+
+Only one server is added or removed at a time, so that any majority of the old and any of the new configuration share
+a server and no joint phase is needed. A new server begins as a learner: it receives the log but neither votes nor
+counts, until it has caught up and is promoted.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from raft.errors import AlreadyMember, LastVoter, UnknownMember
+
+__all__ = ["AddLearner", "Change", "Configuration", "ConfigurationHistory", "PromoteLearner", "RemoveMember"]
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The members by node id, in the order in which they joined; no node is both voter and learner."""
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.members)) != len(self.members):
+            raise ValueError(f"a member is named twice: {self.members}")
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return self.voters + self.learners
+
+
+@dataclass(frozen=True, slots=True)
+class AddLearner:
+    """Adds a node that receives the log without a vote."""
+
+    node: str
+
+    def applied_to(self, configuration: Configuration) -> Configuration:
+        if self.node in configuration.members:
+            raise AlreadyMember(self.node)
+        return Configuration(configuration.voters, (*configuration.learners, self.node))
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteLearner:
+    """Gives a learner its vote."""
+
+    node: str
+
+    def applied_to(self, configuration: Configuration) -> Configuration:
+        if self.node in configuration.voters:
+            raise AlreadyMember(self.node)
+        if self.node not in configuration.learners:
+            raise UnknownMember(self.node, "a learner")
+        learners = tuple(node for node in configuration.learners if node != self.node)
+        return Configuration((*configuration.voters, self.node), learners)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMember:
+    """Removes a voter or a learner; a leader may remove itself."""
+
+    node: str
+
+    def applied_to(self, configuration: Configuration) -> Configuration:
+        if self.node not in configuration.members:
+            raise UnknownMember(self.node, "a member")
+        if configuration.voters == (self.node,):
+            raise LastVoter(self.node)
+        return Configuration(
+            tuple(node for node in configuration.voters if node != self.node),
+            tuple(node for node in configuration.learners if node != self.node),
+        )
+
+
+Change = AddLearner | PromoteLearner | RemoveMember
+
+
+class ConfigurationHistory:
+    """The configurations of a log: the one in force at its head and those of the entries after it.
+
+    `entries` are (index, configuration), rising by index; the first may lie before the log's first entry, and a
+    group's first configuration, which no entry carries, has index -1.
+    """
+
+    __slots__ = ("_entries", "current", "current_index")
+
+    def __init__(self, entries: Iterable[tuple[int, Configuration]]) -> None:
+        self._entries = list(entries)
+        if not self._entries:
+            raise ValueError("a node needs the configuration it starts from")
+        if any(later[0] <= earlier[0] for earlier, later in zip(self._entries, self._entries[1:], strict=False)):
+            raise ValueError("configurations must rise by index")
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.current_index, self.current = self._entries[-1]
+
+    def append(self, index: int, configuration: Configuration) -> None:
+        assert index > self.current_index, f"configuration at {index} follows one at {self.current_index}"
+        self._entries.append((index, configuration))
+        self._refresh()
+
+    def truncate(self, last_index: int) -> bool:
+        """Forgets what lies after `last_index`; True when the current configuration changed by it."""
+        before = self.current_index
+        while len(self._entries) > 1 and self._entries[-1][0] > last_index:
+            self._entries.pop()
+        assert self._entries[-1][0] <= last_index, "the configuration at the log's head was truncated"
+        self._refresh()
+        return self.current_index != before
+
+    def drop_before(self, first_index: int) -> None:
+        """Forgets what a log that begins at `first_index` no longer needs."""
+        while len(self._entries) > 1 and self._entries[1][0] < first_index:
+            self._entries.pop(0)
+
+    def reset(self, index: int, configuration: Configuration) -> None:
+        self._entries = [(index, configuration)]
+        self._refresh()
+
+    def at(self, index: int) -> tuple[int, Configuration]:
+        """The (index, configuration) in force at `index`, which must not lie before the oldest one kept."""
+        for entry in reversed(self._entries):
+            if entry[0] <= index:
+                return entry
+        raise AssertionError(f"the configuration in force at {index} is no longer known")
+
+    def between(self, first_index: int, last_index: int) -> tuple[tuple[int, Configuration], ...]:
+        """Those of the entries first_index..last_index."""
+        if self.current_index < first_index:  # nearly always: an append rarely carries a configuration
+            return ()
+        return tuple(entry for entry in self._entries if first_index <= entry[0] <= last_index)
+
+    def kept(self) -> tuple[tuple[int, Configuration], ...]:
+        return tuple(self._entries)

@@ -1,0 +1,45 @@
+"""How much of the own log is on the own disk.
+
+A flush runs beside the state machine: while it is under way entries may be truncated and others written in their
+place, and its end says nothing about those. So each truncation opens a new generation; whoever starts a flush notes
+the generation with the index, and of a report from an older one only that part counts that no later truncation cut.
+"""
+
+__all__ = ["PersistedIndex"]
+
+_TRUNCATIONS_REMEMBERED = 64
+
+
+class PersistedIndex:
+    """`index`: every entry up to it is durable and the one that the log now holds there."""
+
+    __slots__ = ("_cuts", "_oldest_known", "generation", "index")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.generation = 0
+        # (generation that the cut opened, last index it left), both rising: a cut below earlier ones outdoes them.
+        self._cuts: list[tuple[int, int]] = []
+        self._oldest_known = 0
+
+    def cut(self, last_index: int) -> None:
+        """The log was truncated to `last_index`, or began anew after it."""
+        self.generation += 1
+        self.index = min(self.index, last_index)
+        while self._cuts and self._cuts[-1][1] >= last_index:
+            self._cuts.pop()
+        self._cuts.append((self.generation, last_index))
+        if len(self._cuts) > _TRUNCATIONS_REMEMBERED:
+            self._oldest_known = self._cuts.pop(0)[0]
+
+    def flushed(self, index: int, generation: int) -> bool:
+        """A flush begun in `generation` covered the log up to `index`; True when more is durable by it."""
+        assert generation <= self.generation, "a flush of a generation yet to come"
+        if generation != self.generation:
+            if generation < self._oldest_known:
+                return False
+            index = min([index, *(left for opened, left in self._cuts if opened > generation)])
+        if index <= self.index:
+            return False
+        self.index = index
+        return True

@@ -1,0 +1,172 @@
+"""What the caller of `Raft` has to do, in the order of the list.
+
+Write before send: the effects are carried out one after the other, and
+
+- `SaveHardState` and `ResetLog` must be on the disk before the next effect is begun: an answer that follows may
+  promise a vote, and a promise must survive a power failure;
+- `TruncateLog`, `AcceptEntries`, `AppendNoop` and `AppendConfiguration` must be written (a later reader of the log
+  sees them) before the next effect, but need not be on the disk: the caller reports that with `Raft.persisted`, and
+  no acknowledgement counts an entry before;
+- all effects taken must be carried out before the next `propose` or `replicate`, which read the log.
+
+If a write fails, the node must stop: nothing here can be undone.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from raft.configuration import Configuration
+from raft.messages import AppendRequest, Message, SnapshotRequest
+
+__all__ = [
+    "AcceptEntries",
+    "AppendConfiguration",
+    "AppendNoop",
+    "Committed",
+    "ConfigurationChanged",
+    "Effect",
+    "ReadLost",
+    "ReadReady",
+    "ResetLog",
+    "Role",
+    "RoleChanged",
+    "SaveHardState",
+    "Send",
+    "SnapshotNeeded",
+    "TruncateLog",
+]
+
+
+class Role(Enum):
+    """A learner is a follower whose configuration gives it no vote."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class SaveHardState:
+    """Make term and vote durable before anything that follows (5.1, 5.2: at most one vote in a term)."""
+
+    term: int
+    vote: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateLog:
+    """Remove all entries after `last_index`; none of them is committed."""
+
+    last_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptEntries:
+    """Write the entries of `message` (the very object given to `step`) from `first_index` on: skip its first `skip`."""
+
+    message: AppendRequest
+    first_index: int
+    skip: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetLog:
+    """Drop the log and its state; install what came with the snapshot and begin anew at `first_index`.
+
+    Durable before anything that follows. `base_term` is the term before the first entry; `configuration`, of index
+    `configuration_index`, is in force there and must be found again at a restart.
+    """
+
+    first_index: int
+    base_term: int
+    configuration_index: int
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class AppendNoop:
+    """Leader: write the entry that begins its term, which says nothing (5.4.2, 8)."""
+
+    index: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendConfiguration:
+    """Leader: encode and write this configuration as the entry at `index`."""
+
+    index: int
+    term: int
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send to `message.target`; may be lost. An append's bytes are those of its range in the log."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotNeeded:
+    """Send `message` with a snapshot of the state to its target, then call `snapshot_sent` or `snapshot_failed`."""
+
+    message: SnapshotRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """This node's role, term or known leader is now another."""
+
+    role: Role
+    term: int
+    leader: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """All entries up to `index` are committed: they never change again and may be applied."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReady:
+    """A read with this token is linearizable once `index` is applied (dissertation 6.4)."""
+
+    token: object
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLost:
+    """This node stopped leading before it could confirm the read; ask the next leader."""
+
+    token: object
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationChanged:
+    """The group's members, as they count from now on; `committed` tells when they are final."""
+
+    index: int
+    configuration: Configuration
+    committed: bool
+
+
+Effect = (
+    SaveHardState
+    | TruncateLog
+    | AcceptEntries
+    | ResetLog
+    | AppendNoop
+    | AppendConfiguration
+    | Send
+    | SnapshotNeeded
+    | RoleChanged
+    | Committed
+    | ReadReady
+    | ReadLost
+    | ConfigurationChanged
+)

@@ -1,0 +1,99 @@
+"""Errors that the operation of a group can cause.
+
+What only a bug can break is an assertion and not in this tree. Every error here leaves the state machine as it
+was; the tree says whose fault it is and whether a retry may help:
+
+    RaftError
+    ├── NotLeader                 ask `leader` instead, or again once a leader is known
+    ├── LeadershipTransferring    ask again shortly, wherever the leader then is
+    ├── ProposalLimit             overload: ask again once earlier proposals are committed
+    └── ConfigurationError
+        ├── ConfigurationPending  ask again once the change under way, or this term's first entry, is committed
+        ├── LearnerBehind         ask again once the learner has caught up
+        ├── UnknownMember         the caller's mistake: no such member, or not of the kind that is needed
+        ├── AlreadyMember         the caller's mistake: nothing to add or to promote
+        └── LastVoter             the caller's mistake: a group keeps at least one voter
+"""
+
+__all__ = [
+    "AlreadyMember",
+    "ConfigurationError",
+    "ConfigurationPending",
+    "LastVoter",
+    "LeadershipTransferring",
+    "LearnerBehind",
+    "NotLeader",
+    "ProposalLimit",
+    "RaftError",
+    "UnknownMember",
+]
+
+
+class RaftError(Exception):
+    """Base of everything that operation, as opposed to a bug, can cause in this package."""
+
+
+class NotLeader(RaftError):
+    """Only the leader can do this; `leader` is the one this node follows, or None while it knows none."""
+
+    def __init__(self, leader: str | None) -> None:
+        super().__init__(f"not the leader; the leader is {leader or 'unknown'}")
+        self.leader = leader
+
+
+class LeadershipTransferring(RaftError):
+    """The leader is handing over to `target` and takes no proposals until that succeeds or is given up."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(f"leadership is being transferred to {target}")
+        self.target = target
+
+
+class ProposalLimit(RaftError):
+    """As many entries as the configuration allows wait for their commit."""
+
+    def __init__(self, uncommitted: int, limit: int) -> None:
+        super().__init__(f"{uncommitted} entries are uncommitted, the limit is {limit}")
+        self.uncommitted = uncommitted
+        self.limit = limit
+
+
+class ConfigurationError(RaftError):
+    """A membership change, or a transfer, was refused."""
+
+
+class ConfigurationPending(ConfigurationError):
+    """Another change is uncommitted, or the leader has committed nothing in its term yet."""
+
+
+class LearnerBehind(ConfigurationError):
+    """The learner lacks `lag` entries, or has not been heard from lately."""
+
+    def __init__(self, node: str, lag: int) -> None:
+        super().__init__(f"learner {node} is {lag} entries behind or silent")
+        self.node = node
+        self.lag = lag
+
+
+class UnknownMember(ConfigurationError):
+    """The group has no such member, or it is not of the kind that the operation needs."""
+
+    def __init__(self, node: str, needed: str) -> None:
+        super().__init__(f"{node} is not {needed} of this group")
+        self.node = node
+
+
+class AlreadyMember(ConfigurationError):
+    """The node already is what it was to become."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"{node} already is a member of that kind")
+        self.node = node
+
+
+class LastVoter(ConfigurationError):
+    """The only voter cannot be removed."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"{node} is the only voter")
+        self.node = node

@@ -1,0 +1,150 @@
+"""What the members of a group say to each other.
+
+Every message names its source, its target and a term, and consists of integers, booleans, strings, tuples of these
+and `Configuration`, so that another room can encode it as it likes. No message carries entry bytes: an append names
+the range and the terms of its entries, and whoever sends it attaches the bytes of that range.
+
+Indices start at 0, -1 is the place before the first entry; terms start at 1, term 0 belongs to index -1.
+"""
+
+from dataclasses import dataclass
+
+from raft.configuration import Configuration
+
+__all__ = [
+    "AppendRequest",
+    "AppendResponse",
+    "Message",
+    "SnapshotRequest",
+    "SnapshotResponse",
+    "TimeoutNow",
+    "VoteRequest",
+    "VoteResponse",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest:
+    """A candidate asks for a vote (5.2), or whether it would get one (`pre_vote`, dissertation 9.6).
+
+    `term` is the term that the candidate is in, or, with `pre_vote`, the one that it would enter.
+    `leadership_transfer`: the old leader asked for this election, so that its followers need not defend it.
+    """
+
+    source: str
+    target: str
+    term: int
+    last_index: int
+    last_term: int
+    pre_vote: bool = False
+    leadership_transfer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VoteResponse:
+    """`term` is the voter's own, `request_term` that of the request answered (greater in a pre-vote)."""
+
+    source: str
+    target: str
+    term: int
+    request_term: int
+    granted: bool
+    pre_vote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """The entries after `prev_index`, in runs of one term; none in a heartbeat (5.3).
+
+    `spans` are (term, count) with count > 0. `configurations` are those among the entries. `round` numbers the
+    leader's heartbeat rounds of this term from 1; an empty request of round 0 tells a commit index and is not
+    answered unless it is refused.
+    """
+
+    source: str
+    target: str
+    term: int
+    prev_index: int
+    prev_term: int
+    spans: tuple[tuple[int, int], ...]
+    commit_index: int
+    round: int
+    configurations: tuple[tuple[int, Configuration], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many entries the request carries."""
+        return sum(count for _, count in self.spans)
+
+    @property
+    def last_index(self) -> int:
+        """The index of its last entry; `prev_index` when it carries none."""
+        return self.prev_index + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResponse:
+    """What a follower holds.
+
+    Of a success, `index` is how far its log is known to agree with the leader's, and `match_index` how much of that
+    is on its disk: only this counts. Of a refusal, `index` is the refused prev_index, and `hint_index`, `hint_term`
+    name the last of its entries at or before it whose term is not greater than the refused one: nothing after that
+    can agree. `round` is the latest that the follower has seen.
+    """
+
+    source: str
+    target: str
+    term: int
+    success: bool
+    match_index: int
+    index: int
+    round: int
+    hint_index: int = -1
+    hint_term: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """The leader's log begins after what the follower holds: start over at `first_index`.
+
+    `prev_term` is the term of the entry before it, `configuration` with its index the one in force there. All
+    before `first_index` is committed. The sender attaches the state that the follower cannot rebuild from the log.
+    """
+
+    source: str
+    target: str
+    term: int
+    first_index: int
+    prev_term: int
+    configuration_index: int
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotResponse:
+    """The follower agrees with the leader up to `match_index`, durably."""
+
+    source: str
+    target: str
+    term: int
+    match_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNow:
+    """The leader asks the target, which holds its whole log, to start an election at once (dissertation 3.10)."""
+
+    source: str
+    target: str
+    term: int
+
+
+Message = (
+    AppendRequest
+    | AppendResponse
+    | VoteRequest
+    | VoteResponse
+    | SnapshotRequest
+    | SnapshotResponse
+    | TimeoutNow
+)
