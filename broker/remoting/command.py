@@ -1,0 +1,400 @@
+"""RemotingCommand: one request or response, and its encoding in either header serialization (remoting.md
+1 to 3).
+
+Cost decides the shape. A send's header is decoded by msgspec straight into the command, its extFields left
+as the raw JSON text; a processor then decodes that text once, into the typed header struct it needs
+(`decode_fields`), so no dict of strings is ever built for it. The dict (`fields`) is made only for those
+who ask. The binary serialization has the same two doors.
+
+An encoded frame is a head (length, header) followed by the body; the head is encoded alone so that a body
+made of slices of a mapping goes to the socket as it is.
+
+The answer to a command uses the command's own serialization, as clients other than Java's may know only one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+
+from broker.remoting.binary_header import (
+    BinaryHeader,
+    decode_binary_fields,
+    decode_binary_header,
+    encode_binary_fields,
+    encode_binary_header,
+)
+from broker.remoting.codes import FLAG_ONE_WAY, FLAG_RESPONSE, LanguageCode, Version
+from broker.remoting.errors import FrameError, FrameErrorReason, HeaderFieldError
+
+JSON = 0
+"""serializeType of the JSON header."""
+ROCKETMQ = 1
+"""serializeType of the binary header."""
+
+OWN_VERSION = int(Version.V4_9_8)
+"""The version Trivet claims: the behaviour it follows, and at least 233 or clients refuse SQL filters."""
+OWN_LANGUAGE = "JAVA"
+"""The language in what Trivet's servers send: what every client has always read in a broker's answers."""
+
+FRAME_SIZE_MAX = 16 * 1024 * 1024
+"""The largest frame, its length field included (remoting.md 1)."""
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+if TYPE_CHECKING:
+    Body = bytes | memoryview
+    Header = msgspec.Raw | bytes | Mapping[str, str] | msgspec.Struct | None
+else:  # what msgspec may decode into the command's fields
+    Body = Any
+    Header = msgspec.Raw
+
+HeaderType = TypeVar("HeaderType", bound=msgspec.Struct)
+
+
+class RemotingCommand(msgspec.Struct, rename={"header": "extFields"}, gc=False):
+    """One request or response.
+
+    Read extFields through `fields` or `decode_fields`. ``header`` is where they come from: raw JSON or the
+    binary map's bytes of a received command, or the dict or header struct that an outgoing one was made
+    with. ``body`` is bytes or a memoryview of bytes (large bodies are not copied out of what was read).
+    """
+
+    code: Int32
+    flag: Int32 = 0
+    language: str | int = OWN_LANGUAGE
+    opaque: Int32 = 0
+    version: Int32 = OWN_VERSION
+    remark: str | None = None
+    header: Header = None
+    body: Body = b""
+    serialization: int = JSON
+
+    @property
+    def is_response(self) -> bool:
+        """Whether flag bit 0 is set; nothing else tells a response from a request."""
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_one_way(self) -> bool:
+        """Whether the sender wants no answer."""
+        return bool(self.flag & FLAG_ONE_WAY)
+
+    @property
+    def language_code(self) -> LanguageCode:
+        """The sender's language; OTHER when this version does not know it."""
+        try:
+            if isinstance(self.language, str):
+                return LanguageCode[self.language]
+            return LanguageCode(self.language)
+        except (KeyError, ValueError):
+            return LanguageCode.OTHER
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """extFields as strings; raises HeaderFieldError when the received ones are no map of scalars."""
+        header = self.header
+        if isinstance(header, dict):
+            return header
+        fields = _fields_of(header)
+        self.header = fields
+        return fields
+
+    def decode_fields(self, header_type: type[HeaderType]) -> HeaderType:
+        """extFields as a typed header: strings become ints and booleans, unknown fields are ignored.
+
+        Raises HeaderFieldError: ``the custom field <x> is null`` for a mandatory field that is absent, and
+        a text naming the field, the value and what is allowed for one that does not fit.
+        """
+        header = self.header
+        if type(header) is msgspec.Raw:
+            decoder = _decoders.get(header_type)
+            if decoder is None:
+                decoder = _decoders[header_type] = msgspec.json.Decoder(header_type, strict=False)
+            try:
+                return decoder.decode(header)  # type: ignore[no-any-return]
+            except (msgspec.MsgspecError, ValueError):
+                pass  # explained, or forgiven (a number where a string belongs), field by field below
+        elif type(header) is header_type:
+            return header
+        return _convert_fields(self.fields, header_type)
+
+
+_decoders: dict[type[msgspec.Struct], Any] = {}
+_decode_json_header = msgspec.json.Decoder(RemotingCommand).decode
+_decode_json_object = msgspec.json.Decoder(dict[str, Any]).decode
+_encode_json = msgspec.json.Encoder().encode
+_language_names = {code.value: code.name for code in LanguageCode}
+
+
+def request(
+    code: int,
+    fields: Mapping[str, str] | msgspec.Struct | None = None,
+    body: bytes | memoryview = b"",
+    *,
+    opaque: int = 0,
+    one_way: bool = False,
+    remark: str | None = None,
+    serialization: int = JSON,
+    language: str = OWN_LANGUAGE,
+    version: int = OWN_VERSION,
+) -> RemotingCommand:
+    """A request to send; the opaque is the sender's to choose, unique among its requests in flight."""
+    return RemotingCommand(
+        int(code),
+        FLAG_ONE_WAY if one_way else 0,
+        language,
+        opaque,
+        version,
+        remark,
+        fields,
+        body,
+        serialization,
+    )
+
+
+def response(
+    to: RemotingCommand,
+    code: int,
+    remark: str | None = None,
+    fields: Mapping[str, str] | msgspec.Struct | None = None,
+    body: bytes | memoryview = b"",
+) -> RemotingCommand:
+    """The answer to ``to``: its opaque and its serialization."""
+    return RemotingCommand(
+        int(code),
+        FLAG_RESPONSE,
+        OWN_LANGUAGE,
+        to.opaque,
+        OWN_VERSION,
+        remark,
+        fields,
+        body,
+        to.serialization,
+    )
+
+
+def decode_command(serialization: int, header: bytes, body: bytes | memoryview) -> RemotingCommand:
+    """A command from the parts of its frame; raises FrameError when the header cannot be read."""
+    if serialization == JSON:
+        try:
+            command = _decode_json_header(header)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise FrameError(FrameErrorReason.BAD_JSON_HEADER, str(error)) from error
+        # Set always: a hostile header may name these two, which are no keys of the wire's.
+        command.body = body
+        command.serialization = JSON
+        return command
+    if serialization == ROCKETMQ:
+        code, language, version, opaque, flag, remark, field_bytes = decode_binary_header(header)
+        return RemotingCommand(
+            code,
+            flag,
+            _language_names.get(language, language),
+            opaque,
+            version,
+            remark,
+            field_bytes,
+            body,
+            ROCKETMQ,
+        )
+    raise FrameError(
+        FrameErrorReason.UNKNOWN_SERIALIZE_TYPE, f"{serialization}, known are 0 JSON and 1 ROCKETMQ"
+    )
+
+
+class _WireHeader(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
+    """The JSON header in the order of the wire: alphabetical, nulls left out (remoting.md 2)."""
+
+    code: int
+    extFields: Any = None  # noqa: N815 - the wire's name
+    flag: int
+    language: str
+    opaque: int
+    remark: str | None = None
+    serializeTypeCurrentRPC: str = msgspec.field()  # noqa: N815 - the wire's name
+    version: int
+
+
+def encode_head(command: RemotingCommand, body_length: int) -> bytes:
+    """The frame up to its body, which the caller sends after it: ``body_length`` bytes in as many pieces
+    as it likes.
+
+    Raises ValueError for what cannot be carried: a frame over 16 MiB, in the binary header a code over 32767.
+    """
+    return _encode_head(
+        command.serialization,
+        command.code,
+        command.flag,
+        command.language,
+        command.opaque,
+        command.version,
+        command.remark,
+        command.header,
+        body_length,
+    )
+
+
+def encode_response_head(
+    to: RemotingCommand,
+    code: int,
+    remark: str | None = None,
+    fields: dict[str, str] | msgspec.Struct | None = None,
+    body_length: int = 0,
+) -> bytes:
+    """`encode_head` of `response` without the command between: the way of the send and pull processors.
+
+    A dict of strings is encoded as it is, about twice as fast as a header struct.
+    """
+    if to.serialization == JSON:
+        if fields is not None and type(fields) is not dict:
+            fields = header_fields(fields)  # type: ignore[arg-type]
+        header = _encode_json(
+            _WireHeader(
+                code=code,
+                extFields=fields,
+                flag=FLAG_RESPONSE,
+                language=OWN_LANGUAGE,
+                opaque=to.opaque,
+                remark=remark,
+                serializeTypeCurrentRPC="JSON",
+                version=OWN_VERSION,
+            )
+        )
+        return _frame_head(JSON, header, body_length)
+    return _encode_head(
+        to.serialization,
+        code,
+        FLAG_RESPONSE,
+        OWN_LANGUAGE,
+        to.opaque,
+        OWN_VERSION,
+        remark,
+        fields,
+        body_length,
+    )
+
+
+def encode(command: RemotingCommand) -> bytes:
+    """The whole frame; raises ValueError as `encode_head` does."""
+    body = command.body
+    return b"".join((encode_head(command, len(body)), body))
+
+
+def header_fields(header: msgspec.Struct) -> dict[str, str]:
+    """A typed header as extFields: wire names, strings, nulls left out (remoting.md 2)."""
+    fields: dict[str, str] = {}
+    for attribute, wire_name in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
+        value = getattr(header, attribute)
+        if value is None:
+            continue
+        if isinstance(value, str):
+            fields[wire_name] = value
+        elif isinstance(value, bool):
+            fields[wire_name] = "true" if value else "false"
+        else:
+            assert isinstance(value, int), f"{wire_name}={value!r} is no header value"
+            fields[wire_name] = str(int(value))
+    return fields
+
+
+_FRAME_START = struct.Struct(">II")
+_HEADER_LENGTH_MAX = (1 << 24) - 1
+
+
+def _frame_head(serialization: int, header: bytes, body_length: int) -> bytes:
+    header_length = len(header)
+    total_length = 4 + header_length + body_length
+    if total_length + 4 > FRAME_SIZE_MAX:
+        raise ValueError(f"a frame of {total_length + 4} bytes, at most {FRAME_SIZE_MAX} are allowed")
+    return _FRAME_START.pack(total_length, serialization << 24 | header_length) + header
+
+
+def _encode_head(
+    serialization: int,
+    code: int,
+    flag: int,
+    language: str | int,
+    opaque: int,
+    version: int,
+    remark: str | None,
+    header: Header,
+    body_length: int,
+) -> bytes:
+    if serialization == JSON:
+        # Raw JSON (a received command sent on) is copied into the new header as it is.
+        ext_fields = header if type(header) is msgspec.Raw or header is None else _fields_of(header)
+        encoded = _encode_json(
+            _WireHeader(
+                code=code,
+                extFields=ext_fields,
+                flag=flag,
+                language=language if isinstance(language, str) else _language_names.get(language, "OTHER"),
+                opaque=opaque,
+                remark=remark,
+                serializeTypeCurrentRPC="JSON",
+                version=version,
+            )
+        )
+        return _frame_head(JSON, encoded, body_length)
+    assert serialization == ROCKETMQ, serialization
+    if isinstance(language, str):
+        language = LanguageCode[language] if language in LanguageCode.__members__ else LanguageCode.OTHER
+    field_bytes = header if isinstance(header, bytes) else encode_binary_fields(_fields_of(header))
+    encoded = encode_binary_header(BinaryHeader(code, language, version, opaque, flag, remark, field_bytes))
+    return _frame_head(ROCKETMQ, encoded, body_length)
+
+
+def _fields_of(header: Header) -> dict[str, str]:
+    """extFields as a dict of strings from any form of them; raises HeaderFieldError when they are none."""
+    if header is None:
+        return {}
+    if isinstance(header, msgspec.Raw):
+        if bytes(header) == b"null":
+            return {}
+        try:
+            values = _decode_json_object(header)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise HeaderFieldError("extFields", f"extFields is not a map of strings: {error}") from error
+        return {name: _field_text(name, value) for name, value in values.items() if value is not None}
+    if isinstance(header, bytes):
+        return decode_binary_fields(header)
+    if isinstance(header, msgspec.Struct):
+        return header_fields(header)
+    return dict(header)
+
+
+def _field_text(name: str, value: object) -> str:
+    """A value as the string that it should have been: some clients write numbers and booleans bare."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    raise HeaderFieldError(name, f"the custom field <{name}> is {value!r}, allowed are strings")
+
+
+def _convert_fields(fields: Mapping[str, str], header_type: type[HeaderType]) -> HeaderType:
+    """The typed header from strings, with the error that names the field if there is one."""
+    try:
+        return msgspec.convert(fields, header_type, strict=False)
+    except msgspec.ValidationError as error:
+        for field in msgspec.structs.fields(header_type):
+            value = fields.get(field.encode_name)
+            if value is None:
+                if field.required:
+                    raise HeaderFieldError.missing(field.encode_name) from error
+                continue
+            try:
+                msgspec.convert(value, field.type, strict=False)
+            except msgspec.ValidationError as field_error:
+                shown = value if len(value) <= 100 else value[:100] + "..."
+                raise HeaderFieldError(
+                    field.encode_name, f"the custom field <{field.encode_name}> is {shown!r}: {field_error}"
+                ) from error
+        raise

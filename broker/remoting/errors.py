@@ -1,0 +1,63 @@
+"""Errors of the remoting layer; whose fault each is, and what the shell does about it.
+
+    RemotingError
+    ├── FrameError          the peer sent bytes that are no frame: close that connection, nothing else suffers
+    ├── HeaderFieldError    a good request lacks or garbles a field: answer code 1 with the error's text
+    └── BodyError           a body that cannot be read: answer code 1 with the error's text
+
+All three are the sender's fault and the same bytes fail again, so a retry never helps.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.remoting.command import RemotingCommand
+
+
+class RemotingError(Exception):
+    """Base of everything this package raises about bytes that came from outside."""
+
+
+class FrameErrorReason(enum.StrEnum):
+    """What is wrong with a frame (remoting.md 1)."""
+
+    OVERSIZED = "oversized"
+    TOO_SHORT = "too short"
+    HEADER_LONGER_THAN_FRAME = "header longer than frame"
+    UNKNOWN_SERIALIZE_TYPE = "unknown serialize type"
+    BAD_JSON_HEADER = "bad JSON header"
+    BAD_BINARY_HEADER = "bad binary header"
+
+
+class FrameError(RemotingError):
+    """Bytes that are no frame; the connection cannot be resynchronised and must be closed.
+
+    ``commands`` holds the whole frames that came before the damage in the same read: they are good
+    requests, and what becomes of them must not depend on how the bytes were cut into reads.
+    """
+
+    def __init__(self, reason: FrameErrorReason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+        self.commands: list[RemotingCommand] = []
+
+
+class HeaderFieldError(RemotingError):
+    """A header field is missing or has an impossible value; ``str(error)`` is the remark to answer."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+    @classmethod
+    def missing(cls, field: str) -> HeaderFieldError:
+        """The reference's own words, which some clients show to their users (remoting.md, head)."""
+        return cls(field, f"the custom field <{field}> is null")
+
+
+class BodyError(RemotingError):
+    """A body that is not what its request code promises; ``str(error)`` is the remark to answer."""

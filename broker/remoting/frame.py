@@ -1,0 +1,121 @@
+"""FrameDecoder: the bytes of one connection, in whatever pieces they arrive, cut into commands
+(remoting.md 1).
+
+What is copied: nothing of a read that begins with a frame's start, except that headers and bodies up to
+``BODY_COPY_MAX`` are sliced out (cheaper than a memoryview, and a command that waits in a long poll does
+not keep the whole read alive); larger bodies are memoryviews of the bytes they arrived in. The incomplete
+frame at the end of a read is kept as pieces and joined once, when it is whole, so a 16 MiB body in small
+pieces costs one copy.
+
+Both limits are known from a frame's first 8 bytes, so a connection never holds more than one frame and one
+read.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from broker.remoting.command import FRAME_SIZE_MAX, RemotingCommand, decode_command
+from broker.remoting.errors import FrameError, FrameErrorReason
+
+BODY_COPY_MAX = 4096
+"""Bodies up to this many bytes are copied out of the read they came in, larger ones are views of it."""
+
+_FRAME_START = struct.Struct(
+    ">II"
+)  # length after this field; serialize type (8 bits) and header length (24 bits)
+_TLS_HANDSHAKE = 0x16
+
+
+class FrameDecoder:
+    """Cuts one connection's bytes into commands; one decoder a connection and direction."""
+
+    __slots__ = ("_error", "_max_frame_size", "_needed", "_pending", "_pending_size")
+
+    def __init__(self, max_frame_size: int = FRAME_SIZE_MAX) -> None:
+        self._max_frame_size = max_frame_size
+        self._pending: list[bytes | memoryview] = []
+        self._pending_size = 0
+        self._needed = 4
+        self._error: FrameError | None = None
+
+    @property
+    def pending_size(self) -> int:
+        """Bytes held of a frame that is not whole; not 0 at a stream's end means that it was cut off."""
+        return self._pending_size
+
+    def feed(self, data: bytes) -> list[RemotingCommand]:
+        """The commands completed by ``data``, in order.
+
+        ``data`` must be bytes, which nobody changes: bodies may be views of it. Raises FrameError for bytes
+        that are no frame; its ``commands`` are the good ones before them. The connection is lost then, and
+        so every later call raises the same reason.
+        """
+        if self._error is not None:
+            raise FrameError(self._error.reason, self._error.detail)
+        if self._pending_size:
+            self._pending.append(data)
+            self._pending_size += len(data)
+            if self._pending_size < self._needed:
+                return []
+            data = b"".join(self._pending)
+            self._pending.clear()
+            self._pending_size = 0
+        commands: list[RemotingCommand] = []
+        try:
+            self._cut(data, commands)
+        except FrameError as error:
+            self._error = FrameError(error.reason, error.detail)
+            error.commands = commands
+            raise
+        return commands
+
+    def _cut(self, data: bytes, commands: list[RemotingCommand]) -> None:
+        """Append the whole frames of ``data`` to ``commands`` and keep the rest."""
+        at = 0
+        size = len(data)
+        max_length = self._max_frame_size - 4
+        while size - at >= 8:
+            total_length, type_and_header_length = _FRAME_START.unpack_from(data, at)
+            body_at = at + 8 + (type_and_header_length & 0xFFFFFF)
+            end = at + 4 + total_length
+            if total_length > max_length or body_at > end:
+                raise self._bad_lengths(data[at : at + 8])
+            if end > size:
+                self._keep(data, at, 4 + total_length)
+                return
+            body = data[body_at:end] if end - body_at <= BODY_COPY_MAX else memoryview(data)[body_at:end]
+            commands.append(decode_command(type_and_header_length >> 24, data[at + 8 : body_at], body))
+            at = end
+        if at < size:
+            if size - at < 4:
+                self._keep(data, at, 4)
+                return
+            if int.from_bytes(data[at : at + 4], "big") > max_length:
+                raise self._bad_lengths(data[at : at + 4])
+            self._keep(data, at, 8)
+
+    def _keep(self, data: bytes, at: int, needed: int) -> None:
+        self._pending.append(memoryview(data)[at:])
+        self._pending_size = len(data) - at
+        self._needed = needed
+
+    def _bad_lengths(self, start: bytes) -> FrameError:
+        """The error for a frame start whose lengths are impossible; names the usual strangers on a port."""
+        total_length = int.from_bytes(start[:4], "big")
+        if total_length > self._max_frame_size - 4:
+            hint = ""
+            if start[0] == _TLS_HANDSHAKE:
+                hint = " (this looks like a TLS handshake, and TLS is not enabled)"
+            elif start[:4].isascii() and start[:4].decode().isprintable():
+                hint = f" (this looks like text beginning {start[:4].decode()!r}, such as HTTP)"
+            return FrameError(
+                FrameErrorReason.OVERSIZED,
+                f"{total_length + 4} bytes, at most {self._max_frame_size} are allowed{hint}",
+            )
+        if total_length < 4:
+            return FrameError(FrameErrorReason.TOO_SHORT, f"length {total_length}, a header length takes 4")
+        return FrameError(
+            FrameErrorReason.HEADER_LONGER_THAN_FRAME,
+            f"a header of {int.from_bytes(start[5:8], 'big')} bytes in a frame of length {total_length}",
+        )

@@ -1,0 +1,170 @@
+"""FrameDecoder: any cut of the stream gives the same commands or the same error (remoting.md 1)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.remoting import command as remoting
+from broker.remoting.command import ROCKETMQ
+from broker.remoting.errors import FrameError, FrameErrorReason
+from broker.remoting.frame import BODY_COPY_MAX, FrameDecoder
+
+Outcome = tuple[list[bytes], tuple[FrameErrorReason, str] | None]
+
+
+def decode(chunks: list[bytes], max_frame_size: int = 1 << 20) -> Outcome:
+    """What a connection sees: the commands, encoded again, and the error that ends it."""
+    decoder = FrameDecoder(max_frame_size)
+    encoded: list[bytes] = []
+    for chunk in chunks:
+        try:
+            commands = decoder.feed(chunk)
+        except FrameError as error:
+            encoded += [remoting.encode(command) for command in error.commands]
+            return encoded, (error.reason, error.detail)
+        encoded += [remoting.encode(command) for command in commands]
+    return encoded, None
+
+
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+    points = sorted({0, len(data), *(point % (len(data) + 1) for point in cuts)})
+    return [data[start:end] for start, end in itertools.pairwise(points)]
+
+
+def frame(header: bytes, body: bytes = b"", serialization: int = 0) -> bytes:
+    return (
+        (4 + len(header) + len(body)).to_bytes(4, "big")
+        + (serialization << 24 | len(header)).to_bytes(4, "big")
+        + header
+        + body
+    )
+
+
+good_frames = st.builds(
+    lambda serialization, opaque, fields, body: remoting.encode(
+        remoting.request(10, fields, body, opaque=opaque, serialization=serialization)
+    ),
+    st.sampled_from([0, 1]),
+    st.integers(0, 1000),
+    st.dictionaries(st.sampled_from(["a", "b", "topic"]), st.sampled_from(["1", "x", "véà"])),
+    st.binary(max_size=40) | st.integers(BODY_COPY_MAX - 2, BODY_COPY_MAX + 2).map(bytes),
+)
+broken_frames = st.one_of(
+    st.binary(min_size=1, max_size=40),
+    st.builds(frame, st.binary(max_size=30), st.binary(max_size=10), st.sampled_from([0, 1, 2, 255])),
+    st.sampled_from(
+        [
+            frame(b'{"code":1,"x":' + b"[" * 5000 + b"]" * 5000 + b"}"),
+            frame(b'{"code":99999999999}'),
+            frame(b'{"code":1,"remark":"\xff\xff"}'),
+            b"GET / HTTP/1.1\r\n\r\n",
+        ]
+    ),
+)
+
+
+@given(st.lists(good_frames, max_size=4), st.none() | broken_frames, st.lists(st.integers(0, 20000)))
+def test_same_outcome_however_the_stream_is_cut(
+    frames: list[bytes], broken: bytes | None, cuts: list[int]
+) -> None:
+    stream = b"".join(frames) + (broken or b"")
+    whole = decode([stream])
+    assert decode(cut(stream, cuts)) == whole
+    if broken is None:
+        assert whole == (frames, None)
+    else:
+        assert whole[0][: len(frames)] == frames
+
+
+@given(st.lists(good_frames, min_size=1, max_size=2))
+def test_byte_by_byte(frames: list[bytes]) -> None:
+    stream = b"".join(frames)[:600]
+    assert decode([stream[i : i + 1] for i in range(len(stream))]) == decode([stream])
+
+
+@given(st.lists(st.binary(max_size=50)))
+def test_arbitrary_bytes_raise_only_frame_errors(chunks: list[bytes]) -> None:
+    decode(chunks)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "detail"),
+    [
+        (b"\x00\x10\x00\x01", FrameErrorReason.OVERSIZED, "at most 1048576"),
+        (b"\xff\xff\xff\xff", FrameErrorReason.OVERSIZED, "4294967299 bytes"),
+        (b"\x16\x03\x01\x02", FrameErrorReason.OVERSIZED, "TLS"),
+        (b"GET /", FrameErrorReason.OVERSIZED, "HTTP"),
+        (b"\x00\x00\x00\x03\x00\x00\x00\x00", FrameErrorReason.TOO_SHORT, "length 3"),
+        (
+            b"\x00\x00\x00\x08\x00\x00\x00\x05",
+            FrameErrorReason.HEADER_LONGER_THAN_FRAME,
+            "a header of 5 bytes in a frame of length 8",
+        ),
+        (frame(b"{}", serialization=7), FrameErrorReason.UNKNOWN_SERIALIZE_TYPE, "7"),
+        (frame(b"{}"), FrameErrorReason.BAD_JSON_HEADER, "code"),
+        (frame(b""), FrameErrorReason.BAD_JSON_HEADER, ""),
+        (frame(b"[1]"), FrameErrorReason.BAD_JSON_HEADER, "array"),
+        (frame(bytes(20), serialization=ROCKETMQ), FrameErrorReason.BAD_BINARY_HEADER, "20 bytes"),
+        (
+            frame(bytes(13) + b"\x00\x00\x00\x09" + bytes(4), serialization=ROCKETMQ),
+            FrameErrorReason.BAD_BINARY_HEADER,
+            "a remark of 9 bytes",
+        ),
+        (
+            frame(bytes(17) + b"\xff\xff\xff\xff", serialization=ROCKETMQ),
+            FrameErrorReason.BAD_BINARY_HEADER,
+            "extFields of -1 bytes",
+        ),
+    ],
+)
+def test_reasons(data: bytes, reason: FrameErrorReason, detail: str) -> None:
+    good = frame(b'{"code":1}')
+    decoder = FrameDecoder(1 << 20)
+    with pytest.raises(FrameError) as caught:
+        decoder.feed(good + data)
+    assert caught.value.reason is reason
+    assert detail in caught.value.detail
+    assert [command.code for command in caught.value.commands] == [1]
+    with pytest.raises(FrameError) as again:
+        decoder.feed(good)  # a broken stream stays broken
+    assert (again.value.reason, again.value.commands) == (reason, [])
+
+
+def test_oversized_is_refused_from_its_first_four_bytes() -> None:
+    decoder = FrameDecoder(100)
+    assert decoder.feed(b"\x00\x00") == []
+    with pytest.raises(FrameError):
+        decoder.feed(b"\x00\x61")
+    assert FrameDecoder(100).feed(b"\x00\x00\x00\x60") == []
+
+
+def test_body_stays_valid_after_later_reads_and_large_ones_are_views() -> None:
+    small, large = bytes([1]) * BODY_COPY_MAX, bytes([2]) * (BODY_COPY_MAX + 1)
+    decoder = FrameDecoder()
+    first, second = decoder.feed(frame(b'{"code":1}', small) + frame(b'{"code":2}', large))
+    decoder.feed(frame(b'{"code":3}', bytes(10000)))
+    assert isinstance(first.body, bytes)
+    assert isinstance(second.body, memoryview)
+    assert bytes(first.body) == small
+    assert bytes(second.body) == large
+
+
+def test_large_body_in_small_pieces() -> None:
+    body = bytes(range(256)) * 4096 * 4
+    data = frame(b'{"code":1}', body)
+    decoder = FrameDecoder()
+    commands = []
+    for start in range(0, len(data), 1000):
+        commands += decoder.feed(data[start : start + 1000])
+    assert [command.body for command in commands] == [body]
+    assert decoder.pending_size == 0
+
+
+def test_pending_size_tells_a_cut_off_stream() -> None:
+    decoder = FrameDecoder()
+    decoder.feed(frame(b'{"code":1}')[:-1])
+    assert decoder.pending_size == 17
