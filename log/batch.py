@@ -1,0 +1,59 @@
+"""The body of a batch send (code 320, remoting.md 7.1): items that become one record each.
+
+Item: int32 size, int32 magic 0, int32 body CRC 0, int32 flag, int32 body length, body, int16 properties
+length, properties.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from log.errors import RecordError
+from log.record import Buffer
+
+_ITEM = struct.Struct(">iiiii")
+_SHORT = struct.Struct(">h")
+_ITEM_OVERHEAD = _ITEM.size + _SHORT.size
+
+
+class BatchItem(NamedTuple):
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def parse_batch(body: Buffer) -> list[BatchItem]:
+    """All items, in order. Raises RecordError if there is none or the lengths do not add up."""
+    raw = bytes(body)
+    items = []
+    offset = 0
+    end = len(raw)
+    while offset < end:
+        if end - offset < _ITEM_OVERHEAD:
+            raise RecordError(f"batch item {len(items)} is cut off: {end - offset} bytes are left")
+        size, _, _, flag, body_length = _ITEM.unpack_from(raw, offset)
+        body_begin = offset + _ITEM.size
+        body_end = body_begin + body_length
+        item_end = offset + size
+        if body_length < 0 or body_end + 2 > item_end or item_end > end:
+            raise RecordError(
+                f"batch item {len(items)} of {size} bytes with a body of {body_length} does not fit"
+            )
+        if body_end + 2 + _SHORT.unpack_from(raw, body_end)[0] != item_end:
+            raise RecordError(f"batch item {len(items)}: the properties do not end at its {size} bytes")
+        items.append(BatchItem(flag, raw[body_begin:body_end], raw[body_end + 2 : item_end]))
+        offset = item_end
+    if not items:
+        raise RecordError("a batch needs at least one item")
+    return items
+
+
+def encode_batch(items: Iterable[BatchItem]) -> bytes:
+    """The body of a batch send. Raises RecordError if the properties of an item are too long."""
+    parts = []
+    for flag, body, properties in items:
+        if len(properties) > 32767:
+            raise RecordError(f"properties of {len(properties)} bytes exceed 32767")
+        size = _ITEM_OVERHEAD + len(body) + len(properties)
+        parts += (_ITEM.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(properties)), properties)
+    return b"".join(parts)

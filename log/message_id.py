@@ -1,0 +1,36 @@
+"""The two message ids of RocketMQ (storage.md 1.4), both upper-case hexadecimal of packed fields."""
+
+import struct
+
+from log.errors import RecordError
+
+_OFFSET = struct.Struct(">q")
+_KEY_PREFIX_TAIL = struct.Struct(">Hi")
+_KEY_TAIL = struct.Struct(">iH")
+
+
+def offset_message_id(store_host: bytes, physical_offset: int) -> str:
+    """The id a broker answers with: packed store host (8 or 20 bytes, `record.pack_host`) and offset."""
+    return (store_host + _OFFSET.pack(physical_offset)).hex().upper()
+
+
+def parse_offset_message_id(text: str) -> tuple[bytes, int]:
+    """(packed store host, physical offset) of an id. Raises RecordError."""
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError as error:
+        raise RecordError(f"{text!r} is no message id: not hexadecimal") from error
+    if len(raw) not in (16, 28):
+        raise RecordError(f"{text!r} is no message id: it has {len(text)} characters, not 32 or 56")
+    return raw[:-8], _OFFSET.unpack(raw[-8:])[0]
+
+
+def unique_key_prefix(address: bytes, process_id: int, loader_hash: int) -> bytes:
+    """The constant part of one client's UNIQ_KEYs; `address` has 4 or 16 bytes, `loader_hash` an int32."""
+    assert len(address) in (4, 16), "an IP address has 4 or 16 bytes"
+    return address + _KEY_PREFIX_TAIL.pack(process_id & 0xFFFF, loader_hash)
+
+
+def unique_key(prefix: bytes, milliseconds_of_month: int, counter: int) -> str:
+    """A UNIQ_KEY: unique as long as no client takes more than 65,536 in one millisecond."""
+    return (prefix + _KEY_TAIL.pack(milliseconds_of_month & 0x7FFFFFFF, counter & 0xFFFF)).hex().upper()
