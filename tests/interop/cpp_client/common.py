@@ -1,0 +1,62 @@
+"""Shared parts of the C++ client's drivers: options and JSON lines.
+
+The drivers run as processes of their own, because the library keeps global state, may take the process down with it,
+and calls back from its own threads. Their options and events are the same as those of the Java program
+(``java/src/Interop.java``), so that one test runs with every client:
+
+    {"event": "started"}                                        client started, will work
+    {"event": "sent", "index", "status", "offset", "msg_id", "ms"}
+    {"event": "failed", "index", "error"}                       a send that was not acknowledged
+    {"event": "message", "body", "topic", "queue", "offset", "tags", "keys", "reconsume", "delay_ms", ...}
+    {"event": "done"}                                           all work finished
+    {"event": "stopped"}                                        clean shutdown after the end of standard input
+"""
+
+import argparse
+import json
+import sys
+import threading
+
+_output = threading.Lock()
+
+
+def emit(event, **fields):
+    """One JSON line; callable from the library's threads."""
+    line = json.dumps({"event": event, **fields})
+    with _output:
+        print(line, flush=True)
+
+
+def text(value):
+    """The library gives bytes or nothing; messages of these tests are UTF-8."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def options(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--namesrv", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group", required=True)
+    return parser
+
+
+def wait_for_end_of_input():
+    """Drivers run until their standard input ends."""
+    sys.stdin.buffer.read()
+
+
+def message_fields(message):
+    """What a test may ask about a received message."""
+    return {
+        "topic": message.topic,
+        "body": text(message.body),
+        "tags": text(message.tags) or "",
+        "keys": text(message.keys) or "",
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "commit_log_offset": message.commit_log_offset,
+        "msg_id": text(message.id),
+        "reconsume": message.reconsume_times,
+        "born_ms": message.born_timestamp,
+        "store_ms": message.store_timestamp,
+    }

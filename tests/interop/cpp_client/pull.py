@@ -1,0 +1,27 @@
+"""A pull consumer of the C++ client: reads every queue of a topic to its end, ``--rounds`` times."""
+
+from common import emit, message_fields, options
+from rocketmq.client import PullConsumer
+
+
+def main():
+    parser = options(__doc__)
+    parser.add_argument("--expression", default="*")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--max-num", type=int, default=32)
+    args = parser.parse_args()
+
+    consumer = PullConsumer(args.group)
+    consumer.set_namesrv_addr(args.namesrv)
+    consumer.start()
+    emit("started")
+    for _ in range(args.rounds):
+        for message in consumer.pull(args.topic, args.expression, args.max_num):
+            emit("message", **message_fields(message))
+    emit("done")
+    consumer.shutdown()
+    emit("stopped")
+
+
+if __name__ == "__main__":
+    main()
