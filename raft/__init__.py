@@ -1,0 +1,20 @@
+"""Raft as a pure state machine; start reading at core.py, effects.py and messages.py."""
+
+from raft.config import HardState, RaftConfig
+from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
+from raft.core import Raft
+from raft.effects import Role
+from raft.terms import LogTerms
+
+__all__ = [
+    "AddLearner",
+    "Change",
+    "Configuration",
+    "HardState",
+    "LogTerms",
+    "PromoteLearner",
+    "Raft",
+    "RaftConfig",
+    "RemoveMember",
+    "Role",
+]

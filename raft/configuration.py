@@ -93,7 +93,9 @@ class ConfigurationHistory:
         self._entries = list(entries)
         if not self._entries:
             raise ValueError("a node needs the configuration it starts from")
-        if any(later[0] <= earlier[0] for earlier, later in zip(self._entries, self._entries[1:], strict=False)):
+        if any(
+            later[0] <= earlier[0] for earlier, later in zip(self._entries, self._entries[1:], strict=False)
+        ):
             raise ValueError("configurations must rise by index")
         self._refresh()
 

@@ -14,6 +14,7 @@ was; the tree says whose fault it is and whether a retry may help:
         ├── AlreadyMember         the caller's mistake: nothing to add or to promote
         └── LastVoter             the caller's mistake: a group keeps at least one voter
 """
+# ruff: noqa: N818  (the names say what happened; the tree says that they are errors)
 
 __all__ = [
     "AlreadyMember",

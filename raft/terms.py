@@ -7,6 +7,7 @@ stay with their owner.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 __all__ = ["LogTerms"]
 
@@ -47,10 +48,8 @@ class LogTerms:
             raise ValueError("runs must cover exactly the entries of the log")
         if starts and (starts[0] != self.first_index or starts[-1] > self.last_index):
             raise ValueError(f"runs {starts} do not cover {self.first_index}..{self.last_index}")
-        rising = all(earlier < later for earlier, later in zip(starts, starts[1:], strict=False))
-        if not rising or any(
-            earlier >= later for earlier, later in zip(terms, terms[1:], strict=False)
-        ):
+        rising = all(earlier < later for earlier, later in pairwise(starts))
+        if not rising or any(earlier >= later for earlier, later in pairwise(terms)):
             raise ValueError("runs must rise in index and in term")
         if terms and terms[0] < max(self.base_term, 1):
             raise ValueError(f"term {terms[0]} follows term {self.base_term}")
@@ -78,7 +77,8 @@ class LogTerms:
 
     def append(self, term: int, count: int) -> None:
         """Adds `count` entries of `term` after the last."""
-        assert term >= self.last_term and count > 0, f"term {term} x {count} after term {self.last_term}"
+        assert term >= self.last_term, f"term {term} after term {self.last_term}"
+        assert count > 0, "a run of no entries"
         if term != self.last_term or not self._run_starts:
             self._run_starts.append(self.last_index + 1)
             self._run_terms.append(term)

@@ -1,0 +1,56 @@
+"""The numbers of a group that may be tuned; defaults suit a local network."""
+
+from dataclasses import dataclass
+
+__all__ = ["HardState", "RaftConfig"]
+
+_MILLISECOND = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What a node must never forget: its term, and whom it voted for in it."""
+
+    term: int = 0
+    vote: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """All durations are in nanoseconds.
+
+    An election starts after a random silence between `election_timeout_min_ns` and `election_timeout_max_ns` (5.2,
+    9.3). The lower one is also how long a voter defends a leader it hears and how long a leader goes on without a
+    majority. `campaign_jitter_ns` bounds the short random wait before an election that needs no silence: after a
+    lost connection to the leader, and between rounds that nobody won; it doubles from round to round.
+
+    `max_inflight_appends`: requests with entries that a follower may leave unanswered.
+    `commit_notice_delay_ns`: how long a commit index waits for an append to travel with before it is told alone.
+    `max_uncommitted_entries`: proposals beyond it are refused.
+    `catch_up_lag_entries`: a member at most this far behind may be promoted, or be handed the leadership unasked.
+    `preferred_leaders`: a leader that is not among them hands over to one that is; looked at once in
+    `preferred_check_interval_ns`.
+    """
+
+    election_timeout_min_ns: int = 1000 * _MILLISECOND
+    election_timeout_max_ns: int = 2000 * _MILLISECOND
+    heartbeat_interval_ns: int = 150 * _MILLISECOND
+    campaign_jitter_ns: int = 50 * _MILLISECOND
+    max_inflight_appends: int = 64
+    commit_notice_delay_ns: int = 1 * _MILLISECOND
+    max_uncommitted_entries: int = 65536
+    catch_up_lag_entries: int = 1000
+    preferred_leaders: tuple[str, ...] = ()
+    preferred_check_interval_ns: int = 1000 * _MILLISECOND
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_interval_ns < self.election_timeout_min_ns:
+            raise ValueError("heartbeat_interval_ns must be positive and below election_timeout_min_ns")
+        if self.election_timeout_max_ns <= self.election_timeout_min_ns:
+            raise ValueError("election_timeout_max_ns must be above election_timeout_min_ns")
+        for name in ("campaign_jitter_ns", "max_inflight_appends", "max_uncommitted_entries"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        for name in ("commit_notice_delay_ns", "catch_up_lag_entries", "preferred_check_interval_ns"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")

@@ -1,0 +1,395 @@
+"""The consensus state machine of one node: messages and the passing of time in, effects out.
+
+    role            on                                               becomes
+    any             a message of a greater term ¹                    follower of that term
+    follower        silence, or the leader's connection lost         pre-candidate, same term
+    follower        TimeoutNow                                       candidate, next term
+    pre-candidate   a majority would vote for it                     candidate, next term
+    pre-candidate   the leader heard; no majority possible           follower, same term
+    candidate       a majority votes for it                          leader, same term
+    candidate       another leader of its term; no majority possible follower, same term
+    candidate       an election timeout                              pre-candidate, same term
+    leader          no majority heard for an election timeout        follower, same term
+    leader          its own removal committed                        follower, same term
+
+    ¹ but not of a PreVote request, nor of a vote request while it hears a leader, unless that leader transfers
+
+Nothing here reads a clock, draws a random number of its own, or touches a log's bytes. `Raft` is the whole interface
+and makes the transitions; what happens within a role is in follower.py, election.py and leader.py.
+
+A caller's turn: for each message, `step`, and carry out `take_effects`; the same for `tick` when `deadline` has
+passed, for `persisted` and for connections gained and lost; `propose`, and write; at the end `replicate`, and carry
+out its effects. `persisted` may be called at once after a write where acknowledgements need not survive a power
+failure. The bytes that came with an append must have been checked before `step`.
+
+Sources: Ongaro, Ousterhout, In Search of an Understandable Consensus Algorithm (extended version), by section
+number; Ongaro's dissertation Consensus: Bridging Theory and Practice, by chapter and section where it is named.
+"""
+
+from collections.abc import Iterable
+
+from raft.config import HardState, RaftConfig
+from raft.configuration import Change, Configuration, ConfigurationHistory
+from raft.effects import Effect, Role
+from raft.election import Election
+from raft.errors import NotLeader
+from raft.follower import Follower
+from raft.leader import Clip, Leader
+from raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    SnapshotRequest,
+    SnapshotResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from raft.state import NodeState, RandomSource
+from raft.status import PeerStatus, Status
+from raft.terms import LogTerms
+
+__all__ = ["Raft"]
+
+
+class Raft:
+    """One member of a group. Times are monotonic nanoseconds and never fall from call to call."""
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        node_id: str,
+        hard_state: HardState,
+        log_terms: LogTerms,
+        commit_index: int,
+        configurations: Iterable[tuple[int, Configuration]],
+        random: RandomSource,
+        now: int,
+        clip: Clip,
+    ) -> None:
+        """Begins as a follower, from what the node found on its disk.
+
+        `log_terms` belongs to this object from now on, and everything in it must be durable already. `commit_index`
+        may be anything that was committed, at least first_index - 1. `configurations` are those of the entries in
+        the log, preceded by the one in force before it: (-1, the first configuration) when the log begins at 0.
+        `random` is an object like `random.Random`. `clip` bounds a request: given a first and a last index it
+        returns the last index of a contiguous run of bytes that starts with the first.
+        """
+        history = ConfigurationHistory(configurations)
+        self._state = NodeState(config, node_id, hard_state, log_terms, commit_index, history, random)
+        self._clip = clip
+        self._election = Election(self._state, now)
+        self._follower = Follower(self._state)
+        self._leader: Leader | None = None
+        if self._is_only_voter:
+            self._election.deadline = now
+
+    # What the node is ------------------------------------------------------------------------------------------
+
+    @property
+    def node_id(self) -> str:
+        return self._state.node_id
+
+    @property
+    def role(self) -> Role:
+        return self._state.role
+
+    @property
+    def term(self) -> int:
+        return self._state.term
+
+    @property
+    def vote(self) -> str | None:
+        return self._state.vote
+
+    @property
+    def leader(self) -> str | None:
+        """The leader of the current term as far as this node knows one."""
+        return self._state.leader
+
+    @property
+    def commit_index(self) -> int:
+        return self._state.commit_index
+
+    @property
+    def log_terms(self) -> LogTerms:
+        """The state machine's own view, for reading only."""
+        return self._state.log
+
+    @property
+    def log_generation(self) -> int:
+        """To be noted when a flush begins and given to `persisted` when it is done."""
+        return self._state.persisted.generation
+
+    @property
+    def persisted_index(self) -> int:
+        return self._state.persisted.index
+
+    @property
+    def configuration(self) -> Configuration:
+        return self._state.configurations.current
+
+    @property
+    def configurations(self) -> tuple[tuple[int, Configuration], ...]:
+        """(index, configuration) as the constructor takes them; the first one belongs into a snapshot."""
+        return self._state.configurations.kept()
+
+    def configuration_at(self, index: int) -> tuple[int, Configuration]:
+        """The (index, configuration) in force at an index from first_index - 1 on."""
+        return self._state.configurations.at(index)
+
+    def deadline(self) -> int | None:
+        """When to call `tick` and `replicate` next, or None while only a message can change anything."""
+        if self._leader is not None:
+            return self._leader.deadline()
+        return self._election.deadline if self._state.is_voter else None
+
+    def take_effects(self) -> list[Effect]:
+        """What is to be done now, in order; see effects.py."""
+        state = self._state
+        effects = state.effects
+        state.effects = []
+        state.log_effects_pending = False
+        return effects
+
+    # Messages and time -----------------------------------------------------------------------------------------
+
+    def step(self, message: Message, now: int) -> None:
+        """Takes a message from another member."""
+        state = self._state
+        assert message.target == state.node_id, f"{message.target}'s message came to {state.node_id}"
+        if message.term != state.term and not self._enter_term_of(message, now):
+            return
+        match message:
+            case AppendResponse():
+                if self._leader is not None:
+                    self._leader.append_response(message, now)
+                    self._step_down_if_removed(now)
+            case AppendRequest():
+                self._follow(message.source, now)
+                self._follower.append(message)
+            case VoteRequest():
+                self._election.answer(message, now)
+            case VoteResponse():
+                if self._election.count(message, now):
+                    self._campaign_won(now)
+            case SnapshotRequest():
+                self._follow(message.source, now)
+                self._follower.install_snapshot(message)
+            case SnapshotResponse():
+                if self._leader is not None:
+                    self._leader.snapshot_response(message, now)
+                    self._step_down_if_removed(now)
+            case TimeoutNow():
+                if state.is_voter and self._leader is None:
+                    self._begin_vote(now, leadership_transfer=True)
+
+    def _enter_term_of(self, message: Message, now: int) -> bool:
+        """Compares terms (5.1); False when the message is dealt with."""
+        state = self._state
+        if message.term > state.term:
+            if isinstance(message, VoteRequest):
+                defended = not message.leadership_transfer and self._election.defends_leader(now)
+                if not message.pre_vote and not defended:
+                    self._become_follower(message.term, now)
+            else:
+                self._become_follower(message.term, now)
+            return True
+        if isinstance(message, VoteRequest | VoteResponse):
+            return True  # the first is refused; the second may still say no to a campaign of ours
+        if isinstance(message, AppendRequest | SnapshotRequest):
+            # Whoever sends this was deposed: our term tells it so.
+            state.send(AppendResponse(state.node_id, message.source, state.term, False, -1, -1, 0))
+        return False
+
+    def tick(self, now: int) -> None:
+        """Lets time pass; does nothing before `deadline`."""
+        if self._leader is not None:
+            if not self._leader.tick(now):
+                self._become_follower(self._state.term, now)
+        elif self._state.is_voter and now >= self._election.deadline and self._election.begin_pre_vote(now):
+            self._campaign_won(now)
+
+    # Transitions -----------------------------------------------------------------------------------------------
+
+    def _become_follower(self, term: int, now: int) -> None:
+        """Follows nobody yet: in a greater term, or in this one after having led it."""
+        state = self._state
+        if self._leader is not None:
+            self._leader.step_down()
+            self._leader = None
+            self._election.restart_timer(now)
+        term_changed = term > state.term
+        if term_changed:
+            state.save_hard_state(term, None)
+        self._election.forget_leader()
+        self._follower = Follower(state)
+        state.set_role(Role.FOLLOWER, None, term_changed=term_changed)
+
+    def _follow(self, leader: str, now: int) -> None:
+        """Hears the leader of the current term."""
+        state = self._state
+        assert self._leader is None, f"{leader} and {state.node_id} both lead term {state.term}"
+        if state.leader != leader:
+            assert state.leader is None, f"{leader} and {state.leader} both lead term {state.term}"
+            self._election.forget_leader()
+            state.set_role(Role.FOLLOWER, leader)
+        self._election.heard_leader(now)
+
+    def _campaign_won(self, now: int) -> None:
+        """From pre-candidate to candidate, and from candidate to leader."""
+        if self._state.role is Role.PRE_CANDIDATE:
+            self._begin_vote(now, leadership_transfer=False)
+        else:
+            self._become_leader(now)
+
+    def _begin_vote(self, now: int, *, leadership_transfer: bool) -> None:
+        won = self._election.begin_vote(now, leadership_transfer=leadership_transfer)
+        self._follower = Follower(self._state)
+        if won:
+            self._become_leader(now)
+
+    def _become_leader(self, now: int) -> None:
+        state = self._state
+        self._election.forget_leader()
+        state.set_role(Role.LEADER, state.node_id)
+        self._leader = Leader(state, self._clip, now)
+
+    def _step_down_if_removed(self, now: int) -> None:
+        """A leader outlives its own removal until that is committed (dissertation 4.2.2)."""
+        state = self._state
+        if (
+            self._leader is not None
+            and not state.is_member
+            and state.configurations.current_index <= state.commit_index
+        ):
+            self._leader.leave()
+            self._become_follower(state.term, now)
+
+    @property
+    def _is_only_voter(self) -> bool:
+        return self._state.configurations.current.voters == (self._state.node_id,)
+
+    # The own log -----------------------------------------------------------------------------------------------
+
+    def persisted(self, index: int, generation: int, now: int) -> None:
+        """The own disk holds the log up to `index` as it was when `log_generation` was `generation`."""
+        state = self._state
+        assert generation != state.persisted.generation or index <= state.log.last_index, "beyond the log"
+        if not state.persisted.flushed(index, generation):
+            return
+        if self._leader is None:
+            self._follower.persisted()
+        else:
+            self._leader.update_commit()
+            self._step_down_if_removed(now)
+
+    def drop_before(self, first_index: int) -> None:
+        """Retention removed the entries before `first_index`, all of them committed; the log must stay restartable.
+
+        The configuration in force before `first_index`, `configurations[0]` from now on, must be kept with the log.
+        """
+        state = self._state
+        assert first_index <= state.commit_index + 1, "retention of entries that are not committed"
+        state.log.drop_before(first_index)
+        state.configurations.drop_before(state.log.first_index)
+
+    # The leader ------------------------------------------------------------------------------------------------
+
+    def _leading(self) -> Leader:
+        if self._leader is None:
+            raise NotLeader(self._state.leader)
+        return self._leader
+
+    def propose(self, count: int, now: int) -> int:
+        """Adds `count` entries of the current term to the log and returns the first one's index.
+
+        The caller writes them; `replicate` sends them. Raises NotLeader, LeadershipTransferring, ProposalLimit.
+        """
+        if self._leader is None:
+            raise NotLeader(self._state.leader)
+        return self._leader.propose(count)
+
+    def replicate(self, now: int) -> None:
+        """Ends a turn: a leader sends what the peers lack. Nothing in any other role."""
+        if self._leader is not None:
+            self._leader.replicate(now)
+
+    def read_index(self, token: object, now: int) -> None:
+        """Asks for an index at which a read is linearizable; ReadReady or ReadLost answers. Raises NotLeader."""
+        self._leading().read_index(token)
+
+    def transfer_leadership(self, target: str, now: int) -> None:
+        """Begins to hand over to `target`; given up after an election timeout.
+
+        Raises NotLeader, LeadershipTransferring, UnknownMember.
+        """
+        self._leading().transfer(target, now)
+
+    def propose_configuration(self, change: Change, now: int) -> int:
+        """Begins a membership change and returns the index of its entry; the effects say what to write.
+
+        Raises NotLeader, LeadershipTransferring and the ConfigurationErrors.
+        """
+        return self._leading().propose_configuration(change, now)
+
+    def snapshot_sent(self, target: str, now: int) -> None:
+        """The snapshot of a SnapshotNeeded is on its way; it is offered anew if no answer comes."""
+        if self._leader is not None:
+            self._leader.snapshot_sent(target, now)
+
+    def snapshot_failed(self, target: str, now: int) -> None:
+        """The snapshot of a SnapshotNeeded could not be made or sent."""
+        if self._leader is not None:
+            self._leader.snapshot_failed(target)
+
+    # Connections -----------------------------------------------------------------------------------------------
+
+    def peer_connected(self, peer: str, now: int) -> None:
+        """Messages can be sent to `peer`; that is assumed of everyone until the contrary is told."""
+        if self._leader is not None:
+            self._leader.peer_connected(peer)
+
+    def peer_disconnected(self, peer: str, now: int) -> None:
+        """The connection to `peer` is gone, with all that was under way on it."""
+        if self._leader is not None:
+            self._leader.peer_disconnected(peer)
+        elif peer == self._state.leader:
+            self._election.lost_connection_to_leader(now)
+        else:
+            self._election.lost_peer(peer, now)
+
+    def status(self, now: int) -> Status:
+        """A picture of the node for people."""
+        state = self._state
+        leader = self._leader
+        peers: tuple[PeerStatus, ...] = ()
+        if leader is not None:
+            peers = tuple(
+                PeerStatus(
+                    node=peer.node,
+                    state=peer.state.value,
+                    voter=peer.node in state.configurations.current.voters,
+                    connected=peer.connected,
+                    match_index=peer.match_index,
+                    next_index=peer.next_index,
+                    inflight_appends=len(peer.inflight),
+                    silence_ns=now - peer.last_contact,
+                )
+                for peer in leader.peers.values()
+            )
+        return Status(
+            node=state.node_id,
+            role=state.role.value,
+            term=state.term,
+            vote=state.vote,
+            leader=state.leader,
+            first_index=state.log.first_index,
+            last_index=state.log.last_index,
+            commit_index=state.commit_index,
+            persisted_index=state.persisted.index,
+            configuration_index=state.configurations.current_index,
+            configuration=state.configurations.current,
+            transferee=leader.transferee if leader is not None else None,
+            peers=peers,
+        )

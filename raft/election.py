@@ -1,0 +1,163 @@
+"""Elections: when to call one, whom to vote for, and how to count (5.2, 5.4.1, dissertation 4.2.3 and 9.6).
+
+A real election raises terms and so deposes a leader; hence it is preceded by a PreVote, in which nothing changes
+but the asker's role, and voters that hear a leader refuse both. Two things cut the wait short where the paper only
+knows silence: a lost connection to the leader (its process is gone, or the path to it) lets a voter ask at once and
+lets it stop defending that leader, and a round that visibly cannot be won is repeated soon. Both draw a short random
+wait, and a voter that grants a PreVote lets the asker go first, so that two candidates seldom meet.
+
+Whom we consider a voter is the candidate's business, not the voter's: a node answers a candidate that its own, maybe
+older, configuration does not know (dissertation 4.1), and a candidate asks and counts only the voters of its own.
+"""
+
+from raft.effects import Role
+from raft.messages import VoteRequest, VoteResponse
+from raft.quorum import VoteTally
+from raft.state import NodeState
+
+__all__ = ["Election"]
+
+
+class Election:
+    """The election timer of a node, its view of the leader's liveness, and its campaign if it has one."""
+
+    __slots__ = ("_attempts", "_leader_contact", "_state", "_tally", "_timeout", "deadline")
+
+    def __init__(self, state: NodeState, now: int) -> None:
+        self._state = state
+        # When the leader of the current term was last heard; None also when the connection to it is lost.
+        self._leader_contact: int | None = None
+        self._tally: VoteTally | None = None
+        self._attempts = 0
+        self.restart_timer(now)
+
+    # Timer ---------------------------------------------------------------------------------------------------
+
+    def restart_timer(self, now: int) -> None:
+        """Waits a newly drawn election timeout from now on."""
+        config = self._state.config
+        self._timeout = self._state.random.randrange(
+            config.election_timeout_min_ns, config.election_timeout_max_ns
+        )
+        self.deadline = now + self._timeout
+
+    def heard_leader(self, now: int) -> None:
+        """A message of the current term's leader arrived."""
+        self._leader_contact = now
+        self._attempts = 0
+        self.deadline = now + self._timeout
+
+    def forget_leader(self) -> None:
+        """The term or the role changed: whoever led before is no longer defended."""
+        self._leader_contact = None
+        self._tally = None
+
+    def lost_connection_to_leader(self, now: int) -> None:
+        self._leader_contact = None
+        self.deadline = min(self.deadline, now + self._short_wait())
+
+    def _short_wait(self) -> int:
+        """A random wait, from a range that doubles with every campaign since a leader was heard."""
+        config = self._state.config
+        doubled = config.campaign_jitter_ns << min(self._attempts, 32)
+        return self._state.random.randrange(0, min(doubled, config.election_timeout_max_ns))
+
+    def defends_leader(self, now: int) -> bool:
+        """Whether this node hears a leader, and so keeps out of elections (dissertation 4.2.3)."""
+        if self._state.role is Role.LEADER:
+            return True
+        contact = self._leader_contact
+        return contact is not None and now - contact < self._state.config.election_timeout_min_ns
+
+    # Voter ---------------------------------------------------------------------------------------------------
+
+    def answer(self, request: VoteRequest, now: int) -> None:
+        """Votes, unless it is forbidden; the term of a real request has been entered before, if it is allowed."""
+        state = self._state
+        granted = self._may_grant(request, now)
+        if granted and request.pre_vote:
+            self.deadline = max(self.deadline, now + state.config.campaign_jitter_ns)
+        elif granted:
+            if state.vote is None:
+                state.save_hard_state(state.term, request.source)
+            self.restart_timer(now)
+        state.send(
+            VoteResponse(state.node_id, request.source, state.term, request.term, granted, request.pre_vote)
+        )
+
+    def _may_grant(self, request: VoteRequest, now: int) -> bool:
+        state = self._state
+        if request.term < state.term:
+            return False
+        if not request.leadership_transfer and self.defends_leader(now):
+            return False
+        if request.term > state.term:
+            assert request.pre_vote, "the term of a vote request is entered before it is answered"
+        elif state.vote not in (None, request.source) or state.leader is not None:
+            return False
+        # 5.4.1: the candidate's log must be at least as up to date as ours.
+        return (request.last_term, request.last_index) >= (state.log.last_term, state.log.last_index)
+
+    # Candidate -----------------------------------------------------------------------------------------------
+
+    def begin_pre_vote(self, now: int) -> bool:
+        """Asks who would vote for us; True when that is a majority already."""
+        self._state.set_role(Role.PRE_CANDIDATE, None)
+        return self._begin(now, pre_vote=True, leadership_transfer=False)
+
+    def begin_vote(self, now: int, *, leadership_transfer: bool) -> bool:
+        """Enters a new term and asks for votes in it; True when our own is a majority."""
+        state = self._state
+        state.save_hard_state(state.term + 1, state.node_id)
+        state.set_role(Role.CANDIDATE, None, term_changed=True)
+        return self._begin(now, pre_vote=False, leadership_transfer=leadership_transfer)
+
+    def _begin(self, now: int, *, pre_vote: bool, leadership_transfer: bool) -> bool:
+        state = self._state
+        self.forget_leader()
+        self.restart_timer(now)
+        voters = state.configurations.current.voters
+        self._tally = VoteTally(voters)
+        self._tally.record(state.node_id, True)
+        if self._tally.won:
+            return True
+        term = state.term + 1 if pre_vote else state.term
+        for voter in voters:
+            if voter != state.node_id:
+                state.send(
+                    VoteRequest(
+                        state.node_id,
+                        voter,
+                        term,
+                        state.log.last_index,
+                        state.log.last_term,
+                        pre_vote,
+                        leadership_transfer,
+                    )
+                )
+        return False
+
+    def count(self, response: VoteResponse, now: int) -> bool:
+        """Counts an answer to the campaign under way; True when it makes a majority."""
+        state = self._state
+        expected = Role.PRE_CANDIDATE if response.pre_vote else Role.CANDIDATE
+        request_term = state.term + 1 if response.pre_vote else state.term
+        if state.role is not expected or response.request_term != request_term or self._tally is None:
+            return False
+        self._tally.record(response.source, response.granted)
+        self._give_up_if_lost(now)
+        return self._tally is not None and self._tally.won
+
+    def lost_peer(self, peer: str, now: int) -> None:
+        """A peer will not answer the campaign under way."""
+        if self._tally is not None:
+            self._tally.record(peer, False)
+            self._give_up_if_lost(now)
+
+    def _give_up_if_lost(self, now: int) -> None:
+        """No majority can come together: follows nobody, and asks again before long."""
+        if self._tally is not None and self._tally.lost:
+            self._tally = None
+            self._attempts += 1
+            self.deadline = min(self.deadline, now + self._short_wait())
+            self._state.set_role(Role.FOLLOWER, None)

@@ -1,0 +1,132 @@
+"""What a follower does with its leader's requests (5.3), and what it may acknowledge.
+
+`_agreed_index` is how far this log is known to be the leader's: it begins at the commit index, rises with every
+request that fits, and holds for the leader's term, since a leader never changes its log. What is acknowledged is
+the smaller of it and what is on the disk; an answer that waits for the disk is sent by `persisted`.
+"""
+
+from raft.effects import AcceptEntries
+from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, SnapshotResponse
+from raft.state import NodeState
+
+__all__ = ["Follower"]
+
+
+class Follower:
+    """A follower's view of one leader's log; a new one for every term."""
+
+    __slots__ = ("_acknowledged_index", "_agreed_index", "_round", "_state")
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._agreed_index = state.commit_index
+        self._acknowledged_index = self._agreed_index
+        self._round = 0
+
+    def append(self, request: AppendRequest) -> None:
+        """Takes the entries that are new, if they follow what is here; answers as `AppendRequest` says."""
+        state = self._state
+        log = state.log
+        # What is committed here is committed there and the same; the log may not even reach back to prev_index.
+        if request.prev_index > state.commit_index and not log.matches(request.prev_index, request.prev_term):
+            self._refuse(request)
+            return
+        last_index = request.last_index
+        if request.spans and last_index > state.commit_index:
+            self._accept(request, last_index)
+        self._agreed_index = max(self._agreed_index, last_index)
+        commit_index = min(request.commit_index, self._agreed_index)
+        if commit_index > state.commit_index:
+            state.advance_commit(commit_index)
+        news = request.round > self._round
+        if news:
+            self._round = request.round
+        durable = min(self._agreed_index, state.persisted.index)
+        # Entries that are not on the disk are answered when they are, but a new round does not wait for a disk.
+        if (durable >= last_index or news) if request.spans else request.round:
+            self._acknowledge(durable)
+
+    def _accept(self, request: AppendRequest, last_index: int) -> None:
+        state = self._state
+        log = state.log
+        first_new = self._first_new(request)
+        if first_new > last_index:
+            return
+        assert first_new > self._agreed_index, "a leader changed its log"
+        if first_new <= log.last_index:
+            state.truncate(first_new - 1)
+        index = request.prev_index + 1
+        for term, count in request.spans:
+            end = index + count
+            if end > first_new:
+                log.append(term, end - max(index, first_new))
+            index = end
+        state.effects.append(AcceptEntries(request, first_new, first_new - request.prev_index - 1))
+        state.log_effects_pending = True
+        for index, configuration in request.configurations:
+            if index >= first_new:
+                state.append_configuration(index, configuration)
+
+    def _first_new(self, request: AppendRequest) -> int:
+        """The first entry of the request that this log lacks or contradicts; one past the last if there is none."""
+        state = self._state
+        prev_index, spans = request.prev_index, request.spans
+        if prev_index == state.log.last_index:
+            return prev_index + 1
+        skipped = state.commit_index - prev_index
+        if skipped <= 0:
+            return state.log.first_difference(prev_index, spans)
+        remaining = []
+        for term, count in spans:
+            if skipped < count:
+                remaining.append((term, count - skipped))
+            skipped = max(0, skipped - count)
+        return state.log.first_difference(state.commit_index, remaining)
+
+    def _refuse(self, request: AppendRequest) -> None:
+        state = self._state
+        self._round = max(self._round, request.round)
+        hint_index = max(
+            state.log.last_not_after(request.prev_index, request.prev_term), state.log.first_index - 1
+        )
+        state.send(
+            AppendResponse(
+                state.node_id,
+                request.source,
+                state.term,
+                False,
+                min(self._agreed_index, state.persisted.index),
+                request.prev_index,
+                self._round,
+                hint_index,
+                state.log.term_at(hint_index),
+            )
+        )
+
+    def _acknowledge(self, durable: int) -> None:
+        state = self._state
+        assert state.leader is not None, "an acknowledgement without a leader"
+        self._acknowledged_index = max(self._acknowledged_index, durable)
+        state.send(
+            AppendResponse(
+                state.node_id, state.leader, state.term, True, durable, self._agreed_index, self._round
+            )
+        )
+
+    def persisted(self) -> None:
+        """More of the log is on the disk: acknowledges what was waiting for it."""
+        durable = min(self._agreed_index, self._state.persisted.index)
+        if durable > self._acknowledged_index and self._state.leader is not None:
+            self._acknowledge(durable)
+
+    def install_snapshot(self, request: SnapshotRequest) -> None:
+        """Begins anew where the leader's log begins, unless what is here reaches as far."""
+        state = self._state
+        base_index = request.first_index - 1
+        if base_index > state.commit_index and not state.log.matches(base_index, request.prev_term):
+            state.reset_log(
+                request.first_index, request.prev_term, request.configuration_index, request.configuration
+            )
+        self._agreed_index = max(self._agreed_index, base_index)
+        durable = min(self._agreed_index, state.persisted.index)
+        state.send(SnapshotResponse(state.node_id, request.source, state.term, durable))

@@ -1,0 +1,462 @@
+"""What only a leader does: replicate, commit, confirm reads, hand over, change the membership.
+
+A `Leader` lives for one term. Proposals and acknowledgements only change numbers; messages arise in `replicate`, once
+per turn of the caller, from the difference between what the log has and what each peer was sent. So everything that
+arrived in one turn travels in one request per peer, and nothing is sent twice.
+
+A commit index travels with the next append. When there is none for `commit_notice_delay_ns` and a peer has nothing
+left to answer, it is told in an empty request that wants no answer: at most one for each time a peer falls idle.
+"""
+
+from collections.abc import Callable
+
+from raft.configuration import AddLearner, Change, PromoteLearner
+from raft.effects import AppendConfiguration, AppendNoop, ReadReady, Send, SnapshotNeeded
+from raft.errors import (
+    ConfigurationPending,
+    LeadershipTransferring,
+    LearnerBehind,
+    ProposalLimit,
+    UnknownMember,
+)
+from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, SnapshotResponse, TimeoutNow
+from raft.progress import PeerState, Progress
+from raft.quorum import agreed
+from raft.read_index import ReadQueue
+from raft.state import NodeState
+
+__all__ = ["Clip", "Leader"]
+
+Clip = Callable[[int, int], int]
+"""(first index, last index) -> the last index of one request from that range: at least the first."""
+
+
+class Leader:
+    """The leader of one term, from its election until it steps down."""
+
+    __slots__ = (
+        "_clip",
+        "_commit_notice_due",
+        "_heartbeat_due",
+        "_leaving",
+        "_preferred_check_due",
+        "_reads",
+        "_round",
+        "_round_due",
+        "_state",
+        "_term_begin_index",
+        "_transfer_deadline",
+        "_transfer_sent",
+        "_votes_itself",
+        "_voting_peers",
+        "peers",
+        "transferee",
+    )
+
+    def __init__(self, state: NodeState, clip: Clip, now: int) -> None:
+        self._state = state
+        self._clip = clip
+        self._round = 0
+        self._round_due = True  # the first append is everybody's notice of the new leader
+        self._reads = ReadQueue()
+        self._heartbeat_due = now + state.config.heartbeat_interval_ns
+        self._preferred_check_due = now + state.config.preferred_check_interval_ns
+        self._commit_notice_due: int | None = None
+        self.transferee: str | None = None
+        self._transfer_deadline = 0
+        self._transfer_sent = False
+        self._leaving: list[str] = []
+        self.peers: dict[str, Progress] = {}
+        self._term_begin_index = state.log.last_index + 1
+        self._update_peers(now)
+        # 5.4.2, 8: older entries commit with this one, however long nothing is proposed.
+        state.log.append(state.term, 1)
+        state.effects.append(AppendNoop(self._term_begin_index, state.term))
+        state.log_effects_pending = True
+
+    def _update_peers(self, now: int) -> None:
+        """Follows the current configuration; members that it removes stay until they know."""
+        state = self._state
+        configuration = state.configurations.current
+        for node in configuration.members:
+            if node != state.node_id and node not in self.peers:
+                self.peers[node] = Progress(node, state.log.last_index + 1, now)
+        for node, peer in self.peers.items():
+            if node in configuration.members:
+                peer.leaving_index = None
+            elif peer.leaving_index is None:
+                peer.leaving_index = state.configurations.current_index
+        self._leaving = [node for node, peer in self.peers.items() if peer.leaving_index is not None]
+        self._voting_peers = [self.peers[node] for node in configuration.voters if node != state.node_id]
+        self._votes_itself = state.node_id in configuration.voters
+
+    # Proposals -----------------------------------------------------------------------------------------------
+
+    def propose(self, count: int) -> int:
+        state = self._state
+        log = state.log
+        assert count > 0, "a proposal of no entries"
+        assert not state.log_effects_pending, "effects that write to the log must be carried out first"
+        if self.transferee is not None:
+            raise LeadershipTransferring(self.transferee)
+        uncommitted = log.last_index - state.commit_index
+        if uncommitted + count > state.config.max_uncommitted_entries and uncommitted:
+            raise ProposalLimit(uncommitted, state.config.max_uncommitted_entries)
+        first_index = log.last_index + 1
+        log.append(state.term, count)
+        return first_index
+
+    def propose_configuration(self, change: Change, now: int) -> int:
+        state = self._state
+        if self.transferee is not None:
+            raise LeadershipTransferring(self.transferee)
+        if not self._has_committed_in_term:
+            raise ConfigurationPending("the leader has committed nothing in its term yet")
+        if state.configurations.current_index > state.commit_index:
+            raise ConfigurationPending("another membership change is under way")
+        configuration = change.applied_to(state.configurations.current)
+        if isinstance(change, PromoteLearner) and not self._is_caught_up(
+            peer := self.peers[change.node], now
+        ):
+            raise LearnerBehind(change.node, state.log.last_index - peer.match_index)
+        index = state.log.last_index + 1
+        if isinstance(change, AddLearner):
+            self.peers.pop(change.node, None)  # one that left may come back with another log
+        state.log.append(state.term, 1)
+        state.effects.append(AppendConfiguration(index, state.term, configuration))
+        state.log_effects_pending = True
+        state.append_configuration(index, configuration)
+        self._update_peers(now)
+        return index
+
+    def _is_caught_up(self, peer: Progress, now: int) -> bool:
+        config = self._state.config
+        return (
+            peer.state is PeerState.REPLICATE
+            and peer.match_index >= 0
+            and self._state.log.last_index - peer.match_index <= config.catch_up_lag_entries
+            and now - peer.last_contact <= config.election_timeout_min_ns
+        )
+
+    # Replication ---------------------------------------------------------------------------------------------
+
+    def replicate(self, now: int) -> None:
+        """Sends every peer what it lacks, as far as its window allows."""
+        state = self._state
+        assert not state.log_effects_pending, "effects that write to the log must be carried out first"
+        last_index, commit_index = state.log.last_index, state.commit_index
+        window = state.config.max_inflight_appends
+        beat = self._round_due or (self._reads.wants_round and self._has_committed_in_term)
+        if beat:
+            self._begin_round()
+        notice_due = self._commit_notice_due is not None and now >= self._commit_notice_due
+        notice_delay = state.config.commit_notice_delay_ns
+        notice_wanted = False
+        for peer in self.peers.values():
+            if not peer.connected:
+                continue
+            if peer.state is not PeerState.REPLICATE:
+                self._send_to_paused(peer, beat, now)
+                continue
+            sent = False
+            while peer.next_index <= last_index and len(peer.inflight) < window:
+                if not self._send_entries(peer):
+                    break
+                sent = True
+            if sent:
+                continue
+            if beat:
+                self._send_empty(peer, peer.next_index - 1, self._round)
+            elif peer.sent_commit_index < commit_index and not peer.inflight:
+                if notice_due or not notice_delay:
+                    self._send_empty(peer, peer.next_index - 1, 0)
+                else:
+                    notice_wanted = True
+        if notice_due or not notice_wanted:
+            self._commit_notice_due = None
+        if notice_wanted and self._commit_notice_due is None:
+            self._commit_notice_due = now + notice_delay
+        if self._leaving:
+            self._dismiss_removed_peers()
+
+    def _begin_round(self) -> None:
+        self._round_due = False
+        self._round += 1
+        if self._has_committed_in_term:
+            self._reads.begin_round(self._round, self._state.commit_index)
+            self._confirm_reads()
+
+    def _send_entries(self, peer: Progress) -> bool:
+        """One request with entries; False when the log no longer has them and a snapshot is asked for instead."""
+        state = self._state
+        log = state.log
+        first_index = peer.next_index
+        if first_index < log.first_index:
+            self._offer_snapshot(peer)
+            return False
+        last_index = self._clip(first_index, log.last_index)
+        assert first_index <= last_index <= log.last_index, "clip must leave at least one entry"
+        peer.sent_commit_index = state.commit_index
+        peer.sent_entries(last_index)
+        state.effects.append(
+            Send(
+                AppendRequest(
+                    state.node_id,
+                    peer.node,
+                    state.term,
+                    first_index - 1,
+                    log.term_at(first_index - 1),
+                    log.spans(first_index, last_index),
+                    state.commit_index,
+                    self._round,
+                    state.configurations.between(first_index, last_index),
+                )
+            )
+        )
+        return True
+
+    def _send_empty(self, peer: Progress, prev_index: int, round_number: int) -> None:
+        state = self._state
+        if prev_index < state.log.first_index - 1:
+            self._offer_snapshot(peer)
+            return
+        peer.sent_commit_index = state.commit_index
+        prev_term = state.log.term_at(prev_index)
+        state.send(
+            AppendRequest(
+                state.node_id,
+                peer.node,
+                state.term,
+                prev_index,
+                prev_term,
+                (),
+                state.commit_index,
+                round_number,
+            )
+        )
+
+    def _send_to_paused(self, peer: Progress, beat: bool, now: int) -> None:
+        """A probe carries entries once; while it is open, and during a snapshot, heartbeats go without any."""
+        log = self._state.log
+        if peer.state is PeerState.SNAPSHOT:
+            if peer.snapshot_deadline is not None and now >= peer.snapshot_deadline:
+                self._offer_snapshot(peer)
+            elif beat:
+                self._send_empty(peer, log.first_index - 1, self._round)
+        elif not peer.probe_sent:
+            if peer.next_index <= log.last_index:
+                self._send_entries(peer)
+            else:
+                peer.probe_sent = True
+                self._send_empty(peer, peer.next_index - 1, self._round)
+        elif beat:
+            self._send_empty(peer, peer.next_index - 1, self._round)
+
+    def _offer_snapshot(self, peer: Progress) -> None:
+        state = self._state
+        first_index, prev_term = state.log.first_index, state.log.base_term
+        index, configuration = state.configurations.at(first_index - 1)
+        peer.become_snapshot()
+        state.effects.append(
+            SnapshotNeeded(
+                SnapshotRequest(
+                    state.node_id, peer.node, state.term, first_index, prev_term, index, configuration
+                )
+            )
+        )
+
+    def snapshot_sent(self, target: str, now: int) -> None:
+        peer = self.peers.get(target)
+        if peer is not None and peer.state is PeerState.SNAPSHOT:
+            peer.snapshot_deadline = now + self._state.config.election_timeout_min_ns
+
+    def snapshot_failed(self, target: str) -> None:
+        """Nothing was sent: looks again at the next heartbeat where the peer's log ends."""
+        peer = self.peers.get(target)
+        if peer is not None and peer.state is PeerState.SNAPSHOT:
+            peer.become_probe(self._state.log.first_index)
+            peer.probe_sent = True
+
+    def _dismiss_removed_peers(self) -> None:
+        """Tells peers whose removal is committed so, once, as far as they can be told, and forgets them."""
+        for node in self._leaving:
+            peer = self.peers[node]
+            assert peer.leaving_index is not None
+            if peer.leaving_index > self._state.commit_index:
+                continue
+            if (
+                peer.connected
+                and peer.state is PeerState.REPLICATE
+                and peer.sent_commit_index < self._state.commit_index
+            ):
+                self._send_empty(peer, peer.next_index - 1, 0)
+            del self.peers[node]
+        self._leaving = [node for node in self._leaving if node in self.peers]
+
+    # Answers -------------------------------------------------------------------------------------------------
+
+    def append_response(self, response: AppendResponse, now: int) -> None:
+        peer = self.peers.get(response.source)
+        if peer is None:
+            return
+        state = self._state
+        peer.last_contact = now
+        if response.round > peer.acknowledged_round:
+            peer.acknowledged_round = response.round
+            if self._reads.open_round is not None:
+                self._confirm_reads()
+        if not response.success:
+            peer.refuse(response.index, response.hint_index, response.hint_term, state.log)
+        else:
+            assert response.match_index <= response.index <= state.log.last_index, "an answer beyond our log"
+            if peer.acknowledge(response.match_index, response.index, state.log.first_index):
+                self._acknowledged(peer)
+
+    def snapshot_response(self, response: SnapshotResponse, now: int) -> None:
+        peer = self.peers.get(response.source)
+        if peer is None:
+            return
+        peer.last_contact = now
+        match_index = response.match_index
+        if peer.acknowledge(match_index, match_index, self._state.log.first_index):
+            self._acknowledged(peer)
+
+    def _acknowledged(self, peer: Progress) -> None:
+        self.update_commit()
+        if peer.node == self.transferee:
+            self._send_timeout_now(peer)
+
+    def update_commit(self) -> None:
+        """Commits what a majority has on its disks, once that includes an entry of this term (5.3, 5.4.2)."""
+        state = self._state
+        matches = [peer.match_index for peer in self._voting_peers]
+        if self._votes_itself:
+            matches.append(state.persisted.index)
+        index = agreed(matches)
+        if index > state.commit_index and index >= self._term_begin_index:
+            first_of_term = state.commit_index < self._term_begin_index
+            state.advance_commit(index)
+            if first_of_term and self._is_alone:
+                self._serve_reads_alone()
+
+    @property
+    def _has_committed_in_term(self) -> bool:
+        return self._state.commit_index >= self._term_begin_index
+
+    # Reads ---------------------------------------------------------------------------------------------------
+
+    def read_index(self, token: object) -> None:
+        if self._is_alone and self._has_committed_in_term:
+            self._state.effects.append(ReadReady(token, self._state.commit_index))
+        else:
+            self._reads.add(token)
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._votes_itself and not self._voting_peers
+
+    def _serve_reads_alone(self) -> None:
+        self._reads.begin_round(self._round, self._state.commit_index)
+        self._confirm_reads()
+
+    def _confirm_reads(self) -> None:
+        open_round = self._reads.open_round
+        if open_round is None:
+            return
+        rounds = [peer.acknowledged_round for peer in self._voting_peers]
+        if self._votes_itself:
+            rounds.append(self._round)
+        if agreed(rounds) >= open_round:
+            self._state.effects += self._reads.confirm()
+
+    # Time ----------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> int | None:
+        """The next time at which `tick` or `replicate` has something to do."""
+        due = self._heartbeat_due if self.peers else None
+        if self._commit_notice_due is not None and (due is None or self._commit_notice_due < due):
+            due = self._commit_notice_due
+        if self.transferee is not None and (due is None or self._transfer_deadline < due):
+            due = self._transfer_deadline
+        return due
+
+    def tick(self, now: int) -> bool:
+        """Heartbeats, and whatever may be late by one; False when no majority answers (check quorum, 6.2)."""
+        if self.transferee is not None and now >= self._transfer_deadline:
+            self.transferee = None
+        if now < self._heartbeat_due or not self.peers:
+            return True
+        self._heartbeat_due = now + self._state.config.heartbeat_interval_ns
+        self._round_due = True
+        contacts = [peer.last_contact for peer in self._voting_peers]
+        if self._votes_itself:
+            contacts.append(now)
+        if now - agreed(contacts) > self._state.config.election_timeout_min_ns:
+            return False
+        if now >= self._preferred_check_due:
+            self._preferred_check_due = now + self._state.config.preferred_check_interval_ns
+            self._hand_over_to_preferred(now)
+        return True
+
+    # Leadership transfer -------------------------------------------------------------------------------------
+
+    def transfer(self, target: str, now: int) -> None:
+        """Stops proposals, brings the target up to date and lets it start an election (dissertation 3.10)."""
+        state = self._state
+        if target == state.node_id or target not in state.configurations.current.voters:
+            raise UnknownMember(target, "another voter")
+        if self.transferee is not None:
+            raise LeadershipTransferring(self.transferee)
+        self.transferee = target
+        self._transfer_deadline = now + state.config.election_timeout_min_ns
+        self._transfer_sent = False
+        self._send_timeout_now(self.peers[target])
+
+    def _send_timeout_now(self, peer: Progress) -> None:
+        state = self._state
+        if not self._transfer_sent and peer.match_index == state.log.last_index:
+            self._transfer_sent = True
+            state.send(TimeoutNow(state.node_id, peer.node, state.term))
+
+    def _hand_over_to_preferred(self, now: int) -> None:
+        preferred = self._state.config.preferred_leaders
+        if not preferred or self._state.node_id in preferred or self.transferee is not None:
+            return
+        if (
+            not self._has_committed_in_term
+            or self._state.configurations.current_index > self._state.commit_index
+        ):
+            return
+        ready = [
+            peer
+            for peer in self._voting_peers
+            if peer.node in preferred and peer.connected and self._is_caught_up(peer, now)
+        ]
+        if ready:
+            best = max(ready, key=lambda peer: (peer.match_index, -preferred.index(peer.node)))
+            self.transfer(best.node, now)
+
+    def step_down(self) -> None:
+        """The end of this leadership, whatever the reason."""
+        self._state.effects += self._reads.abandon()
+
+    def leave(self) -> None:
+        """Our own removal is committed: tells the others, and lets the most complete voter succeed us (4.2.2)."""
+        for peer in self.peers.values():
+            if peer.connected and peer.state is PeerState.REPLICATE:
+                self._send_empty(peer, peer.next_index - 1, 0)
+        if self._voting_peers:
+            best = max(self._voting_peers, key=lambda peer: peer.match_index)
+            self._state.send(TimeoutNow(self._state.node_id, best.node, self._state.term))
+
+    # Connections ---------------------------------------------------------------------------------------------
+
+    def peer_connected(self, node: str) -> None:
+        peer = self.peers.get(node)
+        if peer is not None:
+            peer.connected = True
+
+    def peer_disconnected(self, node: str) -> None:
+        peer = self.peers.get(node)
+        if peer is not None:
+            peer.disconnected()

@@ -1,0 +1,126 @@
+"""What a leader knows about one peer's log, and how fast it may send.
+
+A peer is in one of three states, as in etcd's tracker:
+
+- PROBE: where its log agrees with ours is unknown. One request at a time; an answer moves `next_index`, success
+  leads to REPLICATE.
+- REPLICATE: requests are sent ahead of their answers, up to a window. `next_index` runs ahead of `match_index`. A
+  refusal says that something was lost or overtaken, and leads back to PROBE.
+- SNAPSHOT: it needs entries that our log no longer has. No entries until it has begun anew.
+
+`match_index` only rises while all is well, but it may be taken back: a peer that flushes later than it acknowledges
+can come back from a power failure with less than it had promised. Taking it back is always safe, because a match
+index does nothing but raise the commit index.
+"""
+
+from collections import deque
+from enum import Enum
+
+from raft.terms import LogTerms
+
+__all__ = ["PeerState", "Progress"]
+
+
+class PeerState(Enum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class Progress:
+    """Replication to one peer; see the module."""
+
+    __slots__ = (
+        "acknowledged_round",
+        "connected",
+        "inflight",
+        "last_contact",
+        "leaving_index",
+        "match_index",
+        "next_index",
+        "node",
+        "probe_sent",
+        "sent_commit_index",
+        "snapshot_deadline",
+        "state",
+    )
+
+    def __init__(self, node: str, next_index: int, now: int) -> None:
+        self.node = node
+        self.state = PeerState.PROBE
+        self.match_index = -1
+        self.next_index = next_index
+        # Last indices of the requests with entries that are not acknowledged as durable, oldest first.
+        self.inflight: deque[int] = deque()
+        self.probe_sent = False
+        self.sent_commit_index = -1
+        self.acknowledged_round = 0
+        self.last_contact = now
+        self.connected = True
+        # When to offer a snapshot again that was sent and not answered; None while it is being made.
+        self.snapshot_deadline: int | None = None
+        # Index of the configuration that removes this peer, which still has to hear of its commit.
+        self.leaving_index: int | None = None
+
+    def become_probe(self, next_index: int) -> None:
+        self.state = PeerState.PROBE
+        self.next_index = next_index
+        self.inflight.clear()
+        self.probe_sent = False
+        self.snapshot_deadline = None
+
+    def become_snapshot(self) -> None:
+        self.state = PeerState.SNAPSHOT
+        self.inflight.clear()
+        self.snapshot_deadline = None
+
+    def sent_entries(self, last_index: int) -> None:
+        """A request with entries up to `last_index` is on its way."""
+        if self.state is PeerState.PROBE:
+            self.probe_sent = True
+        else:
+            self.inflight.append(last_index)
+            self.next_index = last_index + 1
+
+    def acknowledge(self, match_index: int, held_index: int, first_index: int) -> bool:
+        """The peer agrees with us up to `held_index`, durably up to `match_index`; our log begins at `first_index`.
+
+        True when more is durable by it.
+        """
+        advanced = match_index > self.match_index
+        if advanced:
+            self.match_index = match_index
+        if self.state is PeerState.REPLICATE:
+            inflight = self.inflight
+            while inflight and inflight[0] <= match_index:
+                inflight.popleft()
+            if self.next_index <= held_index:
+                self.next_index = held_index + 1
+        elif held_index >= (self.next_index if self.state is PeerState.PROBE else first_index) - 1:
+            self.state = PeerState.REPLICATE
+            self.next_index = held_index + 1
+            self.inflight.clear()
+            self.snapshot_deadline = None
+        return advanced
+
+    def refuse(self, refused_index: int, hint_index: int, hint_term: int, log: LogTerms) -> None:
+        """The peer has no entry at `refused_index` like ours; the hint is that of `AppendResponse`."""
+        if self.state is PeerState.SNAPSHOT:
+            return
+        if self.state is PeerState.REPLICATE:
+            # Below the match index it must have been overtaken by an acknowledgement.
+            stale = refused_index < self.match_index or refused_index >= self.next_index
+        else:
+            # Only one request is open, so that anything else answers an older one.
+            stale = refused_index != self.next_index - 1
+        if stale:
+            return
+        agreed_at_most = min(refused_index - 1, log.last_not_after(hint_index, hint_term))
+        self.become_probe(agreed_at_most + 1)
+        self.match_index = min(self.match_index, agreed_at_most)
+
+    def disconnected(self) -> None:
+        """All that is under way is lost, and the peer may come back as another process."""
+        self.connected = False
+        self.become_probe(self.match_index + 1 if self.match_index >= 0 else self.next_index)
+        self.match_index = -1

@@ -1,0 +1,54 @@
+"""Linearizable reads without a log entry (dissertation 6.4).
+
+A read may be served at the commit index of its arrival once it is certain that no other leader had committed more by
+then: a majority must answer a heartbeat round that began after the read arrived. Reads that arrive while a round is
+under way wait for the next one and share it, so their number does not raise the number of messages.
+"""
+
+from raft.effects import Effect, ReadLost, ReadReady
+
+__all__ = ["ReadQueue"]
+
+
+class ReadQueue:
+    """Tokens of reads, in the order of their arrival: those without a round yet, and those of the open round."""
+
+    __slots__ = ("_open", "_open_index", "_waiting", "open_round")
+
+    def __init__(self) -> None:
+        self._waiting: list[object] = []
+        self._open: list[object] = []
+        self._open_index = -1
+        self.open_round: int | None = None
+
+    def add(self, token: object) -> None:
+        self._waiting.append(token)
+
+    @property
+    def wants_round(self) -> bool:
+        return self.open_round is None and bool(self._waiting)
+
+    def begin_round(self, round_number: int, commit_index: int) -> None:
+        """A heartbeat round begins, and all reads wait for it.
+
+        Also those of an open round, which may have lost its answers: a later round proves no less for them.
+        """
+        if self.open_round is None and not self._waiting:
+            return
+        self._open += self._waiting
+        self._waiting = []
+        self._open_index = commit_index
+        self.open_round = round_number
+
+    def confirm(self) -> list[Effect]:
+        """The open round has a majority."""
+        ready: list[Effect] = [ReadReady(token, self._open_index) for token in self._open]
+        self._open = []
+        self.open_round = None
+        return ready
+
+    def abandon(self) -> list[Effect]:
+        """The leadership is over: nothing can be confirmed."""
+        lost: list[Effect] = [ReadLost(token) for token in self._open + self._waiting]
+        self._open, self._waiting, self.open_round = [], [], None
+        return lost

@@ -1,0 +1,151 @@
+"""What a node knows in every role, and the few ways in which it may change.
+
+Election, follower and leader work on one `NodeState`; whatever the outside has to do about a change becomes an effect
+here, in the same breath, so that neither can be forgotten. Which transitions follow from what is decided in core.py.
+"""
+
+from typing import Protocol
+
+from raft.config import HardState, RaftConfig
+from raft.configuration import Configuration, ConfigurationHistory
+from raft.durability import PersistedIndex
+from raft.effects import (
+    Committed,
+    ConfigurationChanged,
+    Effect,
+    ResetLog,
+    Role,
+    RoleChanged,
+    SaveHardState,
+    Send,
+    TruncateLog,
+)
+from raft.messages import Message
+from raft.terms import LogTerms
+
+__all__ = ["NodeState", "RandomSource"]
+
+
+class RandomSource(Protocol):
+    """As much of `random.Random` as an election needs."""
+
+    def randrange(self, start: int, stop: int) -> int: ...
+
+
+class NodeState:
+    """The state of one node (figure 2), without what only a candidate or only a leader has."""
+
+    __slots__ = (
+        "commit_index",
+        "config",
+        "configurations",
+        "effects",
+        "leader",
+        "log",
+        "log_effects_pending",
+        "node_id",
+        "persisted",
+        "random",
+        "role",
+        "term",
+        "vote",
+    )
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        node_id: str,
+        hard_state: HardState,
+        log: LogTerms,
+        commit_index: int,
+        configurations: ConfigurationHistory,
+        random: RandomSource,
+    ) -> None:
+        assert log.first_index - 1 <= commit_index <= log.last_index, (
+            "the commit index lies outside of the log"
+        )
+        assert log.last_term <= hard_state.term, "the log has an entry of a term that was never saved"
+        self.config = config
+        self.node_id = node_id
+        self.random = random
+        # Durable before any message that rests on them: SaveHardState goes before.
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.log = log
+        self.configurations = configurations
+        # Rises only. What it covers is never truncated.
+        self.commit_index = commit_index
+        self.persisted = PersistedIndex(log.last_index)
+        self.role = Role.FOLLOWER
+        self.leader: str | None = None
+        self.effects: list[Effect] = []
+        # Effects wait that must be in the log before anyone reads it.
+        self.log_effects_pending = False
+
+    @property
+    def is_voter(self) -> bool:
+        return self.node_id in self.configurations.current.voters
+
+    @property
+    def is_member(self) -> bool:
+        return self.node_id in self.configurations.current.members
+
+    def send(self, message: Message) -> None:
+        self.effects.append(Send(message))
+
+    def save_hard_state(self, term: int, vote: str | None) -> None:
+        """Enters a term, or votes in the current one: once, and for good."""
+        assert term > self.term or (term == self.term and self.vote is None), (
+            "a vote or a term was taken back"
+        )
+        self.term = term
+        self.vote = vote
+        self.effects.append(SaveHardState(term, vote))
+
+    def set_role(self, role: Role, leader: str | None, *, term_changed: bool = False) -> None:
+        if role is not self.role or leader != self.leader or term_changed:
+            self.role = role
+            self.leader = leader
+            self.effects.append(RoleChanged(role, self.term, leader))
+
+    def append_configuration(self, index: int, configuration: Configuration) -> None:
+        """A configuration's entry is in the log: it counts from now on (dissertation 4.1)."""
+        self.configurations.append(index, configuration)
+        self.effects.append(ConfigurationChanged(index, configuration, committed=False))
+
+    def truncate(self, last_index: int) -> None:
+        assert last_index >= self.commit_index, (
+            f"truncation to {last_index} would remove committed entries up to {self.commit_index}"
+        )
+        self.log.truncate(last_index)
+        self.persisted.cut(last_index)
+        self.effects.append(TruncateLog(last_index))
+        self.log_effects_pending = True
+        if self.configurations.truncate(last_index):
+            current, index = self.configurations.current, self.configurations.current_index
+            committed = index <= self.commit_index
+            self.effects.append(ConfigurationChanged(index, current, committed))
+
+    def reset_log(
+        self, first_index: int, base_term: int, configuration_index: int, configuration: Configuration
+    ) -> None:
+        """Begins anew after a snapshot, which covers everything before `first_index`."""
+        assert first_index - 1 > self.commit_index, "a snapshot would take committed entries back"
+        self.log.reset(first_index, base_term)
+        self.persisted.cut(first_index - 1)
+        self.persisted.index = first_index - 1  # the snapshot itself: ResetLog is durable when it is done
+        self.configurations.reset(configuration_index, configuration)
+        self.effects.append(ResetLog(first_index, base_term, configuration_index, configuration))
+        self.log_effects_pending = True
+        self.commit_index = first_index - 1
+        self.effects.append(ConfigurationChanged(configuration_index, configuration, committed=True))
+        self.effects.append(Committed(first_index - 1))
+
+    def advance_commit(self, index: int) -> None:
+        assert self.commit_index < index <= self.log.last_index, f"commit of {index} in {self.log.last_index}"
+        before = self.commit_index
+        self.commit_index = index
+        self.effects.append(Committed(index))
+        if self.configurations.current_index > before:
+            for entry_index, configuration in self.configurations.between(before + 1, index):
+                self.effects.append(ConfigurationChanged(entry_index, configuration, committed=True))

@@ -1,0 +1,40 @@
+"""A node's state as a status command shows it."""
+
+from dataclasses import dataclass
+
+from raft.configuration import Configuration
+
+__all__ = ["PeerStatus", "Status"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """A leader's view of one peer; `match_index` is -1 until the peer has answered."""
+
+    node: str
+    state: str
+    voter: bool
+    connected: bool
+    match_index: int
+    next_index: int
+    inflight_appends: int
+    silence_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Role and peer states are the values of `Role` and `PeerState`; `peers` is empty unless the node leads."""
+
+    node: str
+    role: str
+    term: int
+    vote: str | None
+    leader: str | None
+    first_index: int
+    last_index: int
+    commit_index: int
+    persisted_index: int
+    configuration_index: int
+    configuration: Configuration
+    transferee: str | None
+    peers: tuple[PeerStatus, ...]
