@@ -1,0 +1,133 @@
+"""JSON bodies of administration answers (remoting.md 9): statistics, connections, and maps keyed by queues.
+
+Timestamps are milliseconds. Maps keyed by `MessageQueue` have the reference's form, whose keys are objects;
+each such body has ``encode`` and ``decode``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from broker.remoting.bodies import ConsumeFromWhere, ConsumeType, MessageModel, MessageQueue, SubscriptionData
+from broker.remoting.command import Int32, Int64
+from broker.remoting.json_body import decode_body, decode_object_keyed, encode_body, encode_object_keyed
+
+_decode_queue = msgspec.json.Decoder(MessageQueue, strict=False).decode
+
+
+class TopicOffset(msgspec.Struct, rename="camel"):
+    """One queue's range in TopicStats."""
+
+    last_update_timestamp: Int64 = 0
+    max_offset: Int64 = 0
+    min_offset: Int64 = 0
+
+
+class TopicStats(msgspec.Struct):
+    """Answer to GET_TOPIC_STATS_INFO 202: ``{"offsetTable":{queue:TopicOffset}}``."""
+
+    offsets: dict[MessageQueue, TopicOffset]
+
+    def encode(self) -> bytes:
+        return encode_body({"offsetTable": encode_object_keyed(self.offsets)})
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> TopicStats:
+        return cls(decode_object_keyed(decode_body(body, _TopicStats).offset_table, _decode_queue))
+
+
+class _TopicStats(msgspec.Struct, rename="camel"):
+    offset_table: dict[str, TopicOffset] = {}
+
+
+class ConsumeOffset(msgspec.Struct, rename="camel"):
+    """One queue's progress in ConsumeStats; ``pull_offset`` is 5.x."""
+
+    broker_offset: Int64 = 0
+    consumer_offset: Int64 = 0
+    last_timestamp: Int64 = 0
+    pull_offset: Int64 = 0
+
+
+class ConsumeStats(msgspec.Struct):
+    """Answer to GET_CONSUME_STATS 208: ``{"consumeTps":...,"offsetTable":{queue:ConsumeOffset}}``."""
+
+    offsets: dict[MessageQueue, ConsumeOffset]
+    consume_tps: float = 0.0
+
+    def encode(self) -> bytes:
+        return encode_body({"consumeTps": self.consume_tps, "offsetTable": encode_object_keyed(self.offsets)})
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> ConsumeStats:
+        raw = decode_body(body, _ConsumeStats)
+        return cls(decode_object_keyed(raw.offset_table, _decode_queue), raw.consume_tps)
+
+
+class _ConsumeStats(msgspec.Struct, rename="camel"):
+    consume_tps: float = 0.0
+    offset_table: dict[str, ConsumeOffset] = {}
+
+
+class QueueOffsets(msgspec.Struct):
+    """``{"offsetTable":{queue:offset}}``: body of 220 to clients but C++ ones, answer to 222."""
+
+    offsets: dict[MessageQueue, int]
+
+    def encode(self) -> bytes:
+        return encode_body({"offsetTable": encode_object_keyed(self.offsets)})
+
+    def encode_for_cpp(self) -> bytes:
+        """The form of 220 that C++ clients read: a list, as their parser knows no object keys."""
+        return encode_body(
+            {
+                "offsetTable": [
+                    {
+                        "brokerName": queue.broker_name,
+                        "offset": offset,
+                        "queueId": queue.queue_id,
+                        "topic": queue.topic,
+                    }
+                    for queue, offset in self.offsets.items()
+                ]
+            }
+        )
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> QueueOffsets:
+        return cls(decode_object_keyed(decode_body(body, _QueueOffsets).offset_table, _decode_queue))
+
+
+class _QueueOffsets(msgspec.Struct, rename="camel"):
+    offset_table: dict[str, Int64] = {}
+
+
+class Connection(msgspec.Struct, rename="camel"):
+    """One client of a group; ``client_address`` is ip:port."""
+
+    client_address: str = msgspec.field(name="clientAddr")
+    client_id: str
+    language: str
+    version: Int32
+
+
+class ConsumerConnection(msgspec.Struct, rename="camel"):
+    """Answer to GET_CONSUMER_CONNECTION_LIST 203."""
+
+    connection_set: list[Connection]
+    consume_from_where: ConsumeFromWhere
+    consume_type: ConsumeType
+    message_model: MessageModel
+    subscription_table: dict[str, SubscriptionData]
+
+
+class ProducerConnection(msgspec.Struct, rename="camel"):
+    """Answer to GET_PRODUCER_CONNECTION_LIST 204."""
+
+    connection_set: list[Connection]
+
+
+class GroupList(msgspec.Struct, rename="camel"):
+    """Answer to QUERY_TOPIC_CONSUME_BY_WHO 300."""
+
+    group_list: list[str] = []

@@ -1,0 +1,143 @@
+"""RegisterBrokerBody: a broker's topics as REGISTER_BROKER 103 carries them, plain JSON or compressed
+(remoting.md 5).
+
+Filter servers and 5.x's static topic mappings are read past and dropped: nothing here offers either.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import msgspec
+
+from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
+from broker.remoting.codes import Version
+from broker.remoting.errors import BodyError
+from broker.remoting.json_body import decode_body, encode_body
+
+DECOMPRESSED_SIZE_MAX = 64 * 1024 * 1024
+"""The largest body a compressed registration may unfold to: 64 MiB is about 700,000 topics."""
+
+_TOPIC_WORDS = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
+_INT32 = struct.Struct(">i")
+
+
+class RegisterBrokerBody(msgspec.Struct, rename="camel", kw_only=True):
+    """The topics of a broker and their version."""
+
+    filter_server_list: list[str] = []
+    topics: TopicConfigTable = msgspec.field(
+        name="topicConfigSerializeWrapper", default_factory=TopicConfigTable
+    )
+
+    def encode(self) -> bytes:
+        """As plain JSON, which every version reads."""
+        return encode_body(self)
+
+    def encode_compressed(self, version: int) -> bytes:
+        """The zlib form; from version 5.0 on with the (empty) tail of queue mappings."""
+        out = bytearray()
+        _put(out, encode_body(self.topics.data_version))
+        topics = self.topics.topic_config_table
+        out += _INT32.pack(len(topics))
+        for topic in topics.values():
+            _put(out, _topic_text(topic).encode())
+        _put(out, encode_body(self.filter_server_list))
+        if version >= Version.V5_0_0:
+            out += _INT32.pack(0)
+        return zlib.compress(bytes(out))
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview, *, compressed: bool, version: int) -> RegisterBrokerBody:
+        """Read a registration's body; ``version`` is the sender's. Raises BodyError.
+
+        Senders older than V3_0_11 send the topic table alone.
+        """
+        if not len(body):
+            return cls()
+        if version < Version.V3_0_11:
+            return cls(topics=decode_body(body, TopicConfigTable))
+        if not compressed:
+            return decode_body(body, cls)
+        return _decode_compressed(body)
+
+
+def body_crc(body: bytes | memoryview) -> int:
+    """bodyCrc32 of a registration: CRC-32 without its sign bit; 0 means not checked."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def _topic_text(topic: TopicConfig) -> str:
+    text = (
+        f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums} {topic.perm} "
+        f"{topic.topic_filter_type}"
+    )
+    if topic.attributes:
+        text += " " + encode_body(topic.attributes).decode()
+    return text
+
+
+def _parse_topic(text: str) -> TopicConfig:
+    parts = text.split(" ", 5)
+    if len(parts) < 5:
+        raise BodyError(f"topic text {text[:200]!r} has {len(parts)} of its 5 words")
+    fields: dict[str, object] = dict(zip(_TOPIC_WORDS, parts, strict=False))
+    if len(parts) > 5 and parts[5].strip():
+        fields["attributes"] = decode_body(parts[5].encode(), dict[str, str])
+    try:
+        return msgspec.convert(fields, TopicConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise BodyError(f"topic text {text[:200]!r}: {error}") from error
+
+
+def _decode_compressed(body: bytes | memoryview) -> RegisterBrokerBody:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(body, DECOMPRESSED_SIZE_MAX)
+    except zlib.error as error:
+        raise BodyError(f"the compressed registration cannot be read: {error}") from error
+    if not inflater.eof:
+        raise BodyError(f"the compressed registration is cut off, or over {DECOMPRESSED_SIZE_MAX} bytes")
+    reader = _Reader(data)
+    data_version = decode_body(reader.item(), DataVersion)
+    topics: dict[str, TopicConfig] = {}
+    for _ in range(reader.count()):
+        try:
+            topic = _parse_topic(reader.item().decode())
+        except UnicodeDecodeError as error:
+            raise BodyError(f"a topic's text is not UTF-8: {error}") from error
+        topics[topic.topic_name] = topic
+    filter_servers = decode_body(reader.item(), list[str])
+    return RegisterBrokerBody(
+        filter_server_list=filter_servers,
+        topics=TopicConfigTable(data_version, topics),
+    )
+
+
+class _Reader:
+    """Length-prefixed items, checked; what is behind the last one read is ignored."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def count(self) -> int:
+        if self._at + 4 > len(self._data):
+            raise BodyError(f"the registration ends at byte {len(self._data)} where a length belongs")
+        (value,) = _INT32.unpack_from(self._data, self._at)
+        self._at += 4
+        if not 0 <= value <= len(self._data) - self._at:
+            raise BodyError(
+                f"a length of {value} at byte {self._at - 4} of a registration of {len(self._data)}"
+            )
+        return int(value)
+
+    def item(self) -> bytes:
+        size = self.count()
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+
+def _put(out: bytearray, item: bytes) -> None:
+    out += _INT32.pack(len(item)) + item
