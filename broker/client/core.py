@@ -1,0 +1,196 @@
+"""What every client object is made of: its identity, connections, routes, heartbeats and background tasks.
+
+`ClientCore` has the life of one ``async with``. Producers, consumers and the administration client own one each and add
+what they do; they share no state, so that closing or losing one never touches another.
+
+Brokers keep a client's groups per connection, so a new connection to a broker starts with a heartbeat, before any other
+call on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+from broker.client.connection import Connection, PendingCall, RequestHandler
+from broker.client.errors import BrokerBusy, BrokerError, ClientClosed, ConnectionFailed, UsageError
+from broker.client.identity import client_id
+from broker.client.pool import ConnectionPool
+from broker.client.routes import NameServers, RouteCache, parse_name_servers
+from broker.client.runtime import Runtime, TaskGroup
+from broker.remoting.bodies import HeartbeatData
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.json_body import encode_body
+from broker.remoting.route import MASTER_ID
+from broker.trace import TraceWriter
+
+HEARTBEAT_S = 30.0
+"""Time between heartbeats; a broker forgets a client after 120 s."""
+HEARTBEAT_TIMEOUT_S = 3.0
+CLOSE_TIMEOUT_S = 3.0
+"""Closing takes at most this long: it says goodbye to brokers and stores offsets, but never hangs."""
+
+BUSY_CODES = frozenset(
+    (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
+        ResponseCode.GO_AWAY,
+    )
+)
+"""Codes by which a broker refuses work for now; it did nothing."""
+
+
+def broker_error(answer: RemotingCommand, address: str) -> BrokerError:
+    """The typed error for an answer with an error code."""
+    if answer.code in BUSY_CODES:
+        return BrokerBusy(answer.code, answer.remark, address)
+    return BrokerError(
+        answer.code, answer.remark, address, retry_may_help=answer.code == ResponseCode.SYSTEM_ERROR
+    )
+
+
+class ClientCore:
+    """The parts that all clients need; to be entered with ``async with`` by its owner.
+
+    ``heartbeat`` gives the groups to announce, None for a client without any; ``include_slaves`` is for consumers,
+    whose members every broker of a group must know.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name_servers: str | Sequence[str],
+        *,
+        handlers: Mapping[int, RequestHandler] | None = None,
+        heartbeat: Callable[[], HeartbeatData] | None = None,
+        include_slaves: bool = False,
+        trace: TraceWriter | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.client_id = client_id(runtime)
+        self.trace = trace
+        self._addresses = parse_name_servers(name_servers)
+        self._handlers = dict(handlers or {})
+        self._heartbeat = heartbeat
+        self._include_slaves = include_slaves
+        self._task_scope: AbstractAsyncContextManager[TaskGroup] | None = None
+        self._open = False
+        self.broker_versions: dict[str, int] = {}
+        self.tasks: TaskGroup
+        self.pool: ConnectionPool
+        self.name_servers: NameServers
+        self.routes: RouteCache
+
+    async def __aenter__(self) -> ClientCore:
+        if self._task_scope is not None:
+            raise UsageError("a client is entered once; make a new one")
+        self._task_scope = self.runtime.task_group()
+        self.tasks = await self._task_scope.__aenter__()
+        self.pool = ConnectionPool(self.runtime, self.tasks, self._handlers, self._greet)
+        self.name_servers = NameServers(self.runtime, self.pool, self._addresses)
+        self.routes = RouteCache(self.runtime, self.tasks, self.name_servers)
+        self._open = True
+        self.tasks.start_soon(self.routes.keep_fresh)
+        if self._heartbeat is not None:
+            self.tasks.start_soon(self._beat)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._task_scope is not None
+        self._open = False
+        self.pool.close()
+        self.tasks.cancel()
+        return await self._task_scope.__aexit__(kind, error, traceback)
+
+    def check_open(self) -> None:
+        """Raises ClientClosed outside ``async with``."""
+        if not self._open:
+            raise ClientClosed("used outside its `async with` block")
+
+    # Heartbeats ----------------------------------------------------------------------------------------------------
+
+    async def heartbeat(self) -> None:
+        """Announce the groups to all brokers of the known routes, connecting where needed; failures are left alone.
+
+        A broker that cannot be reached now gets its heartbeat with its connection, or with the next round.
+        """
+        if self._heartbeat is None:
+            return
+        greeted = []
+        for address in self.broker_addresses():
+            connection = self.pool.find(address)
+            if connection is None:
+                self.tasks.start_soon(self._connect_quietly, address)
+            elif (pending := self._start_heartbeat(connection)) is not None:
+                greeted.append((address, pending))
+        for address, pending in greeted:
+            try:
+                answer = await pending.wait()
+                self.broker_versions[address] = answer.version
+            except ConnectionFailed:
+                pass
+
+    def broker_addresses(self) -> list[str]:
+        """Addresses of all brokers of the known routes that should know this client, each once."""
+        addresses: dict[str, None] = {}
+        for route in self.routes.known():
+            for _, broker_id, address in route.addresses():
+                if self._include_slaves or broker_id == MASTER_ID:
+                    addresses[address] = None
+        return list(addresses)
+
+    async def _beat(self) -> None:
+        while True:
+            await self.runtime.sleep(HEARTBEAT_S)
+            await self.heartbeat()
+
+    def _greet(self, connection: Connection) -> None:
+        if (
+            connection.address not in self._addresses
+            and (pending := self._start_heartbeat(connection)) is not None
+        ):
+            pending.abandon()  # what it answers changes nothing; a broken connection shows in the next call
+
+    def _start_heartbeat(self, connection: Connection) -> PendingCall | None:
+        if self._heartbeat is None:
+            return None
+        try:
+            body = encode_body(self._heartbeat())
+            return connection.start_call(RequestCode.HEART_BEAT, None, body, HEARTBEAT_TIMEOUT_S)
+        except ConnectionFailed:
+            return None
+
+    async def _connect_quietly(self, address: str) -> None:
+        try:
+            await self.pool.get(address)
+        except ConnectionFailed:
+            pass
+
+    async def unregister(
+        self, *, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> None:
+        """Tell every connected broker that this client leaves; failures are left alone, the brokers notice anyway."""
+        fields = {"clientID": self.client_id}
+        if producer_group is not None:
+            fields["producerGroup"] = producer_group
+        if consumer_group is not None:
+            fields["consumerGroup"] = consumer_group
+        calls = []
+        for connection in self.pool.open_connections():
+            if connection.address not in self._addresses:
+                try:
+                    calls.append(
+                        connection.start_call(RequestCode.UNREGISTER_CLIENT, fields, b"", CLOSE_TIMEOUT_S)
+                    )
+                except ConnectionFailed:
+                    pass
+        for pending in calls:
+            try:
+                await pending.wait()
+            except ConnectionFailed:
+                pass

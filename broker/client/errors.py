@@ -1,0 +1,145 @@
+"""What can go wrong for a user of the client, whose fault it is, and whether trying again may help.
+
+    ClientError
+    ├── UsageError                 the caller's fault: the same call fails again
+    │   ├── ClientClosed           used before ``async with`` or after it
+    │   └── MessageRejected        the message itself is illegal: too large, bad topic name, forbidden topic
+    ├── NoRoute                    no name server knows a usable queue of the topic; it may be created later
+    ├── NameServerUnavailable      none of the name servers answered; try again once one is back
+    ├── BrokerError                a broker answered with an error code; `retry_may_help` says whether to try again
+    │   └── BrokerBusy             it took on more than it can do, or its group is electing a leader: try again later
+    ├── NotDelivered               all attempts within the time limit failed, and none took effect: safe to send again
+    ├── SendOutcomeUnknown         all attempts failed and one of them may have taken effect: sending the message
+    │                              again may store it twice
+    ├── DamagedMessage             a received body does not match its checksum or cannot be unpacked; another replica
+    │                              of the broker may have it whole
+    └── ConnectionFailed           no use of a connection succeeded; `request_left` says whether the peer may have acted
+        ├── ConnectFailed          it could not be opened: nothing was sent
+        ├── ConnectionLost         it broke while the call waited
+        └── CallTimeout            no answer in time; the connection stays usable
+
+Every error carries ``retry_may_help``. Errors of the connection come out of queries (routes, offsets, admin calls);
+a send turns them into `NotDelivered` or `SendOutcomeUnknown` once its attempts are used up.
+"""
+
+# ruff: noqa: N818 - the names say what happened; a suffix on each would say nothing more
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """Base of everything that the client raises on purpose."""
+
+    retry_may_help: bool = False
+    """Whether the same call may succeed later without anyone changing it."""
+
+
+class UsageError(ClientError):
+    """The caller's fault."""
+
+
+class ClientClosed(UsageError):
+    """Used before ``async with`` entered it or after it was left."""
+
+
+class MessageRejected(UsageError):
+    """The message cannot be stored as it is; nothing was stored. ``code`` is the broker's, None when checked here."""
+
+    def __init__(self, detail: str, code: int | None = None) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+class NoRoute(ClientError):
+    """The topic has no queue that can be used: it does not exist, or no broker that has it is registered."""
+
+    retry_may_help = True
+
+    def __init__(self, topic: str, detail: str) -> None:
+        super().__init__(f"topic {topic!r}: {detail}")
+        self.topic = topic
+
+
+class NameServerUnavailable(ClientError):
+    """No name server answered; ``failures`` has one line for each that was tried."""
+
+    retry_may_help = True
+
+    def __init__(self, failures: list[str]) -> None:
+        super().__init__("no name server answered: " + "; ".join(failures))
+        self.failures = failures
+
+
+class BrokerError(ClientError):
+    """A broker or name server answered with an error code."""
+
+    def __init__(self, code: int, remark: str | None, address: str, retry_may_help: bool = False) -> None:
+        super().__init__(f"{address} answered code {code}: {remark or 'no remark'}")
+        self.code = code
+        self.remark = remark
+        self.address = address
+        self.retry_may_help = retry_may_help
+
+
+class BrokerBusy(BrokerError):
+    """The broker refuses work for now; nothing was done."""
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        super().__init__(code, remark, address, retry_may_help=True)
+
+
+class NotDelivered(ClientError):
+    """No attempt took effect. ``last_error`` is what ended the last one."""
+
+    retry_may_help = True
+
+    def __init__(self, topic: str, attempts: int, last_error: Exception | None) -> None:
+        super().__init__(f"topic {topic!r}: not stored after {attempts} attempts; last: {last_error!r}")
+        self.attempts = attempts
+        self.last_error = last_error
+
+
+class SendOutcomeUnknown(ClientError):
+    """At least one attempt may have taken effect, or still may. ``unique_keys`` name the messages."""
+
+    retry_may_help = True
+
+    def __init__(
+        self, topic: str, unique_keys: list[str], attempts: int, last_error: Exception | None
+    ) -> None:
+        super().__init__(
+            f"topic {topic!r}: unknown whether stored, {attempts} attempts; last: {last_error!r}"
+        )
+        self.unique_keys = unique_keys
+        self.attempts = attempts
+        self.last_error = last_error
+
+
+class DamagedMessage(ClientError):
+    """A received body does not match its checksum or cannot be unpacked: damaged on the way or in a store."""
+
+
+class ConnectionFailed(ClientError):
+    """A connection did not carry a call. ``request_left``: the peer may have got the request, and acted on it."""
+
+    retry_may_help = True
+
+    def __init__(self, address: str, detail: str, request_left: bool) -> None:
+        super().__init__(f"{address}: {detail}")
+        self.address = address
+        self.request_left = request_left
+
+
+class ConnectFailed(ConnectionFailed):
+    """No connection could be opened; nothing was sent."""
+
+    def __init__(self, address: str, detail: str) -> None:
+        super().__init__(address, f"cannot connect: {detail}", request_left=False)
+
+
+class ConnectionLost(ConnectionFailed):
+    """The connection broke while calls waited on it."""
+
+
+class CallTimeout(ConnectionFailed):
+    """The answer did not come in time."""

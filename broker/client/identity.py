@@ -1,0 +1,42 @@
+"""Who a client is: its id towards brokers, and the unique keys of the messages that it sends (storage.md 1.4)."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+
+from broker.client.runtime import Runtime
+from log.message_id import unique_key, unique_key_prefix
+
+
+def client_id(runtime: Runtime) -> str:
+    """``ip@pid#random``: different for every client, several in one process included (remoting.md 7.3)."""
+    return f"{runtime.local_address()}@{runtime.process_id()}#{runtime.random.getrandbits(48)}"
+
+
+class UniqueKeys:
+    """Makes UNIQ_KEYs. Two makers in one process differ by their random loader hash."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._wall_ms = runtime.wall_ms
+        address = socket.inet_aton(runtime.local_address())
+        self._prefix = unique_key_prefix(address, runtime.process_id(), runtime.random.getrandbits(31))
+        self._counter = 0
+        self._month_start_ms = 0
+        self._month_end_ms = 0
+
+    def next(self) -> str:
+        """The next key."""
+        now_ms = self._wall_ms()
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._enter_month(now_ms)
+        self._counter += 1
+        return unique_key(self._prefix, now_ms - self._month_start_ms, self._counter)
+
+    def _enter_month(self, now_ms: int) -> None:
+        # The reference counts from the start of the local month; UTC serves as well, and a seed then fixes the key.
+        now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
+        start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        end = (start + datetime.timedelta(days=32)).replace(day=1)
+        self._month_start_ms = int(start.timestamp() * 1000)
+        self._month_end_ms = int(end.timestamp() * 1000)

@@ -1,0 +1,101 @@
+"""The open connections of a client, one an address, opened when first needed.
+
+Opening runs in a task of its own and not in the call that asked first: others wait for the same connection, and the
+asker may be cancelled. The same task then serves the connection until it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from broker.client.connection import Connection, Fields, RequestHandler
+from broker.client.errors import ConnectFailed
+from broker.client.runtime import Buffer, Event, Runtime, TaskGroup
+from broker.remoting.command import RemotingCommand
+
+CONNECT_TIMEOUT_S = 3.0
+"""Time limit for opening a connection."""
+
+
+class _Opening:
+    __slots__ = ("connection", "done", "failure")
+
+    def __init__(self, done: Event) -> None:
+        self.done = done
+        self.connection: Connection | None = None
+        self.failure = f"no connection within {CONNECT_TIMEOUT_S} s"
+
+
+class ConnectionPool:
+    """Connections by address. ``on_connected`` is called with each new one before any call goes out on it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tasks: TaskGroup,
+        handlers: Mapping[int, RequestHandler],
+        on_connected: Callable[[Connection], None],
+    ) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._handlers = handlers
+        self._on_connected = on_connected
+        self._connections: dict[str, Connection] = {}
+        self._openings: dict[str, _Opening] = {}
+
+    def find(self, address: str) -> Connection | None:
+        """The open connection to the address, None when there is none now."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and not connection.closed else None
+
+    def open_connections(self) -> list[Connection]:
+        """All that are open, in the order in which their addresses were first used."""
+        return [connection for connection in self._connections.values() if not connection.closed]
+
+    async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
+        """The connection to the address, opened if need be. Raises ConnectFailed."""
+        connection = self.find(address)
+        if connection is not None:
+            return connection
+        opening = self._openings.get(address)
+        if opening is None:
+            opening = self._openings[address] = _Opening(self._runtime.event())
+            self._tasks.start_soon(self._open_and_serve, address, opening)
+        with self._runtime.move_on_after(timeout_s):
+            await opening.done.wait()
+            if opening.connection is None:
+                raise ConnectFailed(address, opening.failure)
+            return opening.connection
+        raise ConnectFailed(address, f"no connection within {timeout_s:.3g} s")
+
+    async def call(
+        self, address: str, code: int, fields: Fields = None, body: Buffer = b"", timeout_s: float = 3.0
+    ) -> RemotingCommand:
+        """One call to an address, connecting if need be; the time limit covers both. Raises ConnectionFailed."""
+        started_ns = self._runtime.now_ns()
+        connection = await self.get(address, min(timeout_s, CONNECT_TIMEOUT_S))
+        elapsed_s = (self._runtime.now_ns() - started_ns) / 1e9
+        return await connection.call(code, fields, body, max(timeout_s - elapsed_s, 0.001))
+
+    async def _open_and_serve(self, address: str, opening: _Opening) -> None:
+        connection: Connection | None = None
+        try:
+            with self._runtime.move_on_after(CONNECT_TIMEOUT_S):
+                stream = await self._runtime.connect(address)
+                connection = Connection(self._runtime, address, stream, self._handlers)
+        except OSError as error:
+            opening.failure = str(error) or type(error).__name__
+        finally:
+            del self._openings[address]
+            if connection is not None:
+                self._connections[address] = connection
+                opening.connection = connection
+                self._on_connected(connection)
+            opening.done.set()
+        if connection is not None:
+            await connection.run()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close("the client was closed")

@@ -1,0 +1,507 @@
+"""The producer: sends messages, and makes what it reports about them true.
+
+A send is a loop of attempts within one time limit (3 s by default). Every attempt carries the same unique key, so a
+broker that remembers keys stores the message once, and a reader can tell a repetition anywhere.
+
+After each attempt one of four things is known:
+
+- stored: the send returns.
+- refused for good (the message is illegal, the topic is forbidden): raised at once.
+- not stored, and another attempt may succeed (no connection, broker busy, group without leader): tried again, with a
+  new route, at another member of the group or another group.
+- unknown (the connection broke or the time was up after the request had left, or the broker reports an error that does
+  not say): tried again too, since a message twice is better than none; but once all attempts are used up, the error is
+  `SendOutcomeUnknown` and not `NotDelivered`.
+
+Trivet's followers forward to their leader, so within a group any member will do: the next attempt need not wait until
+the name server has heard of the new leader.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+import msgspec
+
+from broker.client.connection import Connection
+from broker.client.core import BUSY_CODES, CLOSE_TIMEOUT_S, ClientCore, broker_error
+from broker.client.errors import (
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    MessageRejected,
+    NameServerUnavailable,
+    NoRoute,
+    NotDelivered,
+    SendOutcomeUnknown,
+    UsageError,
+)
+from broker.client.identity import UniqueKeys
+from broker.client.message import Message, MessageQueue, SendResult, SendStatus
+from broker.client.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, TopicRoute
+from broker.client.runtime import Buffer, Runtime
+from broker.remoting.bodies import HeartbeatData, ProducerData
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import RemotingError
+from broker.remoting.headers import SendMessageResponseHeader
+from broker.trace import TraceWriter
+from log.batch import BatchItem, encode_batch
+from log.errors import RecordError
+from log.java_hash import java_hash
+
+SEND_TIMEOUT_S = 3.0
+"""Time limit of a send, all attempts and pauses included."""
+BODY_BYTES_MAX = 4 * 1024 * 1024
+"""Largest body, after compression; brokers have the same limit by default."""
+PROPERTIES_BYTES_MAX = 32767
+_PAUSE_FIRST_S = 0.01
+_PAUSE_MAX_S = 0.25
+_SYS_FLAG_ZLIB = 0x1
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Picks a queue out of the writable ones, which are sorted."""
+QueueChoice = MessageQueue | QueueSelector | str | int | None
+"""A queue, a selector, a key that is hashed to a queue, or None for all queues in turn."""
+
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "UNIQ_KEY")
+
+# Codes after which the message is certainly not stored and another attempt may succeed. 16 and 17 are among them
+# because another member of a failing-over cluster may know better; 204 and 205 as in the reference's client.
+_NOT_STORED_RETRY = BUSY_CODES | {
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.NO_BUYER_ID,
+    ResponseCode.NOT_IN_CURRENT_UNIT,
+}
+_ILLEGAL = frozenset((ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER))
+_STORED = {int(status): status for status in SendStatus}
+
+
+class _Outgoing(msgspec.Struct, gc=False):
+    """A send that is ready for the wire, whichever queue it goes to."""
+
+    topic: str
+    code: int
+    body: Buffer
+    properties: str
+    sys_flag: int
+    flag: int
+    unique_keys: list[str]
+
+
+class Producer:
+    """Sends messages to the brokers that the name servers know.
+
+    ``async with Producer("127.0.0.1:9876", group="p") as producer: await producer.send(Message("topic", b"body"))``
+
+    ``send_timeout_s`` bounds a send with all its attempts, ``attempt_timeout_s`` one of them: a broker that is
+    alive but silent must not use up the whole time. ``compress_above`` is a body size in bytes from which bodies
+    are sent zlib-compressed, None for never. ``retry_unknown`` False ends a send at the first attempt of unknown outcome, for
+    those who would rather have no message than two. ``trace`` records every attempt.
+
+    Any number of tasks may send at the same time. Cancelling a send leaves its outcome unknown and the producer usable.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str,
+        send_timeout_s: float = SEND_TIMEOUT_S,
+        attempt_timeout_s: float | None = None,
+        compress_above: int | None = None,
+        retry_unknown: bool = True,
+        trace: TraceWriter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if runtime is None:
+            from broker.client.trio_runtime import TrioRuntime
+
+            runtime = TrioRuntime()
+        _check_name("group", group)
+        self.group = group
+        self.core = ClientCore(runtime, name_servers, heartbeat=self._heartbeat, trace=trace)
+        self._runtime = runtime
+        self._trace = trace
+        self._send_timeout_s = send_timeout_s
+        self._attempt_timeout_s = attempt_timeout_s if attempt_timeout_s is not None else send_timeout_s / 2
+        self._compress_above = compress_above
+        self._retry_unknown = retry_unknown
+        self._unique_keys = UniqueKeys(runtime)
+        self._turn = runtime.random.getrandbits(16)
+        self._checked_topics: dict[str, None] = {}
+
+    async def __aenter__(self) -> Producer:
+        await self.core.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        with self._runtime.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+            await self.core.unregister(producer_group=self.group)
+        return await self.core.__aexit__(kind, error, traceback)
+
+    def _heartbeat(self) -> HeartbeatData:
+        return HeartbeatData(client_id=self.core.client_id, producer_data_set=[ProducerData(self.group)])
+
+    # Sending -------------------------------------------------------------------------------------------------------
+
+    async def send(
+        self, message: Message, *, queue: QueueChoice = None, timeout_s: float | None = None
+    ) -> SendResult:
+        """Send one message and wait until it is stored.
+
+        ``queue``: where to, see `QueueChoice`; messages with the same key or to the same queue keep the order in which
+        they were acknowledged. Raises MessageRejected, NotDelivered, SendOutcomeUnknown, NoRoute,
+        NameServerUnavailable, BrokerError (refused for good).
+        """
+        results = await self._send(self._prepare(message), message, queue, timeout_s)
+        return results[0]
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: QueueChoice = None, timeout_s: float | None = None
+    ) -> list[SendResult]:
+        """Send messages of one topic as one append: they are stored side by side, or none is. Raises as `send`."""
+        outgoing = self._prepare_batch(messages)
+        return await self._send(outgoing, messages[0], queue, timeout_s)
+
+    async def send_one_way(self, message: Message, *, queue: QueueChoice = None) -> None:
+        """Send one message and wait for nothing: it may be lost without anybody noticing.
+
+        Raises MessageRejected, NoRoute, NameServerUnavailable and, when no broker can be reached, ConnectionFailed.
+        """
+        self.core.check_open()
+        outgoing = self._prepare(message)
+        route = await self._route(message.topic)
+        target = self._choose(route, message, queue)
+        address = route.address(target.broker_name)
+        assert address is not None, "a route has an address for each of its queues"
+        connection = self.core.pool.find(address) or await self.core.pool.get(address)
+        if self._trace is not None:
+            # Nothing completes it: of unknown outcome for ever.
+            self._trace.invoke_append(
+                self._runtime.now_ns(), self.core.client_id, _key(target), outgoing.unique_keys
+            )
+        await connection.send_one_way_with_room(outgoing.code, self._fields(outgoing, target), outgoing.body)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be sent to, sorted. Raises NoRoute, NameServerUnavailable."""
+        self.core.check_open()
+        return list((await self._route(topic)).writable)
+
+    # One send ------------------------------------------------------------------------------------------------------
+
+    async def _send(
+        self, outgoing: _Outgoing, message: Message, choice: QueueChoice, timeout_s: float | None
+    ) -> list[SendResult]:
+        core = self.core
+        core.check_open()
+        runtime = self._runtime
+        limit_s = self._send_timeout_s if timeout_s is None else timeout_s
+        deadline_ns = runtime.now_ns() + int(limit_s * 1e9)
+        topic = outgoing.topic
+        route = core.routes.find(topic)
+        target: MessageQueue | None = None
+        failed: list[str] = []
+        failed_groups: list[str] = []
+        unknown = False
+        attempts = 0
+        pause_s = _PAUSE_FIRST_S
+        last_error: ClientError | None = None
+        while True:
+            if route is None or not route.writable:
+                try:
+                    route = await self._route_before(deadline_ns, topic)
+                except (NoRoute, NameServerUnavailable, BrokerError) as error:
+                    if attempts == 0 and not error.retry_may_help:
+                        raise
+                    last_error = error
+                    route = None
+            if route is not None:
+                if target is None:
+                    target = self._choose(route, message, choice, failed_groups)
+                address = route.address(target.broker_name, avoid=failed)
+                if address is None:  # the group is gone from the route
+                    address = failed[-1] if failed else route.addresses()[0][2]
+                attempts += 1
+                try:
+                    connection = core.pool.find(address)
+                    if connection is None:
+                        connection = await core.pool.get(address, self._attempt_s(deadline_ns))
+                    answer = await self._attempt(connection, outgoing, target, self._attempt_s(deadline_ns))
+                    status = _STORED.get(answer.code)
+                    if status is not None:
+                        return _results(outgoing, target, answer, status, address)
+                    last_error = self._refused(answer, address, unknown, outgoing, attempts)
+                    unknown = unknown or answer.code not in _NOT_STORED_RETRY
+                except ConnectionFailed as error:
+                    last_error = error
+                    unknown = unknown or error.request_left
+                failed.append(address)
+                if not unknown and not isinstance(choice, MessageQueue | str | int):
+                    failed_groups.append(target.broker_name)
+                    target = None  # the next attempt may go to another group
+                if unknown and not self._retry_unknown:
+                    break
+            remaining_s = (deadline_ns - runtime.now_ns()) / 1e9
+            # The first repetition needs no pause when another member is at hand: a lost connection says little of it.
+            if attempts != 1 or route is None or not _another(route, failed):
+                pause = pause_s * (0.5 + runtime.random.random())
+                pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+                if pause >= remaining_s:
+                    break
+                await runtime.sleep(pause)
+                failed = failed[-1:]
+            route = await self._new_route(topic, deadline_ns, route)
+            if (deadline_ns - runtime.now_ns()) <= 0:
+                break
+        if unknown:
+            raise SendOutcomeUnknown(topic, outgoing.unique_keys, attempts, last_error) from last_error
+        if attempts == 0 and last_error is not None:
+            raise last_error
+        raise NotDelivered(topic, attempts, last_error) from last_error
+
+    async def _attempt(
+        self, connection: Connection, outgoing: _Outgoing, target: MessageQueue, timeout_s: float
+    ) -> RemotingCommand:
+        fields = self._fields(outgoing, target)
+        trace = self._trace
+        if trace is None:
+            return await connection.call(outgoing.code, fields, outgoing.body, timeout_s)
+        now_ns = self._runtime.now_ns
+        operation = trace.invoke_append(now_ns(), self.core.client_id, _key(target), outgoing.unique_keys)
+        try:
+            answer = await connection.call(outgoing.code, fields, outgoing.body, timeout_s)
+        except ConnectionFailed as error:
+            if error.request_left:
+                trace.info(now_ns(), operation, str(error))
+            else:
+                trace.fail(now_ns(), operation, str(error))
+            raise
+        if answer.code == ResponseCode.SUCCESS:
+            stored = answer.decode_fields(SendMessageResponseHeader)
+            trace.ok_append(now_ns(), operation, stored.queue_offset)
+        elif answer.code in _NOT_STORED_RETRY or answer.code in _ILLEGAL:
+            trace.fail(now_ns(), operation, f"code {answer.code}")
+        else:
+            trace.info(now_ns(), operation, f"code {answer.code}: {answer.remark}")
+        return answer
+
+    def _refused(
+        self, answer: RemotingCommand, address: str, unknown: bool, outgoing: _Outgoing, attempts: int
+    ) -> ClientError:
+        """The error of an attempt that may be repeated; raises when it may not."""
+        error = broker_error(answer, address)
+        if answer.code in _NOT_STORED_RETRY or answer.code == ResponseCode.SYSTEM_ERROR:
+            return error
+        if unknown:
+            raise SendOutcomeUnknown(outgoing.topic, outgoing.unique_keys, attempts, error) from error
+        if answer.code in _ILLEGAL:
+            raise MessageRejected(str(error), answer.code) from error
+        raise error
+
+    def _attempt_s(self, deadline_ns: int) -> float:
+        """Time limit of the next attempt."""
+        remaining_s = (deadline_ns - self._runtime.now_ns()) / 1e9
+        return max(min(self._attempt_timeout_s, remaining_s), 0.001)
+
+    # Routes and queues ---------------------------------------------------------------------------------------------
+
+    async def _route(self, topic: str) -> TopicRoute:
+        route = self.core.routes.find(topic)
+        if route is None or not route.writable:
+            route = await self.core.routes.get(topic, create_like_default=True)
+        if not route.writable:
+            raise NoRoute(topic, "none of its queues can be written")
+        return route
+
+    async def _route_before(self, deadline_ns: int, topic: str) -> TopicRoute:
+        with self._runtime.move_on_after((deadline_ns - self._runtime.now_ns()) / 1e9):
+            return await self._route(topic)
+        raise NameServerUnavailable(["no route within the send's time limit"])
+
+    async def _new_route(self, topic: str, deadline_ns: int, old: TopicRoute | None) -> TopicRoute | None:
+        """A fresh route, the old one where there is none to be had."""
+        with self._runtime.move_on_after((deadline_ns - self._runtime.now_ns()) / 1e9):
+            try:
+                fresh = await self.core.routes.refresh(topic)
+            except (NoRoute, NameServerUnavailable, BrokerError):
+                return old
+            return fresh if fresh.writable else old
+        return old
+
+    def _choose(
+        self, route: TopicRoute, message: Message, choice: QueueChoice, avoid_groups: Sequence[str] = ()
+    ) -> MessageQueue:
+        queues: Sequence[MessageQueue] = route.writable
+        if choice is None:
+            if avoid_groups:
+                queues = [queue for queue in queues if queue.broker_name not in avoid_groups] or queues
+            self._turn += 1
+            return queues[self._turn % len(queues)]
+        if isinstance(choice, MessageQueue):
+            if choice.topic != message.topic:
+                raise UsageError(f"a message for topic {message.topic!r} cannot go to {choice}")
+            return choice
+        if isinstance(choice, str):
+            return queues[abs(java_hash(choice)) % len(queues)]
+        if isinstance(choice, int):
+            return queues[choice % len(queues)]
+        chosen = choice(queues, message)
+        if chosen not in route.writable:
+            raise UsageError(f"the selector chose {chosen}, which is not among the writable queues")
+        return chosen
+
+    # Preparing -----------------------------------------------------------------------------------------------------
+
+    def _fields(self, outgoing: _Outgoing, target: MessageQueue) -> Mapping[str, str]:
+        # The short names of SEND_MESSAGE_V2 (remoting.md 7.1); a dict of strings is the fastest to encode.
+        return {
+            "a": self.group,
+            "b": outgoing.topic,
+            "c": DEFAULT_TOPIC,
+            "d": _DEFAULT_QUEUES,
+            "e": str(target.queue_id),
+            "f": str(outgoing.sys_flag),
+            "g": str(self._runtime.wall_ms()),
+            "h": str(outgoing.flag),
+            "i": outgoing.properties,
+            "j": "0",
+            "k": "false",
+            "m": "true" if outgoing.code == _BATCH_CODE else "false",
+            "n": target.broker_name,
+        }
+
+    def _prepare(self, message: Message) -> _Outgoing:
+        topic = message.topic
+        if topic not in self._checked_topics:
+            self._check_topic(topic)
+        unique_key = self._unique_keys.next()
+        properties = _properties(message, unique_key)
+        body: Buffer = message.body
+        sys_flag = 0
+        if self._compress_above is not None and len(body) > self._compress_above:
+            packed = zlib.compress(body, 5)
+            if len(packed) < len(body):
+                body, sys_flag = packed, _SYS_FLAG_ZLIB
+        if len(body) > BODY_BYTES_MAX:
+            raise MessageRejected(f"a body of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored")
+        if not len(body):
+            raise MessageRejected("an empty body cannot be stored")
+        return _Outgoing(topic, _SINGLE_CODE, body, properties, sys_flag, message.flag, [unique_key])
+
+    def _prepare_batch(self, messages: Sequence[Message]) -> _Outgoing:
+        if not messages:
+            raise UsageError("a batch needs at least one message")
+        topic = messages[0].topic
+        if topic not in self._checked_topics:
+            self._check_topic(topic)
+        if topic.startswith("%RETRY%"):
+            raise MessageRejected("retry topics take no batches")
+        items = []
+        unique_keys = []
+        for message in messages:
+            if message.topic != topic:
+                raise MessageRejected(f"a batch goes to one topic: {topic!r} and {message.topic!r}")
+            if message.delay_level:
+                raise MessageRejected("a batch cannot be delayed")
+            if not len(message.body):
+                raise MessageRejected("an empty body cannot be stored")
+            unique_key = self._unique_keys.next()
+            unique_keys.append(unique_key)
+            properties = _properties(message, unique_key).encode()
+            items.append(BatchItem(message.flag, message.body, properties))  # type: ignore[arg-type]
+        try:
+            body = encode_batch(items)
+        except RecordError as error:
+            raise MessageRejected(str(error)) from error
+        if len(body) > BODY_BYTES_MAX:
+            raise MessageRejected(
+                f"a batch of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored at once"
+            )
+        # The envelope's own key: brokers that add missing keys must not add one to a batch as a whole.
+        return _Outgoing(topic, _BATCH_CODE, body, f"UNIQ_KEY\x01{unique_keys[0]}\x02", 0, 0, unique_keys)
+
+    def _check_topic(self, topic: str) -> None:
+        _check_name("topic", topic)
+        self._checked_topics[topic] = None
+
+
+_SINGLE_CODE = int(RequestCode.SEND_MESSAGE_V2)
+_BATCH_CODE = int(RequestCode.SEND_BATCH_MESSAGE)
+_DEFAULT_QUEUES = str(DEFAULT_TOPIC_QUEUES)
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not _TOPIC.fullmatch(name):
+        raise MessageRejected(
+            f"{kind} {name!r}: 1 to 127 characters out of letters, digits and %|_- are allowed"
+        )
+
+
+def _properties(message: Message, unique_key: str) -> str:
+    text = f"UNIQ_KEY\x01{unique_key}\x02"
+    if message.tags is not None:
+        text = f"{text}TAGS\x01{message.tags}\x02"
+    if message.keys:
+        keys = (message.keys,) if isinstance(message.keys, str) else message.keys
+        text = f"{text}KEYS\x01{' '.join(keys)}\x02"
+    if message.delay_level:
+        text = f"{text}DELAY\x01{message.delay_level}\x02"
+    if message.properties:
+        for name, value in message.properties.items():
+            if not name or name in _OWN_PROPERTIES:
+                raise MessageRejected(
+                    f"property {name!r}: no name, or one with a field of its own in Message"
+                )
+            if value:
+                text = f"{text}{name}\x01{value}\x02"
+    separators = text.count("\x01") + text.count("\x02")
+    expected = 1 + (message.tags is not None) + bool(message.keys) + bool(message.delay_level)
+    if message.properties:
+        expected += sum(1 for value in message.properties.values() if value)
+    if separators != 2 * expected:
+        raise MessageRejected("tags, keys and properties must not contain the characters 1 and 2")
+    if len(text) > PROPERTIES_BYTES_MAX // 3 and len(text.encode()) > PROPERTIES_BYTES_MAX:
+        raise MessageRejected(f"tags, keys and properties take more than {PROPERTIES_BYTES_MAX} bytes")
+    return text
+
+
+def _key(queue: MessageQueue) -> str:
+    """How traces name a queue."""
+    return f"{queue.topic}/{queue.broker_name}:{queue.queue_id}"
+
+
+def _another(route: TopicRoute, failed: Sequence[str]) -> bool:
+    return any(address not in failed for _, _, address in route.addresses())
+
+
+def _results(
+    outgoing: _Outgoing, target: MessageQueue, answer: RemotingCommand, status: SendStatus, address: str
+) -> list[SendResult]:
+    try:
+        stored = answer.decode_fields(SendMessageResponseHeader)
+    except RemotingError as error:
+        raise BrokerError(answer.code, f"unreadable answer to a send: {error}", address) from error
+    if stored.queue_id != target.queue_id:
+        target = target._replace(queue_id=stored.queue_id)
+    unique_keys = outgoing.unique_keys
+    if len(unique_keys) == 1:
+        return [
+            SendResult(
+                unique_keys[0], stored.message_id, target, stored.queue_offset, status, stored.transaction_id
+            )
+        ]
+    ids = stored.message_id.split(",")
+    if len(ids) != len(unique_keys):
+        ids = [stored.message_id] * len(unique_keys)
+    return [
+        SendResult(unique_key, ids[index], target, stored.queue_offset + index, status)
+        for index, unique_key in enumerate(unique_keys)
+    ]

@@ -1,0 +1,136 @@
+"""Which queues of a topic a member of a consumer group reads: the six allocation strategies (behaviour.md 8.2).
+
+There is no coordinator: each member computes the same function of the same sorted queues and members and takes its own
+part. So a strategy is a pure function, and every detail of its arithmetic is part of the protocol, since members of one
+group may be clients of different projects.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Callable, Sequence
+
+from broker.client.message import MessageQueue
+
+Strategy = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
+"""(own client id, all members sorted, all queues sorted) -> the own queues; a member not listed gets none."""
+
+
+def allocate_averagely(
+    member: str, members: Sequence[str], queues: Sequence[MessageQueue]
+) -> list[MessageQueue]:
+    """AVG, the default: contiguous runs whose sizes differ by at most one, the larger ones first."""
+    if member not in members:
+        return []
+    index = members.index(member)
+    remainder = len(queues) % len(members)
+    fair_size = len(queues) // len(members) + (1 if index < remainder else 0)
+    size = max(fair_size, 1)  # with fewer queues than members the later members start past the end
+    start = index * size if index < remainder or remainder == 0 else index * size + remainder
+    return list(queues[start : start + size])
+
+
+def allocate_by_circle(
+    member: str, members: Sequence[str], queues: Sequence[MessageQueue]
+) -> list[MessageQueue]:
+    """AVG_BY_CIRCLE: queues dealt like cards."""
+    if member not in members:
+        return []
+    return list(queues[members.index(member) :: len(members)])
+
+
+def fixed_allocation(own: Sequence[MessageQueue]) -> Strategy:
+    """CONFIG: the given queues, whatever the others do."""
+
+    def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        return [queue for queue in queues if queue in own]
+
+    return allocate
+
+
+def allocation_by_machine_room(rooms: Sequence[str]) -> Strategy:
+    """MACHINE_ROOM: queues of brokers called ``room@name`` with one of these rooms, shared among all members.
+
+    Every member gets floor(queues / members); the first ones get one of the rest each.
+    """
+
+    def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        if member not in members:
+            return []
+        own_rooms = [
+            queue
+            for queue in queues
+            if (parts := queue.broker_name.split("@"))[0] in rooms and len(parts) == 2
+        ]
+        index = members.index(member)
+        size, rest = divmod(len(own_rooms), len(members))
+        allocated = own_rooms[index * size : (index + 1) * size]
+        if index < rest:
+            allocated.append(own_rooms[size * len(members) + index])
+        return allocated
+
+    return allocate
+
+
+def allocation_nearby(
+    broker_room: Callable[[str], str], member_room: Callable[[str], str], within_room: Strategy
+) -> Strategy:
+    """MACHINE_ROOM_NEARBY: a room's queues go to its members; queues of rooms without members are shared by all.
+
+    ``broker_room`` and ``member_room`` tell the room of a broker name and of a client id; ``within_room`` divides.
+    """
+
+    def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        if member not in members:
+            return []
+        queues_by_room: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            queues_by_room.setdefault(broker_room(queue.broker_name), []).append(queue)
+        members_by_room: dict[str, list[str]] = {}
+        for other in members:
+            members_by_room.setdefault(member_room(other), []).append(other)
+        room = member_room(member)
+        allocated = within_room(member, members_by_room[room], queues_by_room.get(room, []))
+        for orphan_room in sorted(queues_by_room.keys() - members_by_room.keys()):
+            allocated += within_room(member, members, queues_by_room[orphan_room])
+        return allocated
+
+    return allocate
+
+
+def consistent_hash_allocation(virtual_nodes: int = 10) -> Strategy:
+    """CONSISTENT_HASH: members on an MD5 ring, a queue belongs to the next one clockwise; a change moves few."""
+
+    def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        if member not in members:
+            return []
+        ring = sorted(
+            (_ring_position(f"{other}-{node}"), other) for other in members for node in range(virtual_nodes)
+        )
+        positions = [position for position, _ in ring]
+        allocated = []
+        for queue in queues:
+            at = bisect.bisect_left(positions, _ring_position(_ring_name(queue)))
+            if ring[at % len(ring)][1] == member:
+                allocated.append(queue)
+        return allocated
+
+    return allocate
+
+
+def allocate_everything(
+    member: str, members: Sequence[str], queues: Sequence[MessageQueue]
+) -> list[MessageQueue]:
+    """Broadcasting: every member reads all queues."""
+    return list(queues)
+
+
+def _ring_name(queue: MessageQueue) -> str:
+    # How the reference's queues print themselves, which is what it hashes.
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+
+
+def _ring_position(text: str) -> int:
+    # The first four bytes of the digest, as the reference places its nodes.
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")

@@ -1,0 +1,244 @@
+"""Where topics live: the name servers and the routes that they give (remoting.md 5 and 6).
+
+Name servers do not talk to each other, and one is as good as another: the client stays with one, chosen at random, and
+moves to the next when it fails. Routes are kept and renewed every 30 s; the reference client does nothing more, so its
+users see a failover only after up to 30 s. Here a failed call asks for a new route at once; askers for the same topic
+share one request, which runs in a task of its own so that none of them takes it down by being cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from broker.client.connection import Fields
+from broker.client.errors import (
+    BrokerError,
+    ClientClosed,
+    ClientError,
+    ConnectionFailed,
+    NameServerUnavailable,
+    NoRoute,
+    UsageError,
+)
+from broker.client.message import MessageQueue
+from broker.client.pool import ConnectionPool
+from broker.client.runtime import Buffer, Event, Runtime, TaskGroup
+from broker.remoting.codes import Permission, RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import BodyError
+from broker.remoting.route import MASTER_ID, TopicRouteData
+
+ROUTE_REFRESH_S = 30.0
+"""Time between renewals of all known routes."""
+NAME_SERVER_TIMEOUT_S = 3.0
+"""Time limit for one name server; then the next is asked."""
+DEFAULT_TOPIC = "TBW102"
+"""The topic whose route is used for one that does not exist yet, so that the first send creates it."""
+DEFAULT_TOPIC_QUEUES = 4
+"""Queues that an automatically created topic gets at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """A topic's queues and the addresses of its broker groups.
+
+    ``brokers``: broker name -> broker id -> address; id 0 is the leader as the name server knows it. Queues are sorted.
+    Queues of groups without a registered leader come into ``writable`` only when no group has one: any member of a
+    Trivet group forwards to its leader, but a follower of another broker refuses sends.
+    """
+
+    topic: str
+    brokers: Mapping[str, Mapping[int, str]]
+    readable: tuple[MessageQueue, ...]
+    writable: tuple[MessageQueue, ...]
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID, avoid: Sequence[str] = ()) -> str | None:
+        """The address of that member of the group; another one if it is not known or among those to avoid."""
+        addresses = self.brokers.get(broker_name)
+        if not addresses:
+            return None
+        preferred = addresses.get(broker_id)
+        if preferred is not None and preferred not in avoid:
+            return preferred
+        others = [address for _, address in sorted(addresses.items()) if address not in avoid]
+        if others:
+            return others[0]
+        return preferred if preferred is not None else min(addresses.items())[1]
+
+    def addresses(self) -> list[tuple[str, int, str]]:
+        """(broker name, id, address) of every broker of the topic, sorted."""
+        return [
+            (name, broker_id, address)
+            for name, members in sorted(self.brokers.items())
+            for broker_id, address in sorted(members.items())
+        ]
+
+
+def parse_route(topic: str, body: bytes | memoryview) -> TopicRoute:
+    """A route from a name server's answer, whichever way its keys are quoted. Raises BodyError."""
+    route = TopicRouteData.decode(body)
+    brokers = {data.broker_name: dict(sorted(data.broker_addresses.items())) for data in route.broker_datas}
+    readable: list[MessageQueue] = []
+    writable: list[MessageQueue] = []
+    for data in route.queue_datas:
+        if not brokers.get(data.broker_name):
+            continue
+        if data.perm & Permission.READ:
+            readable += [
+                MessageQueue(topic, data.broker_name, number) for number in range(data.read_queue_nums)
+            ]
+        if data.perm & Permission.WRITE:
+            writable += [
+                MessageQueue(topic, data.broker_name, number) for number in range(data.write_queue_nums)
+            ]
+    if route.order_topic_conf:
+        writable = _ordered_queues(topic, route.order_topic_conf, brokers)
+    with_leader = [queue for queue in writable if MASTER_ID in brokers[queue.broker_name]]
+    return TopicRoute(topic, brokers, tuple(sorted(readable)), tuple(sorted(with_leader or writable)))
+
+
+def _ordered_queues(topic: str, conf: str, brokers: Mapping[str, Mapping[int, str]]) -> list[MessageQueue]:
+    """Queues of an ordered topic, ``broker:count;broker:count``, which stay the same whatever the groups say."""
+    queues: list[MessageQueue] = []
+    for item in conf.split(";"):
+        name, separator, count = item.rpartition(":")
+        if separator and count.isdigit() and brokers.get(name):
+            queues += [MessageQueue(topic, name, number) for number in range(int(count))]
+    return queues
+
+
+def parse_name_servers(addresses: str | Sequence[str]) -> list[str]:
+    """Addresses from a list or from one text with ``;`` or ``,`` between them. Raises UsageError for none."""
+    if isinstance(addresses, str):
+        addresses = addresses.replace(",", ";").split(";")
+    found = [address.strip() for address in addresses if address.strip()]
+    if not found:
+        raise UsageError("no name server address was given")
+    for address in found:
+        host, separator, port = address.rpartition(":")
+        if not host or not separator or not port.isdigit():
+            raise UsageError(f"name server address {address!r} is not host:port")
+    return found
+
+
+class NameServers:
+    """Calls to whichever name server answers."""
+
+    def __init__(self, runtime: Runtime, pool: ConnectionPool, addresses: Sequence[str]) -> None:
+        self.addresses = list(addresses)
+        self._pool = pool
+        self._current = runtime.random.randrange(len(self.addresses))
+
+    async def call(self, code: int, fields: Fields = None, body: Buffer = b"") -> RemotingCommand:
+        """Ask one name server, the next if it fails. Raises NameServerUnavailable when none answers."""
+        failures = []
+        for _ in range(len(self.addresses)):
+            asked = self._current
+            try:
+                return await self._pool.call(self.addresses[asked], code, fields, body, NAME_SERVER_TIMEOUT_S)
+            except ConnectionFailed as error:
+                failures.append(str(error))
+                if self._current == asked:  # nobody else has moved on meanwhile
+                    self._current = (asked + 1) % len(self.addresses)
+        raise NameServerUnavailable(failures)
+
+
+class _Refresh:
+    __slots__ = ("done", "error")
+
+    def __init__(self, done: Event) -> None:
+        self.done = done
+        self.error: ClientError | None = ClientClosed("the client was closed")  # unless it ends otherwise
+
+
+class RouteCache:
+    """The routes of the topics in use."""
+
+    def __init__(self, runtime: Runtime, tasks: TaskGroup, name_servers: NameServers) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._name_servers = name_servers
+        self._routes: dict[str, TopicRoute] = {}
+        self._refreshes: dict[str, _Refresh] = {}
+
+    def find(self, topic: str) -> TopicRoute | None:
+        """The known route, None if there is none."""
+        return self._routes.get(topic)
+
+    def known(self) -> list[TopicRoute]:
+        """All known routes."""
+        return list(self._routes.values())
+
+    async def get(self, topic: str, *, create_like_default: bool = False) -> TopicRoute:
+        """The known route, asked for if there is none. Raises NoRoute, NameServerUnavailable, BrokerError.
+
+        ``create_like_default``: for a topic that does not exist, the route on which sending to it creates it.
+        """
+        route = self._routes.get(topic)
+        if route is not None:
+            return route
+        try:
+            return await self.refresh(topic)
+        except NoRoute:
+            if not create_like_default:
+                raise
+        default = await self._fetch(DEFAULT_TOPIC)
+        if default is None:
+            raise NoRoute(topic, "it does not exist, and no broker creates topics by itself")
+        queues = [queue for queue in default.writable if queue.queue_id < DEFAULT_TOPIC_QUEUES]
+        renamed = tuple(queue._replace(topic=topic) for queue in queues)
+        return TopicRoute(topic, default.brokers, renamed, renamed)
+
+    async def refresh(self, topic: str) -> TopicRoute:
+        """Ask for the route now; whoever asks meanwhile shares the request. Raises as `get`.
+
+        A route that was known stays known when no name server answers, or when the topic has none now: its brokers may
+        still serve, and the caller hears of the error anyhow.
+        """
+        refresh = self._refreshes.get(topic)
+        if refresh is None:
+            refresh = self._refreshes[topic] = _Refresh(self._runtime.event())
+            self._tasks.start_soon(self._refresh, topic, refresh)
+        await refresh.done.wait()
+        if refresh.error is not None:
+            raise refresh.error.with_traceback(None)
+        return self._routes[topic]
+
+    async def keep_fresh(self) -> None:
+        """Renew all known routes every 30 s, for ever."""
+        while True:
+            await self._runtime.sleep(ROUTE_REFRESH_S)
+            for topic in list(self._routes):
+                try:
+                    await self.refresh(topic)
+                except ClientError:
+                    pass  # the old route stays; whoever needs a working one hears of it
+
+    async def _refresh(self, topic: str, refresh: _Refresh) -> None:
+        try:
+            route = await self._fetch(topic)
+            if route is not None:
+                self._routes[topic] = route
+                refresh.error = None
+            else:
+                refresh.error = NoRoute(topic, "the name server knows no such topic")
+        except ClientError as error:
+            refresh.error = error
+        finally:
+            del self._refreshes[topic]
+            refresh.done.set()
+
+    async def _fetch(self, topic: str) -> TopicRoute | None:
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        answer = await self._name_servers.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, "name server")
+        try:
+            return parse_route(topic, answer.body)
+        except BodyError as error:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR, f"unreadable route: {error}", "name server"
+            ) from error

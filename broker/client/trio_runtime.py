@@ -1,0 +1,179 @@
+"""The client's runtime on Trio: the only file of the client that knows it.
+
+Sockets are plain non-blocking ones, waited for through ``trio.lowlevel``: a write is tried at once and costs no trip
+through the scheduler when the kernel takes it, and ``sendmsg`` sends a head and its body without joining them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import random
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from broker.client.runtime import Buffer, ByteStream, Event, TaskGroup
+
+RECEIVE_BYTES = 256 * 1024
+"""The largest single read: a whole answer of a pull fits, so that most bodies arrive with one system call."""
+_IOV_MAX = 512
+"""Buffers handed to one sendmsg; Linux refuses more than 1024."""
+
+
+class TrioByteStream:
+    """A TCP connection on a non-blocking socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._closed = False
+
+    def write_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """Hand the buffers to the kernel, as far as it takes them."""
+        self._check_open()
+        try:
+            return self._socket.sendmsg(buffers[:_IOV_MAX])
+        except (BlockingIOError, InterruptedError):
+            return 0
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        """Write everything, waiting for room as often as needed."""
+        pending = list(buffers)
+        while pending:
+            sent = self.write_nowait(pending)
+            if sent == 0:
+                await self._wait(trio.lowlevel.wait_writable)
+                continue
+            pending = drop_bytes(pending, sent)
+
+    async def receive_some(self) -> bytes:
+        """Read what is there, waiting for the first byte."""
+        while True:
+            self._check_open()
+            try:
+                return self._socket.recv(RECEIVE_BYTES)
+            except (BlockingIOError, InterruptedError):
+                await self._wait(trio.lowlevel.wait_readable)
+
+    def close(self) -> None:
+        """Close the socket and wake the tasks that wait for it."""
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+    async def _wait(self, wait: Callable[[socket.socket], Awaitable[None]]) -> None:
+        try:
+            await wait(self._socket)
+        except trio.ClosedResourceError as error:
+            raise OSError(errno.EBADF, "connection was closed on this side") from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OSError(errno.EBADF, "connection was closed on this side")
+
+
+def drop_bytes(buffers: list[Buffer], count: int) -> list[Buffer]:
+    """The buffers without their first ``count`` bytes; nothing is copied."""
+    for index, buffer in enumerate(buffers):
+        size = len(buffer)
+        if count < size:
+            return [memoryview(buffer)[count:], *buffers[index + 1 :]] if count else buffers[index:]
+        count -= size
+    assert count == 0, "more bytes were written than given"
+    return []
+
+
+class _TrioTaskGroup:
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+
+    def start_soon(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        self._nursery.start_soon(function, *arguments)
+
+    def cancel(self) -> None:
+        self._nursery.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _task_group() -> AsyncIterator[TaskGroup]:
+    try:
+        async with trio.open_nursery() as nursery:
+            yield _TrioTaskGroup(nursery)
+    except BaseExceptionGroup as group:
+        # A user's `async with Producer(...)` must raise what its body raised, not a group around it.
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
+
+
+def mock_clock_ns() -> int:
+    """Trio's own clock, which a test can rule."""
+    return int(trio.current_time() * 1e9)
+
+
+class TrioRuntime:
+    """Real time, real sockets, Trio's tasks.
+
+    ``clock_ns`` is the monotonic clock, by default the system's, which all processes of a machine share: times of
+    traces are compared across them. A test under Trio's mock clock gives `mock_clock_ns`.
+    """
+
+    def __init__(
+        self,
+        random_source: random.Random | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.random = random_source if random_source is not None else random.Random()
+        self.now_ns = clock_ns
+
+    def wall_ms(self) -> int:
+        """The system's wall clock."""
+        return time.time_ns() // 1_000_000
+
+    def process_id(self) -> int:
+        """The operating system's."""
+        return os.getpid()
+
+    def local_address(self) -> str:
+        """The address that this machine would use towards others; the loopback address when it has none."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(("192.0.2.1", 9))  # a documentation address: nothing is sent by connecting UDP
+                return str(probe.getsockname()[0])
+            except OSError:
+                return "127.0.0.1"
+
+    def event(self) -> Event:
+        """A Trio event."""
+        return trio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        """Trio's sleep."""
+        await trio.sleep(seconds)
+
+    def task_group(self) -> AbstractAsyncContextManager[TaskGroup]:
+        """A nursery."""
+        return _task_group()
+
+    def move_on_after(self, seconds: float, *, shield: bool = False) -> trio.CancelScope:
+        """A Trio cancel scope with that deadline."""
+        return trio.CancelScope(
+            deadline=trio.current_time() + seconds if seconds != math.inf else math.inf, shield=shield
+        )
+
+    async def connect(self, address: str) -> ByteStream:
+        """Connect by TCP to ``host:port`` or ``[v6]:port``."""
+        host, separator, port = address.rpartition(":")
+        if not separator or not port.isdigit():
+            raise OSError(errno.EINVAL, f"address {address!r} is not host:port")
+        stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = socket.socket(fileno=stream.socket.detach())
+        connection.setblocking(False)
+        return TrioByteStream(connection)
