@@ -1,0 +1,255 @@
+"""Arbitrary schedules: Hypothesis drives groups through loss, duplication, reordering, crashes and changes.
+
+Every rule is one thing that can happen to a group; after each the safety properties of invariants.py must hold. The
+last test of a run, `teardown`, lets the faults end and requires that the group then elects a leader and commits.
+"""
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from raft import AddLearner, PromoteLearner, RaftConfig, RemoveMember, Role
+from raft.errors import RaftError
+from tests.raft.cluster import MILLISECOND, Cluster, Host
+from tests.raft.invariants import Invariants
+
+CONFIG = RaftConfig(max_inflight_appends=3, catch_up_lag_entries=3)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """A group of `size` nodes, and one more that may join."""
+
+    size = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    @initialize(seed=st.integers(0, 2**16), entries_per_append=st.integers(1, 4), auto_flush=st.booleans())
+    def begin(self, seed: int, entries_per_append: int, auto_flush: bool) -> None:
+        members = [f"n{number}" for number in range(self.size)]
+        self.cluster = Cluster(
+            members,
+            spare=["x"],
+            config=CONFIG,
+            seed=seed,
+            entries_per_append=entries_per_append,
+            auto_flush=auto_flush,
+        )
+        self.properties = Invariants(self.cluster)
+
+    def host(self, number: int) -> Host:
+        hosts = list(self.cluster.hosts.values())
+        return hosts[number % len(hosts)]
+
+    # Time ------------------------------------------------------------------------------------------------------
+
+    @rule(number=st.integers(0, 5))
+    def timeout(self, number: int) -> None:
+        """One node's clock reaches its deadline; the others do not look at theirs."""
+        host = self.host(number)
+        if host.raft is not None and (deadline := host.raft.deadline()) is not None:
+            self.cluster.now = max(self.cluster.now, deadline)
+            self.cluster.tick(host)
+
+    @rule(duration=st.integers(1, 3000))
+    def silence(self, duration: int) -> None:
+        self.cluster.now += duration * MILLISECOND
+
+    # Network ---------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.cluster.packets)
+    @rule(count=st.integers(1, 10))
+    def deliver_in_order(self, count: int) -> None:
+        for _ in range(min(count, len(self.cluster.packets))):
+            if self.cluster.packets:
+                self.cluster.deliver(self.cluster.packets[0])
+
+    @precondition(lambda self: self.cluster.packets)
+    @rule(position=st.integers(0, 2**16))
+    def deliver_any(self, position: int) -> None:
+        self.cluster.deliver(self.cluster.packets[position % len(self.cluster.packets)])
+
+    @precondition(lambda self: self.cluster.packets)
+    @rule(position=st.integers(0, 2**16))
+    def lose(self, position: int) -> None:
+        del self.cluster.packets[position % len(self.cluster.packets)]
+
+    @precondition(lambda self: 0 < len(self.cluster.packets) < 100)
+    @rule(position=st.integers(0, 2**16))
+    def duplicate(self, position: int) -> None:
+        self.cluster.packets.append(self.cluster.packets[position % len(self.cluster.packets)])
+
+    @rule(number=st.integers(0, 5))
+    def isolate(self, number: int) -> None:
+        nodes = list(self.cluster.hosts)
+        alone = nodes[number % len(nodes)]
+        self.cluster.partition([alone], [node for node in nodes if node != alone])
+
+    @precondition(lambda self: self.cluster.cut)
+    @rule()
+    def heal(self) -> None:
+        self.cluster.heal()
+
+    @rule(number=st.integers(0, 5), peer=st.integers(0, 5))
+    def reconnect(self, number: int, peer: int) -> None:
+        host, other = self.host(number), self.host(peer)
+        if host is not other and host.raft is not None:
+            self.cluster.disconnect(host.node, other.node)
+            self.cluster.connect(host.node, other.node)
+
+    # Nodes -----------------------------------------------------------------------------------------------------
+
+    @rule(number=st.integers(0, 5))
+    def crash(self, number: int) -> None:
+        host = self.host(number)
+        if host.raft is not None:
+            host.crash()  # what is under way to it may still arrive after a restart
+
+    @rule(number=st.integers(0, 5))
+    def restart(self, number: int) -> None:
+        host = self.host(number)
+        if host.raft is None:
+            host.start()
+
+    @rule(number=st.integers(0, 5))
+    def begin_flush(self, number: int) -> None:
+        host = self.host(number)
+        if host.raft is not None:
+            host.begin_flush()
+
+    @rule(number=st.integers(0, 5))
+    def end_flush(self, number: int) -> None:
+        host = self.host(number)
+        if host.raft is not None:
+            host.end_flush()
+
+    @rule(number=st.integers(0, 5), kept=st.integers(0, 3))
+    def compact(self, number: int, kept: int) -> None:
+        host = self.host(number)
+        if host.raft is not None:
+            first_index = min(host.raft.commit_index, host.raft.persisted_index) + 1 - kept
+            durable_end = host.durable_log.last_index + 1
+            if host.log.first_index < first_index <= durable_end:
+                host.compact(first_index)
+
+    # Clients ---------------------------------------------------------------------------------------------------
+
+    def try_on(self, number: int, action: Any) -> None:
+        host = self.host(number)
+        if host.raft is not None:
+            try:
+                action(host)
+            except RaftError:
+                assert not host.raft.take_effects(), "a refusal must leave the node as it was"
+
+    @rule(number=st.integers(0, 5), count=st.integers(1, 5))
+    def propose(self, number: int, count: int) -> None:
+        self.try_on(number, lambda host: host.propose(count))
+
+    @rule(count=st.integers(1, 5))
+    def propose_to_leaders(self, count: int) -> None:
+        for number, host in enumerate(self.cluster.hosts.values()):
+            if host.raft is not None and host.raft.role is Role.LEADER:
+                self.try_on(number, lambda host: host.propose(count))
+
+    @rule(number=st.integers(0, 5))
+    def read(self, number: int) -> None:
+        self.reads += 1
+        token = self.reads
+
+        def ask(host: Host) -> None:
+            self.properties.read_requested(token)
+            host.up.read_index(token, self.cluster.now)
+            host.turn()
+
+        self.try_on(number, ask)
+
+    @rule(number=st.integers(0, 5), successor=st.integers(0, 5))
+    def transfer(self, number: int, successor: int) -> None:
+        def hand_over(host: Host) -> None:
+            host.up.transfer_leadership(self.host(successor).node, self.cluster.now)
+            host.turn()
+
+        self.try_on(number, hand_over)
+
+    @rule(member=st.integers(0, 5), kind=st.sampled_from([AddLearner, PromoteLearner, RemoveMember]))
+    def change_members(self, member: int, kind: Any) -> None:
+        def change(host: Host) -> None:
+            host.up.propose_configuration(kind(self.host(member).node), self.cluster.now)
+            host.turn()
+
+        for number, host in enumerate(self.cluster.hosts.values()):
+            if host.raft is not None and host.raft.role is Role.LEADER:
+                self.try_on(number, change)
+
+    @rule()
+    def calm(self) -> None:
+        """A while without faults, so that schedules get anywhere."""
+        self.cluster.heal()
+        for host in self.cluster.hosts.values():
+            if host.raft is None:
+                host.start()
+        for _ in range(40):
+            for _ in range(len(self.cluster.packets)):
+                self.cluster.deliver(self.cluster.packets[0])
+            for host in self.cluster.hosts.values():
+                host.begin_flush()
+                host.end_flush()
+        due = self.cluster.next_deadline()
+        if due is not None and due > self.cluster.now:
+            self.cluster.now = due
+        for host in list(self.cluster.hosts.values()):
+            self.cluster.tick(host)
+
+    @invariant()
+    def safe(self) -> None:
+        if hasattr(self, "properties"):
+            self.properties.check()
+
+    def teardown(self) -> None:
+        """Once the faults end, the group elects a leader, commits, and all members agree."""
+        if not hasattr(self, "cluster"):
+            return
+        cluster = self.cluster
+        cluster.heal()
+        cluster.auto_flush = True
+        for host in cluster.hosts.values():
+            if host.raft is None:
+                host.start()
+            host.turn()
+        for peer in cluster.hosts:
+            for node in cluster.hosts:
+                if node != peer:
+                    cluster.connect(node, peer)
+        cluster.settle()
+        cluster.run_for(30_000 * MILLISECOND)
+        leader = max(cluster.leaders(), key=lambda host: host.up.term, default=None)
+        assert leader is not None, "no leader after 30 quiet seconds"
+        index = leader.propose(1)
+        cluster.settle()
+        cluster.run_for(1000 * MILLISECOND)
+        assert leader.up.commit_index >= index, "a quiet group does not commit"
+        for node in leader.up.configuration.members:
+            host = cluster.hosts[node]
+            assert host.up.commit_index >= index, f"{node} does not follow"
+        self.properties.check()
+
+
+class FiveMachine(GroupMachine):
+    size = 5
+
+
+DEFAULT = settings(
+    max_examples=60,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+TestThree = GroupMachine.TestCase
+TestThree.settings = DEFAULT
+TestFive = FiveMachine.TestCase
+TestFive.settings = DEFAULT
