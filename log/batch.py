@@ -25,7 +25,7 @@ class BatchItem(NamedTuple):
 def parse_batch(body: Buffer) -> list[BatchItem]:
     """All items, in order. Raises RecordError if there is none or the lengths do not add up."""
     raw = bytes(body)
-    items = []
+    items: list[BatchItem] = []
     offset = 0
     end = len(raw)
     while offset < end:
@@ -50,7 +50,7 @@ def parse_batch(body: Buffer) -> list[BatchItem]:
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
     """The body of a batch send. Raises RecordError if the properties of an item are too long."""
-    parts = []
+    parts: list[bytes] = []
     for flag, body, properties in items:
         if len(properties) > 32767:
             raise RecordError(f"properties of {len(properties)} bytes exceed 32767")

@@ -131,7 +131,7 @@ class MmapDisk:
             try:
                 present = os.fstat(descriptor).st_size
                 if present > size:
-                    raise DiskError(path, "opening", f"it has {present} bytes, not {size}")  # noqa: TRY301
+                    raise DiskError(path, "opening", f"it has {present} bytes, not {size}")
                 if present < size:
                     os.ftruncate(descriptor, size)
                 return MmapFile(path, descriptor, size)

@@ -1,0 +1,636 @@
+"""The Raft log on disk: DLedger entries in mapped files, with an index of fixed-size units (storage.md 3).
+
+    data/   entries, each a 48-byte header and one message record; an entry never spans files
+    index/  32 bytes per entry: where it begins, its size and its term
+
+The data files are the truth and alone are flushed before an acknowledgement; index units are rebuilt from
+them (`log.entry_recovery`), and `flush_units` makes them durable now and then so that little is to rebuild.
+
+Who calls what: one thread owns the log. `FlushJob.run` and `PrepareJob.run` may run in worker threads; the
+owner takes a job, has it run, and gives it back. At most one of each kind is out. A flush job that raised is
+never given back: from then on nothing becomes durable, and the node must stop.
+
+Truncation zeroes what it cuts off and flushes before it returns. Otherwise a crash could bring back entries
+of an older term behind new ones, because pages reach the disk in any order; that would break log matching
+(Raft figure 3). Committed entries are never truncated; the caller asserts that, who alone knows.
+
+Slices are views of the mapping: valid for as long as they are held, but those of entries that are
+truncated while a slice is held show zeros or other entries. A leader never truncates.
+"""
+
+from bisect import bisect_right
+from zlib import crc32
+
+from log.disk import Disk, MappedFile
+from log.entry_range import EntryRange, check_range
+from log.entry_recovery import (
+    LogBegin,
+    LogRecovery,
+    RecoveryKind,
+    erase_behind,
+    recover,
+    write_begin,
+)
+from log.errors import DamagedLogError, DamagedRangeError, EntryTooLargeError, OutOfRangeError
+from log.layout import (
+    END_MAGIC,
+    END_MARKER,
+    ENTRY_MAGIC,
+    HEADER,
+    HEADER_BYTES,
+    MARKER_BYTES,
+    UNIT,
+    UNIT_BYTES,
+)
+from log.options import StoreOptions
+from log.record import Buffer
+from log.segments import Segments
+from log.tail import PrepareJob, Tail
+
+_UNITS_AHEAD_BYTES = 1 << 20
+_UNITS_STEP_BYTES = 1 << 18
+
+
+class FlushJob:
+    """What was appended since the last job. `last_index` is durable once `run` returned (see `flushed`)."""
+
+    __slots__ = ("_ranges", "last_index")
+
+    def __init__(self, ranges: list[tuple[MappedFile, int, int]], last_index: int) -> None:
+        self._ranges = ranges
+        self.last_index = last_index
+
+    def run(self) -> None:
+        """Worker. Raises FlushError: never acknowledge, stop the node."""
+        for mapped, begin, end in self._ranges:
+            mapped.flush(begin, end)
+
+
+class EntryLog:
+    """Entries `first_index`..`last_index` (none if last is first - 1); the first entry of a log is 0.
+
+    Bytes [first_position, end_position) of the log; `base_term` is the term of the entry before the first.
+    """
+
+    __slots__ = (
+        "_begin_path",
+        "_data",
+        "_data_limit",
+        "_disk",
+        "_durable_index",
+        "_file_bytes",
+        "_flush_from",
+        "_flush_job",
+        "_last_term",
+        "_prepare_job",
+        "_runs",
+        "_tail",
+        "_unit_first",
+        "_unit_limit",
+        "_unit_tail",
+        "_units",
+        "base_term",
+        "damaged",
+        "end_position",
+        "first_index",
+        "first_position",
+        "last_index",
+    )
+
+    first_index: int
+    last_index: int
+    first_position: int
+    end_position: int
+    base_term: int
+    _durable_index: int
+    _flush_from: int
+    _last_term: int
+
+    def __init__(
+        self, disk: Disk, directory: str, options: StoreOptions, data: Segments, units: Segments
+    ) -> None:
+        """Not for users: `EntryLog.open` recovers first."""
+        self._disk = disk
+        self._begin_path = f"{directory}/begin"
+        self._data = data
+        self._units = units
+        self._file_bytes = options.data_file_bytes
+        self._tail = Tail(data, options.prepare_ahead_bytes, options.prepare_step_bytes)
+        self._unit_tail = Tail(units, _UNITS_AHEAD_BYTES, _UNITS_STEP_BYTES)
+        self._data_limit = 0
+        self._unit_first = 0
+        self._unit_limit = 0
+        self._flush_job: FlushJob | None = None
+        self._prepare_job: PrepareJob | None = None
+        self._runs: list[tuple[int, int]] = []
+        self.damaged = False
+        """Valid entries follow behind a damaged place: appending needs `cut_damage` first."""
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        options: StoreOptions,
+        *,
+        clean_stop: bool = False,
+        checkpoint_index: int | None = None,
+    ) -> tuple["EntryLog", LogRecovery]:
+        """Recovers the log in `directory` (made if missing), see `log.entry_recovery`.
+
+        `checkpoint_index` is the last index that a checkpoint noted as durable, data and units alike;
+        `clean_stop` says that nothing was written after it. Raises DiskError.
+        """
+        data = Segments(disk, f"{directory}/data", options.data_file_bytes, options.data_mappings)
+        units = Segments(disk, f"{directory}/index", options.index_file_units * UNIT_BYTES, 4)
+        recovery = recover(
+            disk, directory, data, units, options, clean_stop=clean_stop, checkpoint_index=checkpoint_index
+        )
+        log = cls(disk, directory, options, data, units)
+        log._adopt(recovery)
+        return log, recovery
+
+    # ---- what is there -------------------------------------------------------------------------------
+
+    @property
+    def durable_index(self) -> int:
+        """The last index known to be on stable storage."""
+        return self._durable_index
+
+    @property
+    def last_term(self) -> int:
+        """Term of the last entry, `base_term` if there is none."""
+        return self._last_term
+
+    def term_runs(self) -> list[tuple[int, int]]:
+        """(first index, term) of every run of entries with equal terms, ascending."""
+        return list(self._runs)
+
+    def term_of(self, index: int) -> int:
+        """The term of an entry, or of the one before the first. Raises OutOfRangeError."""
+        if index == self.first_index - 1:
+            return self.base_term
+        self._check_index(index)
+        return self._runs[bisect_right(self._runs, index, key=_run_index) - 1][1]
+
+    def position_of(self, index: int) -> int:
+        """Where the entry begins. Raises OutOfRangeError, DamagedLogError."""
+        self._check_index(index)
+        return self._unit(index)[0]
+
+    def index_at(self, position: int) -> int:
+        """The entry in whose bytes `position` lies (end markers count to the entry before). O(log n).
+
+        Raises OutOfRangeError.
+        """
+        if not self.first_position <= position < self.end_position:
+            raise OutOfRangeError(
+                f"position {position} is not in [{self.first_position}, {self.end_position})"
+            )
+        low, high = self.first_index, self.last_index
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._unit(middle)[0] <= position:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def next_position(self, body_size: int) -> int:
+        """The position of the next entry if its body has that size. Raises EntryTooLargeError."""
+        size = body_size + HEADER_BYTES
+        end = self.end_position
+        left = self._file_bytes - end % self._file_bytes
+        if size + MARKER_BYTES <= left:
+            return end
+        if size + MARKER_BYTES > self._file_bytes:
+            raise EntryTooLargeError(size, self._file_bytes - MARKER_BYTES)
+        return end + left
+
+    # ---- reading -------------------------------------------------------------------------------------
+
+    def slice(self, first_index: int, last_index: int) -> memoryview:
+        """The bytes of a run of entries in one data file (`clip` finds such a run). Raises OutOfRangeError."""
+        begin = self.position_of(first_index)
+        end = self._end_of(last_index)
+        start = self._data.start_of(begin)
+        assert first_index <= last_index, "a slice holds at least one entry"
+        assert end <= start + self._file_bytes, "a slice lies within one data file"
+        return self._buffer(start)[begin - start : end - start]
+
+    def clip(self, first_index: int, last_index: int, max_bytes: int) -> int:
+        """The last index of the longest run from `first_index`, not beyond `last_index`, that lies in one
+        data file and has at most `max_bytes`; at least one entry whatever its size. O(log n)."""
+        begin = self.position_of(first_index)
+        limit = min(begin + max_bytes, begin - begin % self._file_bytes + self._file_bytes)
+        if self._end_of(last_index) <= limit:
+            return last_index
+        low, high = first_index, last_index - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            position, size, _ = self._unit(middle)
+            if position + size <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def record_at(self, physical_offset: int, size: int | None = None) -> memoryview:
+        """The record whose bytes begin at `physical_offset` (entry position + 48).
+
+        Without `size` the entry's header is checked to be there; with it (from a ConsumeQueue unit or an
+        offset that a check has already passed) only the bounds are. Raises OutOfRangeError.
+        """
+        position = physical_offset - HEADER_BYTES
+        if position < self.first_position or position >= self.end_position:
+            raise OutOfRangeError(
+                f"offset {physical_offset} is not in the log, which holds positions "
+                f"{self.first_position} to {self.end_position}"
+            )
+        at = position % self._file_bytes
+        start = position - at
+        tail = self._tail
+        buffer = tail.buffer if start == tail.start else self._data.mapping(start).buffer
+        if size is None:
+            size = -1
+            if at + HEADER_BYTES <= self._file_bytes:
+                magic, entry_size, _, _, found, _, _, _, body_size = HEADER.unpack_from(buffer, at)
+                if magic == ENTRY_MAGIC and found == position and entry_size == body_size + HEADER_BYTES:
+                    size = body_size
+        begin = at + HEADER_BYTES
+        if size < 0 or begin + size > self._file_bytes or physical_offset + size > self.end_position:
+            raise OutOfRangeError(f"no record begins at offset {physical_offset}")
+        return buffer[begin : begin + size]
+
+    # ---- writing -------------------------------------------------------------------------------------
+
+    def append(self, term: int, body: bytes) -> int:
+        """Appends one entry and returns its index; the bytes are in the page cache then, not durable.
+
+        `body` is a record whose PHYSICALOFFSET is already `next_position(len(body)) + 48`.
+        Raises EntryTooLargeError, DiskFullError, DiskError; nothing has changed then.
+        """
+        body_size = len(body)
+        size = body_size + HEADER_BYTES
+        position = self.end_position
+        index = self.last_index + 1
+        if position + size > self._data_limit or index >= self._unit_limit:
+            position = self._make_room(size)
+        if term != self._last_term or not self._runs:
+            assert term >= self._last_term, "terms never decrease along the log"
+            self._runs.append((index, term))
+            self._last_term = term
+        tail = self._tail
+        buffer = tail.buffer
+        at = position - tail.start
+        HEADER.pack_into(buffer, at, ENTRY_MAGIC, size, index, term, position, 0, 0, crc32(body), body_size)
+        buffer[at + HEADER_BYTES : at + size] = body
+        UNIT.pack_into(
+            self._unit_tail.buffer,
+            (index - self._unit_first) * UNIT_BYTES,
+            ENTRY_MAGIC,
+            position,
+            size,
+            index,
+            term,
+        )
+        self.last_index = index
+        self.end_position = position + size
+        return index
+
+    def check_range(self, data: Buffer, first_index: int, position: int) -> EntryRange:
+        """Checks entries from a peer, see `log.entry_range.check_range`. Raises DamagedRangeError."""
+        return check_range(data, first_index, position, self._file_bytes)
+
+    def append_range(self, entries: EntryRange, skip_entries: int = 0) -> None:
+        """Appends a checked range (without its first `skip_entries`, which are in the log already).
+
+        Its first new entry must have the index behind the last one here. Raises DamagedRangeError if its
+        position or term cannot follow this log, DiskFullError, DiskError; nothing has changed then.
+        """
+        first = entries.first_index + skip_entries
+        assert first == self.last_index + 1, "a range continues the log"
+        assert first <= entries.last_index, "something of the range is new"
+        position = entries.position_of(first)
+        term = entries.term_of(first)
+        if term < self._last_term:
+            raise DamagedRangeError(0, f"term {term} cannot follow term {self._last_term}")
+        end = entries.end_position
+        if position != self.end_position or end > self._data_limit or entries.last_index >= self._unit_limit:
+            self._make_room_for_range(entries, first, position)
+        if term != self._last_term or not self._runs:
+            self._runs.append((first, term))
+        self._runs += [span for span in entries.term_spans if span[0] > first]
+        self._last_term = self._runs[-1][1]
+        tail = self._tail
+        at = position - tail.start
+        tail.buffer[at : at + end - position] = entries.data[position - entries.position :]
+        self._store_units(memoryview(entries.units)[skip_entries * UNIT_BYTES :], first)
+        self.last_index = entries.last_index
+        self.end_position = end
+
+    def truncate(self, last_index: int) -> None:
+        """Cuts off all entries behind `last_index` (first_index - 1 empties the log), durably.
+
+        Raises DiskError, FlushError: stop the node, its log may hold neither the old nor the new tail.
+        """
+        assert self.first_index - 1 <= last_index <= self.last_index, "truncation to what is in the log"
+        if last_index == self.last_index:
+            return
+        old_end = self.end_position
+        old_last = self.last_index
+        new_end = self._end_of(last_index) if last_index >= self.first_index else self.first_position
+        start = self._data.start_of(new_end)
+        self._data.remove_from(start + self._file_bytes)
+        self._tail.move_to(new_end)
+        zero_end = min(old_end + MARKER_BYTES, start + self._file_bytes)
+        if old_end > start + self._file_bytes:
+            zero_end = start + self._file_bytes
+        _zero(self._tail.buffer, new_end - start, zero_end - start)
+        self._tail.mapped.flush(new_end - start, zero_end - start)
+        self._tail.prepared_end = zero_end
+        self._drop_units(last_index + 1, old_last)
+        while self._runs and self._runs[-1][0] > last_index:
+            self._runs.pop()
+        self._last_term = self._runs[-1][1] if self._runs else self.base_term
+        self.last_index = last_index
+        self.end_position = new_end
+        self._durable_index = min(self._durable_index, last_index)
+        self._flush_from = min(self._flush_from, new_end)
+        if self._flush_job is not None:
+            self._flush_job.last_index = min(self._flush_job.last_index, last_index)
+        self._set_limits()
+
+    def reset(self, first_index: int, position: int, base_term: int) -> None:
+        """Empties the log, which will go on with entry `first_index` at `position`: a snapshot that covers
+        all before was installed. `base_term` is the term of entry first_index - 1. Durable.
+
+        Raises DiskError, FlushError: stop the node; the next start finishes the reset.
+        """
+        write_begin(self._disk, self._begin_path, LogBegin(first_index, position, base_term, pending=True))
+        self._data.remove_from(0)
+        self._units.remove_from(0)
+        write_begin(self._disk, self._begin_path, LogBegin(first_index, position, base_term))
+        self.damaged = False
+        self._runs = []
+        self.first_index = first_index
+        self.last_index = first_index - 1
+        self.first_position = self.end_position = position
+        self.base_term = self._last_term = base_term
+        self._start_writing()
+        if self._flush_job is not None:
+            self._flush_job.last_index = self.last_index
+
+    def delete_before(self, index: int) -> int:
+        """Deletes the data files all of whose entries come before `index` (never the last file) and returns
+        how many; `first_index` and `first_position` move up. Raises DiskError."""
+        keep = self.first_position
+        keep_index = self.first_index
+        for start in self._data.starts:
+            if start <= keep or start > self._tail.start or start >= self.end_position:
+                continue
+            first = HEADER.unpack_from(self._buffer(start), 0)[2]
+            if first > index:
+                break
+            keep, keep_index = start, first
+        if keep_index == self.first_index:
+            return 0
+        base_term = self.term_of(keep_index - 1)
+        write_begin(self._disk, self._begin_path, LogBegin(keep_index, keep, base_term))
+        self._flush_from = max(self._flush_from, keep)
+        removed = self._data.remove_before(keep)
+        self._units.remove_before(keep_index * UNIT_BYTES)
+        position = bisect_right(self._runs, keep_index, key=_run_index) - 1
+        self._runs = [(keep_index, self._runs[position][1]), *self._runs[position + 1 :]]
+        self.first_index = keep_index
+        self.first_position = keep
+        self.base_term = base_term
+        return removed
+
+    def cut_damage(self) -> None:
+        """Gives up everything behind the damaged place, so that the group can send it again. Durable."""
+        if self.damaged:
+            erase_behind(self._data, self.end_position)
+            self.damaged = False
+            self._start_writing()
+
+    # ---- flushing and preparing ----------------------------------------------------------------------
+
+    def flush_job(self) -> FlushJob | None:
+        """What was appended since the last job; None if nothing was, or if a job is still out."""
+        if self._flush_job is not None or self._flush_from == self.end_position:
+            return None
+        ranges = []
+        position = self._flush_from
+        while position < self.end_position:
+            start = self._data.start_of(position)
+            end = min(self.end_position, start + self._file_bytes)
+            mapped = self._tail.mapped if start == self._tail.start else self._data.mapping(start)
+            ranges.append((mapped, position - start, end - start))
+            position = start + self._file_bytes
+        self._flush_from = self.end_position
+        self._flush_job = FlushJob(ranges, self.last_index)
+        return self._flush_job
+
+    def flushed(self, job: FlushJob) -> int:
+        """Takes back a job whose `run` returned without an error; returns the durable index.
+
+        Entries truncated while the job ran do not count, although others may have their index now.
+        """
+        assert job is self._flush_job, "the job that is out comes back, once"
+        self._flush_job = None
+        self._durable_index = max(self._durable_index, job.last_index)
+        return self._durable_index
+
+    def prepare_job(self) -> PrepareJob | None:
+        """Files and pages to make ready ahead of the writer; None if enough are, or a job is out."""
+        if self._prepare_job is not None or self.damaged:
+            return None
+        steps = [
+            *self._tail.wanted(self.end_position),
+            *self._unit_tail.wanted((self.last_index + 1) * UNIT_BYTES),
+        ]
+        if not steps:
+            return None
+        self._prepare_job = PrepareJob(steps)
+        return self._prepare_job
+
+    def prepared(self, job: PrepareJob) -> None:
+        """Takes back a job, whether its `run` raised or not."""
+        assert job is self._prepare_job, "the job that is out comes back, once"
+        self._prepare_job = None
+        job.finish()
+        self._set_limits()
+
+    def unit_files_since(self, index: int) -> list[str]:
+        """Paths of the index files that hold units from `index` on: to be flushed by a checkpoint."""
+        begin = self._units.start_of(max(index, self.first_index) * UNIT_BYTES)
+        return [self._units.path(start) for start in self._units.starts if start >= begin]
+
+    def close(self) -> None:
+        """Forgets all mappings; slices still held stay valid."""
+        self._data.close()
+        self._units.close()
+
+    # ---- inside --------------------------------------------------------------------------------------
+
+    def _adopt(self, recovery: LogRecovery) -> None:
+        self.first_index = recovery.first_index
+        self.first_position = recovery.first_position
+        self.base_term = recovery.base_term
+        self.last_index = recovery.last_good_index
+        self.end_position = recovery.end_position
+        self.damaged = recovery.kind is RecoveryKind.DAMAGED
+        if self.damaged:
+            self._durable_index = self.last_index
+            self._flush_from = self.end_position
+            self._unit_first = self.last_index + 1  # every unit is looked up in its file
+        else:
+            self._start_writing()
+        self._runs = self._find_runs()
+        self._last_term = self._runs[-1][1] if self._runs else self.base_term
+
+    def _start_writing(self) -> None:
+        """The log's end is known and nothing lies behind it: everything before was flushed by recovery."""
+        self._tail.move_to(self.end_position)
+        self._durable_index = self.last_index
+        self._flush_from = self.end_position
+        self._move_units()
+        self._set_limits()
+
+    def _move_units(self) -> None:
+        byte = (self.last_index + 1) * UNIT_BYTES
+        self._units.remove_from(self._units.start_of(byte) + self._units.file_bytes)
+        self._unit_tail.move_to(byte)
+
+    def _set_limits(self) -> None:
+        tail = self._tail
+        self._data_limit = min(tail.prepared_end, tail.start + self._file_bytes - MARKER_BYTES)
+        self._unit_first = self._unit_tail.start // UNIT_BYTES
+        units_end = self._unit_tail.start + self._units.file_bytes
+        self._unit_limit = min(self._unit_tail.prepared_end, units_end) // UNIT_BYTES
+
+    def _make_room(self, size: int) -> int:
+        """Everything that `append` does not do each time: roll, create, prepare. Returns the position."""
+        position = self.next_position(size - HEADER_BYTES)
+        self._advance(position, position + size, self.last_index + 1)
+        return position
+
+    def _make_room_for_range(self, entries: EntryRange, first: int, position: int) -> None:
+        if position != self.end_position:
+            offset = (first - entries.first_index) * UNIT_BYTES
+            size = UNIT.unpack_from(entries.units, offset)[2]
+            expected = self.next_position(size - HEADER_BYTES)
+            if position != expected:
+                raise DamagedRangeError(
+                    position - entries.position,
+                    f"entry {first} is at position {position}, but in this log it must be at {expected}",
+                )
+        self._advance(position, entries.end_position, entries.last_index)
+
+    def _advance(self, position: int, end: int, last_index: int) -> None:
+        assert not self.damaged, "cut_damage comes before any append"
+        unit_tail = self._unit_tail
+        if (self.last_index + 1) * UNIT_BYTES >= unit_tail.start + self._units.file_bytes:
+            unit_tail.ensure_next((self.last_index + 2) * UNIT_BYTES)
+            unit_tail.roll()
+        unit_tail.ensure(min((last_index + 1) * UNIT_BYTES, unit_tail.start + self._units.file_bytes))
+        tail = self._tail
+        if position >= tail.start + self._file_bytes:
+            # All that can fail comes first: a marker without an entry behind it must not stay.
+            at = self.end_position - tail.start
+            tail.ensure(self.end_position + MARKER_BYTES)
+            tail.ensure_next(end)
+            END_MARKER.pack_into(tail.buffer, at, END_MAGIC, self._file_bytes - at)
+            tail.roll()
+        else:
+            tail.ensure(end)
+        self._set_limits()
+
+    def _store_units(self, units: memoryview, first: int) -> None:
+        """Copies index units, going on to new index files as they fill."""
+        while True:
+            tail = self._unit_tail
+            at = first * UNIT_BYTES - tail.start
+            size = min(len(units), self._units.file_bytes - at)
+            if size > 0:
+                tail.ensure(tail.start + at + size)
+                tail.buffer[at : at + size] = units[:size]
+            if size >= len(units):
+                break
+            units = units[size:]
+            first += size // UNIT_BYTES
+            tail.ensure_next((first + 1) * UNIT_BYTES)
+            tail.roll()
+        self._set_limits()
+
+    def _drop_units(self, first: int, last: int) -> None:
+        """Zeroes units, so that no index file claims entries that were truncated. Not flushed: recovery
+        believes the data files."""
+        byte = first * UNIT_BYTES
+        start = self._units.start_of(byte)
+        self._units.remove_from(start + self._units.file_bytes)
+        self._unit_tail.move_to(byte)
+        end = min((last + 1) * UNIT_BYTES, start + self._units.file_bytes)
+        _zero(self._unit_tail.buffer, byte - start, end - start)
+        self._unit_tail.prepared_end = end
+
+    def _check_index(self, index: int) -> None:
+        if not self.first_index <= index <= self.last_index:
+            raise OutOfRangeError(f"entry {index} is not in {self.first_index}..{self.last_index}")
+
+    def _end_of(self, index: int) -> int:
+        if index == self.last_index:
+            return self.end_position
+        self._check_index(index)
+        position, size, _ = self._unit(index)
+        return position + size
+
+    def _unit(self, index: int) -> tuple[int, int, int]:
+        """(position, size, term) of an entry in the log. Raises DamagedLogError."""
+        first = self._unit_first
+        if index >= first:
+            buffer = self._unit_tail.buffer
+            at = (index - first) * UNIT_BYTES
+        else:
+            byte = index * UNIT_BYTES
+            start = self._units.start_of(byte)
+            buffer = self._units.mapping(start).buffer
+            at = byte - start
+        magic, position, size, found, term = UNIT.unpack_from(buffer, at)
+        if found != index or magic != ENTRY_MAGIC:
+            path = self._units.path(self._units.start_of(index * UNIT_BYTES))
+            raise DamagedLogError(path, at, f"it does not hold the index unit of entry {index}")
+        return position, size, term
+
+    def _buffer(self, start: int) -> memoryview:
+        return self._tail.buffer if start == self._tail.start else self._data.mapping(start).buffer
+
+    def _find_runs(self) -> list[tuple[int, int]]:
+        """Terms do not decrease, so that each run's end is found by bisection: O(runs * log n)."""
+        runs: list[tuple[int, int]] = []
+        index = self.first_index
+        while index <= self.last_index:
+            term = self._unit(index)[2]
+            runs.append((index, term))
+            low, high = index + 1, self.last_index + 1
+            while low < high:
+                middle = (low + high) // 2
+                if self._unit(middle)[2] > term:
+                    high = middle
+                else:
+                    low = middle + 1
+            index = low
+        return runs
+
+
+def _run_index(run: tuple[int, int]) -> int:
+    return run[0]
+
+
+def _zero(buffer: memoryview, begin: int, end: int) -> None:
+    piece = 1 << 20
+    while begin < end:
+        size = min(piece, end - begin)
+        buffer[begin : begin + size] = bytes(size)
+        begin += size

@@ -1,0 +1,85 @@
+"""A contiguous run of entries as it comes from a peer: checked once, then copied as one slice.
+
+`check_range` is a pure function of the bytes and the place they claim, so that it can run before the
+follower decides where (and whether) they fit. While walking the headers it also builds the index units, so
+that appending is two copies.
+"""
+
+from dataclasses import dataclass
+from zlib import crc32
+
+from log.errors import DamagedRangeError
+from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT, UNIT_BYTES
+from log.record import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """Entries `first_index`..`last_index`, bytes [position, end_position) of the log, within one data file."""
+
+    data: memoryview
+    first_index: int
+    last_index: int
+    position: int
+    end_position: int
+    units: bytes
+    """Index units of all entries, 32 bytes each."""
+    term_spans: tuple[tuple[int, int], ...]
+    """(first index, term) of each run of equal terms, ascending."""
+
+    def position_of(self, index: int) -> int:
+        """The log position at which the entry begins."""
+        assert self.first_index <= index <= self.last_index, "index outside of the range"
+        return int(UNIT.unpack_from(self.units, (index - self.first_index) * UNIT_BYTES)[1])
+
+    def term_of(self, index: int) -> int:
+        """The term of one entry."""
+        assert self.first_index <= index <= self.last_index, "index outside of the range"
+        return int(UNIT.unpack_from(self.units, (index - self.first_index) * UNIT_BYTES)[4])
+
+
+def check_range(data: Buffer, first_index: int, position: int, data_file_bytes: int) -> EntryRange:
+    """Checks magic, sizes, indices, positions, terms and checksums of all entries in `data`.
+
+    Raises DamagedRangeError with the offset in `data`; nothing of a damaged range may be used.
+    """
+    view = memoryview(data)
+    end = len(view)
+    file_left = data_file_bytes - position % data_file_bytes - MARKER_BYTES
+    if not end:
+        raise DamagedRangeError(0, "a range holds at least one entry")
+    if end > file_left:
+        raise DamagedRangeError(0, f"{end} bytes at position {position} do not fit into one data file")
+    unpack, pack = HEADER.unpack_from, UNIT.pack
+    offset = 0
+    index = first_index
+    last_term = -1
+    units: list[bytes] = []
+    spans: list[tuple[int, int]] = []
+    while offset < end:
+        if end - offset < HEADER_BYTES:
+            raise DamagedRangeError(offset, f"{end - offset} bytes are no entry header")
+        magic, size, found_index, term, found_position, channel, chain, checksum, body_size = unpack(
+            view, offset
+        )
+        next_offset = offset + size
+        if magic != ENTRY_MAGIC or channel or chain:
+            raise DamagedRangeError(offset, f"magic {magic}, channel {channel}, chain {chain}: no entry")
+        if size != body_size + HEADER_BYTES or body_size < 0 or next_offset > end:
+            raise DamagedRangeError(offset, f"size {size} with a body of {body_size} is impossible")
+        if found_index != index or found_position != position + offset:
+            raise DamagedRangeError(
+                offset,
+                f"entry {found_index} at {found_position}, not {index} at {position + offset}",
+            )
+        if term != last_term:
+            if term < last_term:
+                raise DamagedRangeError(offset, f"term {term} follows term {last_term}")
+            spans.append((index, term))
+            last_term = term
+        if crc32(view[offset + HEADER_BYTES : next_offset]) != checksum:
+            raise DamagedRangeError(offset, f"checksum of entry {index} does not match its body")
+        units.append(pack(ENTRY_MAGIC, found_position, size, index, term))
+        offset = next_offset
+        index += 1
+    return EntryRange(view, first_index, index - 1, position, position + end, b"".join(units), tuple(spans))

@@ -1,0 +1,374 @@
+"""Finding the end of the entry log after a stop, clean or not, and telling a torn tail from damage.
+
+Entries are scanned from the beginning of a data file near the end (how near: `StoreOptions`, and never
+behind the last checkpoint): every header must continue the chain of positions, indices and terms, and every
+checksum must match. Index units are compared with what the scan finds and rewritten where they differ.
+
+Where the chain breaks, the question is whether that is the end. An entry header names its own position, so
+entries behind the break can be recognised without a chain. If there is one, or if the chain broke before an
+index that a checkpoint noted as durable, the log is DAMAGED: nothing is changed on disk, the caller decides
+(a group cuts the suffix and gets it again from its leader, a single node keeps it for its operator).
+Otherwise it was an unfinished write and is cut off: TORN_TAIL. Zeros are the normal end: CLEAN.
+
+After a power failure in asynchronous flush mode unfinished writes may look like damage, because pages reach
+the disk in any order. That errs on the safe side: nothing is cut that could have been acknowledged.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from zlib import crc32
+
+from log.disk import Disk
+from log.layout import (
+    END_MAGIC,
+    END_MARKER,
+    ENTRY_MAGIC,
+    HEADER,
+    HEADER_BYTES,
+    MARKER_BYTES,
+    UNIT,
+    UNIT_BYTES,
+)
+from log.options import StoreOptions
+from log.segments import Segments
+from log.small_files import integer, read_values, write_values
+
+_SEARCH_PIECE_BYTES = 1 << 16
+_MAGIC_BYTES = ENTRY_MAGIC.to_bytes(4, "big")
+_UNITS_PER_PIECE = 2048
+
+
+class RecoveryKind(Enum):
+    CLEAN = "clean"
+    TORN_TAIL = "torn tail"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class LogBegin:
+    """Where the log begins (the file `begin`); `pending` while a reset is under way."""
+
+    index: int = 0
+    position: int = 0
+    base_term: int = 0
+    pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecovery:
+    """What recovery found. The log holds `first_index`..`last_good_index` and ends at `end_position`.
+
+    `damaged_file` and `damaged_at` (offset in that file) say where the chain broke, None after a CLEAN stop;
+    `later_index` is a valid entry found behind it. `scanned_entries` were checked with their checksums.
+    """
+
+    kind: RecoveryKind
+    first_index: int
+    first_position: int
+    base_term: int
+    last_good_index: int
+    end_position: int
+    checkpoint_index: int | None
+    damaged_file: str | None
+    damaged_at: int | None
+    reason: str
+    later_index: int | None
+    scanned_entries: int
+    rebuilt_units: int
+
+
+def read_begin(disk: Disk, path: str) -> LogBegin | None:
+    """Raises DamagedStateError."""
+    values = read_values(disk, path, ("beginIndex", "beginPosition", "baseTerm", "pending"))
+    if values is None:
+        return None
+    return LogBegin(
+        integer(values, "beginIndex", path),
+        integer(values, "beginPosition", path),
+        integer(values, "baseTerm", path),
+        values["pending"] == "true",
+    )
+
+
+def write_begin(disk: Disk, path: str, begin: LogBegin) -> None:
+    """Durable when it returns. Raises DiskError, FlushError."""
+    write_values(
+        disk,
+        path,
+        {
+            "beginIndex": begin.index,
+            "beginPosition": begin.position,
+            "baseTerm": begin.base_term,
+            "pending": "true" if begin.pending else "false",
+        },
+    )
+
+
+def recover(
+    disk: Disk,
+    directory: str,
+    data: Segments,
+    units: Segments,
+    options: StoreOptions,
+    *,
+    clean_stop: bool,
+    checkpoint_index: int | None,
+) -> LogRecovery:
+    """Finds the log's extent, repairs its index and cuts a torn tail. Raises DiskError, DamagedStateError."""
+    begin_path = f"{directory}/begin"
+    begin = read_begin(disk, begin_path)
+    if begin is None:
+        begin = _begin_of_first_file(data)
+        write_begin(disk, begin_path, begin)
+    if begin.pending:
+        data.remove_from(0)
+        units.remove_from(0)
+        begin = LogBegin(begin.index, begin.position, begin.base_term)
+        write_begin(disk, begin_path, begin)
+        checkpoint_index = None  # it spoke of the log that was given up
+    data.remove_before(begin.position)
+    units.remove_before(begin.index * UNIT_BYTES)
+    wanted = 1 if clean_stop else options.unclean_scan_files
+    anchors = _anchors(data, begin)
+    at = max(0, min(len(anchors) - wanted, _trusted_files(anchors, data, units, begin)))
+    limit = -1 if checkpoint_index is None else checkpoint_index
+    while at > 0 and anchors[at][0] > limit:
+        at -= 1
+    scan = _Scan(data, units, begin, *anchors[at])
+    scan.run()
+    for start in data.starts:
+        if start >= data.start_of(anchors[at][1]):
+            disk.flush_file(data.path(start))  # entries found in the page cache count as durable from now on
+    return _judge(scan, data, begin, options, checkpoint_index)
+
+
+def erase_behind(data: Segments, end_position: int) -> None:
+    """Gives up all bytes from `end_position` on, durably. Raises DiskError."""
+    start = data.start_of(end_position)
+    data.remove_from(start + data.file_bytes)
+    if start in data.starts:
+        data.mapping(start).erase(end_position - start)
+
+
+def _begin_of_first_file(data: Segments) -> LogBegin:
+    """A store without our `begin` file: a new one, or DLedger's, whose log begins with its first file."""
+    if data.starts and data.starts[0]:
+        start = data.starts[0]
+        header = HEADER.unpack_from(data.mapping(start).buffer, 0)
+        if header[0] == ENTRY_MAGIC and header[4] == start:
+            return LogBegin(header[2], start, header[3])
+    return LogBegin()
+
+
+def _anchors(data: Segments, begin: LogBegin) -> list[tuple[int, int]]:
+    """(index, position) of the first entry of each data file, as far as files and their entries are good."""
+    anchors = [(begin.index, begin.position)]
+    start = data.start_of(begin.position)
+    if start not in data.starts:
+        return anchors
+    known = set(data.starts)
+    while (start := start + data.file_bytes) in known:
+        buffer = data.mapping(start).buffer
+        if _why_no_entry(buffer, 0, start, data.file_bytes):
+            break
+        anchors.append((HEADER.unpack_from(buffer, 0)[2], start))
+    return anchors
+
+
+def _trusted_files(anchors: list[tuple[int, int]], data: Segments, units: Segments, begin: LogBegin) -> int:
+    """How many data files at the beginning have index units that need no rebuilding, judged by samples."""
+    trusted = len(anchors)
+    first_start = units.start_of(begin.index * UNIT_BYTES)
+    known = set(units.starts)
+    missing = first_start
+    while missing in known:
+        missing += units.file_bytes
+    units.remove_from(missing)  # what lies behind a missing file is rebuilt with it
+    for number, (index, position) in enumerate(anchors):
+        start = units.start_of(index * UNIT_BYTES)
+        if start >= missing:
+            return max(0, number - 1)
+        file_start = data.start_of(position)
+        at = position - file_start
+        if file_start not in data.starts or at + HEADER_BYTES > data.file_bytes:
+            continue
+        magic, size, found, term, *_ = HEADER.unpack_from(data.mapping(file_start).buffer, at)
+        unit = UNIT.unpack_from(units.mapping(start).buffer, index * UNIT_BYTES - start)
+        if magic == ENTRY_MAGIC and unit != (ENTRY_MAGIC, position, size, found, term):
+            return max(0, number - 1)
+    return trusted
+
+
+def _why_no_entry(buffer: memoryview, at: int, position: int, file_bytes: int) -> str:
+    """Why the bytes at offset `at` of a data file are no valid entry for `position`; empty if they are one."""
+    if at + HEADER_BYTES + MARKER_BYTES > file_bytes:
+        return "no room for an entry is left in the file"
+    magic, size, _, _, found, channel, chain, checksum, body_size = HEADER.unpack_from(buffer, at)
+    if magic != ENTRY_MAGIC or channel or chain:
+        return f"magic {magic}, channel {channel} and chain checksum {chain} are not those of an entry"
+    if found != position:
+        return f"the header says position {found} instead of {position}"
+    if body_size < 0 or size != HEADER_BYTES + body_size or at + size + MARKER_BYTES > file_bytes:
+        return f"size {size} with a body of {body_size} is impossible"
+    if crc32(buffer[at + HEADER_BYTES : at + size]) != checksum:
+        return "the checksum does not match the body"
+    return ""
+
+
+class _Scan:
+    """Follows the chain of entries from an anchor, and brings the index units in line."""
+
+    def __init__(self, data: Segments, units: Segments, begin: LogBegin, index: int, position: int) -> None:
+        self.data = data
+        self.units = units
+        self.last_index = index - 1
+        self.end = position
+        """End of the last good entry."""
+        self.broken_at = position
+        """Where the next entry was looked for: `end`, or the beginning of the next file."""
+        self.reason = ""
+        self.entries = 0
+        self.rebuilt = 0
+        self._term = begin.base_term if index == begin.index else 0
+        self._packed: list[bytes] = []
+
+    def run(self) -> None:
+        file_bytes = self.data.file_bytes
+        known = set(self.data.starts)
+        while True:
+            start = self.data.start_of(self.broken_at)
+            if start not in known:
+                self.reason = "the data file is missing"
+                break
+            self._scan_file(start, self.data.mapping(start).buffer)
+            if self.reason:
+                break
+            self.broken_at = start + file_bytes
+        self._write_units()
+
+    def _scan_file(self, start: int, buffer: memoryview) -> None:
+        """Sets `reason` where the chain breaks; returns without one at the file's end marker."""
+        file_bytes = self.data.file_bytes
+        unpack, pack = HEADER.unpack_from, UNIT.pack
+        at = self.broken_at - start
+        while True:
+            left = file_bytes - at
+            if left >= MARKER_BYTES and END_MARKER.unpack_from(buffer, at) == (END_MAGIC, left):
+                return
+            self.reason = _why_no_entry(buffer, at, start + at, file_bytes)
+            if not self.reason:
+                _, size, index, term, position, _, _, _, _ = unpack(buffer, at)
+                if index != self.last_index + 1:
+                    self.reason = f"entry {index} follows entry {self.last_index}"
+                elif term < self._term:
+                    self.reason = f"term {term} follows term {self._term}"
+            if self.reason:
+                self.broken_at = start + at
+                return
+            self._packed.append(pack(ENTRY_MAGIC, position, size, index, term))
+            at += size
+            self.last_index = index
+            self._term = term
+            self.end = self.broken_at = start + at
+            self.entries += 1
+            if len(self._packed) >= _UNITS_PER_PIECE:
+                self._write_units()
+
+    def _write_units(self) -> None:
+        """Compares the units of the entries found since the last call with the index, and corrects it."""
+        packed = b"".join(self._packed)
+        byte = (self.last_index + 1) * UNIT_BYTES - len(packed)
+        self._packed.clear()
+        while packed:
+            start = self.units.start_of(byte)
+            if start not in self.units.starts:
+                self.units.adopt(start, self.units.create(start))
+            mapped = self.units.mapping(start)
+            size = min(len(packed), start + self.units.file_bytes - byte)
+            at = byte - start
+            old = bytes(mapped.buffer[at : at + size])
+            if old != packed[:size]:
+                mapped.prepare(at, at + size, touch=False)
+                mapped.buffer[at : at + size] = packed[:size]
+                self.rebuilt += sum(
+                    old[unit : unit + UNIT_BYTES] != packed[unit : unit + UNIT_BYTES]
+                    for unit in range(0, size, UNIT_BYTES)
+                )
+            packed = packed[size:]
+            byte += size
+
+
+def _judge(
+    scan: _Scan, data: Segments, begin: LogBegin, options: StoreOptions, checkpoint_index: int | None
+) -> LogRecovery:
+    later, any_bytes = _search_behind(data, scan, options.zero_gap_bytes)
+    reason = scan.reason
+    if later is not None:
+        kind = RecoveryKind.DAMAGED
+        reason += f", but entry {later} follows"
+    elif checkpoint_index is not None and scan.last_index < checkpoint_index:
+        kind = RecoveryKind.DAMAGED
+        reason += f", but entries up to {checkpoint_index} were on disk at the last checkpoint"
+    elif any_bytes:
+        kind = RecoveryKind.TORN_TAIL
+        erase_behind(data, scan.end)
+    else:
+        kind = RecoveryKind.CLEAN
+        data.remove_from(data.start_of(scan.end) + data.file_bytes)
+    broken_start = data.start_of(scan.broken_at)
+    broken = kind is not RecoveryKind.CLEAN
+    return LogRecovery(
+        kind=kind,
+        first_index=begin.index,
+        first_position=begin.position,
+        base_term=begin.base_term,
+        last_good_index=scan.last_index,
+        end_position=scan.end,
+        checkpoint_index=checkpoint_index,
+        damaged_file=data.path(broken_start) if broken else None,
+        damaged_at=scan.broken_at - broken_start if broken else None,
+        reason=reason if broken else "",
+        later_index=later,
+        scanned_entries=scan.entries,
+        rebuilt_units=scan.rebuilt,
+    )
+
+
+def _search_behind(data: Segments, scan: _Scan, zero_gap_bytes: int) -> tuple[int | None, bool]:
+    """(index of a valid entry behind the break or None, whether there are any bytes but zeros)."""
+    any_bytes = False
+    for start in data.starts:
+        if start + data.file_bytes <= scan.end:
+            continue
+        begin = max(scan.end, start) - start
+        found, has_bytes = _search_file(data, start, begin, scan.last_index, zero_gap_bytes)
+        any_bytes |= has_bytes
+        if found is not None:
+            return found, True
+    return None, any_bytes
+
+
+def _search_file(
+    data: Segments, start: int, begin: int, after_index: int, zero_gap_bytes: int
+) -> tuple[int | None, bool]:
+    buffer = data.mapping(start).buffer
+    any_bytes = False
+    zeros = 0
+    for at in range(begin, data.file_bytes, _SEARCH_PIECE_BYTES):
+        # Three bytes more, so that no magic number is missed between two pieces.
+        piece = bytes(buffer[at : min(data.file_bytes, at + _SEARCH_PIECE_BYTES + 3)])
+        if piece.count(0) == len(piece):
+            zeros += len(piece)
+            if zeros >= zero_gap_bytes:
+                break
+            continue
+        zeros = 0
+        any_bytes = True
+        found = -1
+        while (found := piece.find(_MAGIC_BYTES, found + 1)) >= 0:
+            candidate = at + found
+            if not _why_no_entry(buffer, candidate, start + candidate, data.file_bytes):
+                index = HEADER.unpack_from(buffer, candidate)[2]
+                if index > after_index:
+                    return index, True
+    return None, any_bytes

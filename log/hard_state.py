@@ -1,0 +1,40 @@
+"""Term and vote of a Raft node, in DLedger's file `currterm` (storage.md 3.3).
+
+Raft (figure 2) requires both on stable storage before any answer: `write` returns after the fsync, and
+an error of it must stop the node. A file that fails its check is an error too: a term guessed too low, or
+a forgotten vote, elects two leaders.
+"""
+
+from dataclasses import dataclass
+
+from log.disk import Disk
+from log.small_files import integer, read_values, write_values
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """`vote` is the candidate voted for in `term`, empty for none."""
+
+    term: int = 0
+    vote: str = ""
+
+
+class HardStateFile:
+    """The file that holds a node's HardState; read at start, written before every answer that relies on it."""
+
+    __slots__ = ("_disk", "_path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def read(self) -> HardState | None:
+        """None if the file was never written. Raises DamagedStateError, DiskError."""
+        values = read_values(self._disk, self._path, ("currTerm", "voteLeader"))
+        if values is None:
+            return None
+        return HardState(integer(values, "currTerm", self._path), values["voteLeader"])
+
+    def write(self, state: HardState) -> None:
+        """Worker. Durable when it returns. Raises DiskError, FlushError: stop the node."""
+        write_values(self._disk, self._path, {"currTerm": state.term, "voteLeader": state.vote})

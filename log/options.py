@@ -1,0 +1,65 @@
+"""Sizes and limits of a store, in one frozen struct.
+
+The defaults are RocketMQ's file sizes (storage.md), so that its tools read a store; tests use files of a
+few kilobytes, so that every roll happens many times. A store must always be opened with the file sizes it
+was made with: positions in the log depend on them, on every replica alike.
+"""
+
+from dataclasses import dataclass
+
+INTERNAL_TOPIC = b"TRIVET_SYS_RAFT_LOG"
+"""Records of this topic are commands and no-ops of the group: never in a ConsumeQueue or an IndexFile."""
+
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+
+DEFAULT_DELAY_LEVELS_MS = tuple(
+    1000 * seconds
+    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+"""`messageDelayLevel` of behaviour.md 6; level n is element n - 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """All sizes in bytes unless the name says otherwise."""
+
+    dledger_directory: str = "dledger-n0"
+    """`dledger-<selfId>`: data/, index/, currterm and checkpoint of the entry log."""
+
+    data_file_bytes: int = 1 << 30
+    index_file_units: int = 5 * 1024 * 1024
+    data_mappings: int = 16
+    """Data files mapped at once; older ones are mapped again when a reader asks for them."""
+
+    prepare_ahead_bytes: int = 16 << 20
+    """How much of the data files is allocated and touched ahead of the writer."""
+    prepare_step_bytes: int = 2 << 20
+    """Preparation starts when this much of what was prepared is used up. Touched pages are dirty: every one
+    is written once more by the next flush, so steps are small beside what a flush may take."""
+
+    clean_scan_bytes: int = 256 << 20
+    """How much of the log's end is checked after a clean stop."""
+    unclean_scan_files: int = 3
+    """How many data files at the end are checked after an unclean stop (and never less than what was written
+    after the last checkpoint)."""
+    zero_gap_bytes: int = 16 << 20
+    """Zeros for so long behind the last entry mean that nothing more follows in that file."""
+
+    consume_queue_file_units: int = 300_000
+    consume_queue_mappings: int = 256
+    """ConsumeQueue files mapped at once, of all queues together. Each takes two descriptors."""
+
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+    """Per IndexFile; entry 0 is never used (storage.md 5)."""
+    index_mappings: int = 8
+
+    delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+
+    def __post_init__(self) -> None:
+        assert self.data_file_bytes >= 256, "a data file holds at least one small entry"
+        assert self.index_file_units >= 1, "an index file holds at least one unit"
+        assert self.consume_queue_file_units >= 1, "a ConsumeQueue file holds at least one unit"
+        assert self.index_slots >= 1, "an IndexFile has at least one slot"
+        assert self.index_entries >= 2, "an IndexFile holds at least one entry beside the unused one"
+        assert min(self.data_mappings, self.consume_queue_mappings, self.index_mappings) >= 2

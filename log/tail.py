@@ -1,0 +1,147 @@
+"""The writer's end of a file sequence: the mapping being written and how far ahead of it pages are ready.
+
+Touching fresh pages of a file costs forty times what writing touched ones does, and creating a file costs a
+flush of its directory. So both are done ahead, in a worker thread, by a `PrepareJob`; a writer that outruns
+it prepares the piece it needs itself, and is slower but never wrong.
+"""
+
+from collections.abc import Iterable
+
+from log.disk import MappedFile
+from log.segments import Segments
+
+_PIECE_BYTES = 1 << 20
+
+
+class PrepareStep:
+    """One file's part of a job. `run` is for a worker thread; the rest belongs to the owner."""
+
+    __slots__ = ("begin", "created", "done_end", "end", "generation", "mapped", "segments", "start", "tail")
+
+    def __init__(self, tail: "Tail", start: int, mapped: MappedFile | None, begin: int, end: int) -> None:
+        self.tail = tail
+        self.segments = tail.segments
+        self.generation = tail.generation
+        self.start = start
+        self.mapped = mapped
+        self.created = False
+        self.begin = begin
+        self.end = end
+        self.done_end = begin
+
+    def run(self) -> None:
+        if self.mapped is None:
+            self.mapped = self.segments.create(self.start)
+            self.created = True
+        while self.done_end < self.end:
+            piece_end = min(self.end, self.done_end + _PIECE_BYTES)
+            self.mapped.prepare(self.done_end - self.start, piece_end - self.start)
+            self.done_end = piece_end
+
+
+class PrepareJob:
+    """Files and pages to make ready. Give it back with `prepared` whether `run` raised or not."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: list[PrepareStep]) -> None:
+        self._steps = steps
+
+    def run(self) -> None:
+        """Worker. Raises DiskFullError, DiskError; what was done until then counts."""
+        for step in self._steps:
+            step.run()
+
+    def finish(self) -> None:
+        """Owner's thread: takes over what was made ready, and removes files that nobody wants any more."""
+        for step in self._steps:
+            step.tail.finish(step)
+
+
+class Tail:
+    """`start`, `mapped` and `buffer` are the file being written; positions are absolute."""
+
+    __slots__ = (
+        "_ahead",
+        "_next_end",
+        "_step",
+        "buffer",
+        "generation",
+        "mapped",
+        "prepared_end",
+        "segments",
+        "start",
+    )
+
+    def __init__(self, segments: Segments, ahead_bytes: int, step_bytes: int) -> None:
+        self.segments = segments
+        self._ahead = min(ahead_bytes, segments.file_bytes)
+        self._step = min(step_bytes, self._ahead)
+        self.generation = 0
+        self.start = -1
+        self.mapped: MappedFile
+        self._next_end = 0
+        self.buffer = memoryview(b"")
+        self.prepared_end = 0
+
+    def move_to(self, position: int) -> None:
+        """Makes the file of `position` the one being written; it is the last one, or is created."""
+        start = self.segments.start_of(position)
+        starts = self.segments.starts
+        if not starts or starts[-1] != start:
+            self.segments.adopt(start, self.segments.create(start))
+        self.generation += 1
+        self._use(start)
+        self.prepared_end = position
+        self._next_end = 0
+
+    def ensure_next(self, end: int) -> None:
+        """Makes the next file and its pages up to `end` ready, without going there. Raises DiskFullError."""
+        start = self.start + self.segments.file_bytes
+        if self.segments.starts[-1] < start:
+            self.segments.adopt(start, self.segments.create(start))
+        if self.prepared_end < end:
+            self.segments.mapping(start).prepare(max(self.prepared_end - start, 0), end - start)
+            self._next_end = end
+
+    def roll(self) -> None:
+        """Goes on to the next file, which `ensure_next` made ready."""
+        start = self.start + self.segments.file_bytes
+        self.prepared_end = max(self.prepared_end, self._next_end, start)
+        self._use(start)
+
+    def ensure(self, end: int) -> None:
+        """Makes the pages up to `end` (in the current file) ready, now. Raises DiskFullError."""
+        if self.prepared_end < end:
+            target = min(max(end, self.prepared_end + self._step), self.start + self.segments.file_bytes)
+            self.mapped.prepare(self.prepared_end - self.start, target - self.start)
+            self.prepared_end = target
+
+    def wanted(self, position: int) -> Iterable[PrepareStep]:
+        """What should be made ready when the writer is at `position`; nothing while enough is."""
+        if self.prepared_end - position > self._ahead - self._step:
+            return
+        file_end = self.start + self.segments.file_bytes
+        target = position + self._ahead
+        if self.prepared_end < file_end:
+            yield PrepareStep(self, self.start, self.mapped, self.prepared_end, min(target, file_end))
+        if target > file_end:
+            known = self.segments.starts[-1] == file_end
+            mapped = self.segments.mapping(file_end) if known else None
+            yield PrepareStep(self, file_end, mapped, max(self.prepared_end, file_end), target)
+
+    def finish(self, step: PrepareStep) -> None:
+        starts = self.segments.starts
+        current = step.generation == self.generation
+        if step.created and step.mapped is not None and step.start not in starts[-2:]:
+            if not current or step.start != starts[-1] + self.segments.file_bytes:
+                self.segments.disk.remove(self.segments.path(step.start))
+                return
+            self.segments.adopt(step.start, step.mapped)
+        if current and step.begin <= self.prepared_end:
+            self.prepared_end = max(self.prepared_end, step.done_end)
+
+    def _use(self, start: int) -> None:
+        self.start = start
+        self.mapped = self.segments.mapping(start)
+        self.buffer = self.mapped.buffer
