@@ -1,0 +1,120 @@
+"""Asking servers about themselves: one connection and one request for each question.
+
+Nothing is kept open in between: these questions are asked of servers that are starting, stopping or dead, and a fresh
+connection is the honest test of whether one is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import trio
+
+from broker.client.connection import Connection
+from broker.client.errors import BrokerError, ClientError, ConnectFailed
+from broker.client.trio_runtime import TrioRuntime
+from broker.node_status import NodeStatus, decode_node_status
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import RemotingError
+from broker.remoting.route import ClusterInfo
+
+ASK_TIMEOUT_S = 3.0
+
+
+async def ask(
+    address: str, code: int, fields: Mapping[str, str] | None = None, *, timeout_s: float = ASK_TIMEOUT_S
+) -> RemotingCommand:
+    """Send one request on a connection of its own; raises ConnectionFailed, or BrokerError for a code other than 0."""
+    runtime = TrioRuntime()
+    reply: RemotingCommand | None = None
+    started_s = trio.current_time()
+    try:
+        with trio.fail_after(timeout_s):
+            stream = await runtime.connect(address)
+    except trio.TooSlowError:
+        raise ConnectFailed(address, f"no connection within {timeout_s:g} s") from None
+    except OSError as error:
+        raise ConnectFailed(address, _reason(error)) from error
+    connection = Connection(runtime, address, stream, {})
+    async with runtime.task_group() as group:
+        group.start_soon(connection.run)
+        try:
+            remaining_s = max(timeout_s - (trio.current_time() - started_s), 0.001)
+            reply = await connection.call(code, fields, timeout_s=remaining_s)
+        finally:
+            connection.close()
+            group.cancel()
+    assert reply is not None, "the group is left early only by an exception"
+    if reply.code != ResponseCode.SUCCESS:
+        raise BrokerError(reply.code, reply.remark, address)
+    return reply
+
+
+def _reason(error: OSError) -> str:
+    """Trio wraps the failures of several addresses of a name; the first cause says enough."""
+    cause = error.__cause__
+    if isinstance(cause, OSError):
+        return cause.strerror or str(cause)
+    return error.strerror or str(error)
+
+
+async def node_status(address: str, *, timeout_s: float = ASK_TIMEOUT_S) -> NodeStatus:
+    """One broker's status; raises ClientError."""
+    reply = await ask(address, RequestCode.TRIVET_NODE_STATUS, timeout_s=timeout_s)
+    try:
+        return decode_node_status(reply.body)
+    except msgspec.MsgspecError as error:
+        raise BrokerError(reply.code, f"its status is not understood: {error}", address) from error
+
+
+async def cluster_info(name_server: str, *, timeout_s: float = ASK_TIMEOUT_S) -> ClusterInfo:
+    """Every registered broker; raises ClientError."""
+    reply = await ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
+    try:
+        return ClusterInfo.decode(reply.body)
+    except RemotingError as error:
+        raise BrokerError(
+            reply.code, f"its cluster information is not understood: {error}", name_server
+        ) from error
+
+
+class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker as a name server has it, and its own status or why there is none."""
+
+    cluster: str
+    group: str
+    broker_id: int
+    """0 takes writes."""
+    address: str
+    status: NodeStatus | None
+    error: str | None
+
+
+async def registered_brokers(name_server: str, *, timeout_s: float = ASK_TIMEOUT_S) -> list[RegisteredBroker]:
+    """Every broker that the name server knows, each asked for its status at the same time; sorted by group and address.
+
+    Raises ClientError if the name server does not answer; a broker that does not is in the list with the reason.
+    """
+    info = await cluster_info(name_server, timeout_s=timeout_s)
+    found: list[RegisteredBroker] = []
+
+    async def inquire(cluster: str, group: str, broker_id: int, address: str) -> None:
+        status: NodeStatus | None = None
+        error: str | None = None
+        try:
+            status = await node_status(address, timeout_s=timeout_s)
+        except ClientError as failure:
+            error = str(failure)
+        found.append(
+            RegisteredBroker(
+                cluster=cluster, group=group, broker_id=broker_id, address=address, status=status, error=error
+            )
+        )
+
+    async with trio.open_nursery() as nursery:
+        for name, broker in info.broker_table.items():
+            for broker_id, address in broker.broker_addresses.items():
+                nursery.start_soon(inquire, broker.cluster, name, broker_id, address)
+    return sorted(found, key=lambda broker: (broker.cluster, broker.group, broker.address))

@@ -1,0 +1,62 @@
+"""What a node tells an operator about its replica: the body of the answer to TRIVET_NODE_STATUS (code 90001).
+
+The reference scatters these figures over its runtime table and its DLedger tools; here one request without fields
+answers them all, on any node and in any role, so that lag and roles can be compared at a glance. JSON, because
+scripts read it too; unknown fields are ignored, so that fields can be added.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Role = Literal["leader", "follower", "candidate", "pre-candidate", "learner"]
+
+
+class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a leader knows of one peer; a follower reports none."""
+
+    id: str
+    match_index: int
+    """Last index known to be on the peer; -1 if none is."""
+    state: str = ""
+    """How the leader replicates to it: probe, replicate, or snapshot."""
+    last_contact_ms: int | None = None
+    """Milliseconds since the peer was last heard; None if it never was."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica at one moment. Indices count entries from 0; -1 means none."""
+
+    node: str
+    group: str
+    role: Role
+    term: int
+    leader: str | None
+    commit_index: int
+    applied_index: int
+    first_index: int
+    last_index: int
+    last_position: int
+    """Byte position of the log's end."""
+    serving: bool = False
+    """Whether a leader has committed an entry of its term and takes requests."""
+    durable_index: int | None = None
+    peers: tuple[PeerStatus, ...] = ()
+    cluster: str = ""
+    address: str = ""
+    """What clients are told to connect to."""
+    process_id: int = 0
+    store_path: str = ""
+    recovered: tuple[str, ...] = ()
+    """What was found damaged in the files at start and what was done about it, one sentence each."""
+
+    def encode(self) -> bytes:
+        """The answer's body."""
+        return msgspec.json.encode(self)
+
+
+def decode_node_status(body: bytes | memoryview) -> NodeStatus:
+    """Read an answer's body; raises msgspec.DecodeError if it is not one."""
+    return msgspec.json.decode(body, type=NodeStatus)
