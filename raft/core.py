@@ -301,6 +301,10 @@ class Raft:
             raise NotLeader(self._state.leader)
         return self._leader
 
+    def check_proposal(self, count: int) -> None:
+        """Raises what `propose` would raise: for a caller whose own write may fail and must come first."""
+        self._leading().check_proposal(count)
+
     def propose(self, count: int, now: int) -> int:
         """Adds `count` entries of the current term to the log and returns the first one's index.
 

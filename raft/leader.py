@@ -92,16 +92,20 @@ class Leader:
 
     # Proposals -----------------------------------------------------------------------------------------------
 
+    def check_proposal(self, count: int) -> None:
+        state = self._state
+        if self.transferee is not None:
+            raise LeadershipTransferring(self.transferee)
+        uncommitted = state.log.last_index - state.commit_index
+        if uncommitted + count > state.config.max_uncommitted_entries and uncommitted:
+            raise ProposalLimit(uncommitted, state.config.max_uncommitted_entries)
+
     def propose(self, count: int) -> int:
         state = self._state
         log = state.log
         assert count > 0, "a proposal of no entries"
         assert not state.log_effects_pending, "effects that write to the log must be carried out first"
-        if self.transferee is not None:
-            raise LeadershipTransferring(self.transferee)
-        uncommitted = log.last_index - state.commit_index
-        if uncommitted + count > state.config.max_uncommitted_entries and uncommitted:
-            raise ProposalLimit(uncommitted, state.config.max_uncommitted_entries)
+        self.check_proposal(count)
         first_index = log.last_index + 1
         log.append(state.term, count)
         return first_index

@@ -1,0 +1,89 @@
+"""A connection as the core sees it: somewhere to put outgoing bytes, and nothing that can block.
+
+The core never touches a socket. It appends buffers to a connection's outbox; the first append of a turn puts the
+connection on the `Outgoing` list, and the shell (or the simulator) writes out every listed outbox when the turn is
+over: one system call per connection and turn, however many answers it carries. Buffers may be slices of the commit
+log's mapping, which go to the socket without a copy through Python objects.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+Buffer = bytes | bytearray | memoryview
+
+LOOPBACK_HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+
+
+class Outgoing:
+    """The connections that have something to write since the last turn, in the order of their first write."""
+
+    __slots__ = ("connections",)
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+
+    def take(self) -> "list[Connection]":
+        """The listed connections; the list starts anew."""
+        taken, self.connections = self.connections, []
+        return taken
+
+
+class Connection:
+    """One remote end: a client, a name server, another replica, or a client connected to another replica.
+
+    `host` is the remote address and port packed as in a record (8 bytes, 20 for IPv6): the BORNHOST of what it sends.
+    `close_requested` tells the shell to close the socket once the outbox is written.
+    """
+
+    __slots__ = ("_outgoing", "close_requested", "host", "name", "outbox")
+
+    def __init__(self, outgoing: Outgoing, name: str, host: bytes = LOOPBACK_HOST) -> None:
+        self._outgoing = outgoing
+        self.name = name
+        self.host = host
+        self.outbox: list[Buffer] = []
+        self.close_requested = False
+
+    def send(self, *buffers: Buffer) -> None:
+        """Queues bytes for the remote end, to be written when the turn ends."""
+        if not self.outbox and not self.close_requested:
+            self._outgoing.connections.append(self)
+        self.outbox += buffers
+
+    def take(self) -> list[Buffer]:
+        """What is queued; the outbox starts anew."""
+        buffers, self.outbox = self.outbox, []
+        return buffers
+
+    def close(self) -> None:
+        """Asks the shell to close the connection after what is queued has been written."""
+        if not self.close_requested:
+            if not self.outbox:
+                self._outgoing.connections.append(self)
+            self.close_requested = True
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.name}>"
+
+
+class RelayedConnection(Connection):
+    """A client of another replica, whose requests that replica forwards: what is sent goes back through it.
+
+    `deliver` is given the buffers of each send at once (the peer link has an outbox of its own).
+    """
+
+    __slots__ = ("_deliver",)
+
+    def __init__(
+        self,
+        outgoing: Outgoing,
+        name: str,
+        host: bytes,
+        deliver: Callable[[tuple[Buffer, ...]], None],
+    ) -> None:
+        super().__init__(outgoing, name, host)
+        self._deliver = deliver
+
+    def send(self, *buffers: Buffer) -> None:
+        """Hands the bytes to the replica that the client is connected to."""
+        self._deliver(buffers)

@@ -1,0 +1,460 @@
+"""A broker node as clients see it: requests in, answers out, on a leader, a follower or a node that knows no leader.
+
+Any node takes any request (design, decision 8). What only the leader may do is forwarded to it over the peer link, as
+the frame that the client sent; the leader answers through the same way, with the client's own opaque, so that a client
+with an old route does not notice. While there is no leader that serves, such requests are held for a moment instead
+of failing: most elections are over before a client's patience.
+
+The outcome of a forwarded send whose leader was lost is unknown, and is answered as such (code 1): never as a refusal
+that would make the client believe that the message is not in the log.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+from log.store import Arrival
+
+from broker.client_registry import ClientRegistry
+from broker.connection import Buffer, Connection, Outgoing, RelayedConnection
+from broker.metadata import Command, DeleteTopic, PutTopic
+from broker.peer_protocol import (
+    ClientGone,
+    Forward,
+    Frame,
+    Hello,
+    PeerProtocolError,
+    RaftFrame,
+    Relay,
+    encode_frame,
+)
+from broker.processing import Handler, Place, Processor, RequestError
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, encode_head, encode_response_head
+from broker.remoting.errors import FrameError, RemotingError
+from broker.remoting.frame import FrameDecoder
+from broker.replica import NotServingError, OverloadedError, Replica
+from log.errors import DiskFullError
+
+log = structlog.get_logger("trivet.node")
+
+HELD_REQUESTS_MAX: Final = 2_000
+HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+HELD_NS_MAX: Final = 2_500_000_000
+"""How many requests, of how many bytes, wait for a leader and for how long; clients give up after 3 s."""
+
+FORWARDED_MAX: Final = 20_000
+"""Forwarded requests that wait for the leader's answer."""
+
+OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is unknown"
+
+_SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+    }
+)
+"""Requests that must not be repeated by the broker on its own account."""
+
+
+class Node:
+    """The processors, and everything between a client's frame and the processor that answers it.
+
+    `clients` are the local connections that may forward, `relayed` those of other nodes' clients, by (node, number).
+    """
+
+    def __init__(self, group: str, outgoing: Outgoing) -> None:
+        self.group = group
+        self.outgoing = outgoing
+        self.now_ns = 0
+        self.wall_ms = 0
+        self.registry = ClientRegistry()
+        self.registration_version = 0
+        """Rises whenever the name servers must be told something new."""
+        self.replica: Replica
+        self._routes: dict[int, tuple[Handler, Place]] = {}
+        self._arrival_listeners: list[Callable[[Iterable[Arrival]], None]] = []
+        self._role_listeners: list[Callable[[], None]] = []
+        self._disconnect_listeners: list[Callable[[Connection], None]] = []
+        self._timers: list[tuple[Callable[[], int], Callable[[], None]]] = []
+        self._turn_hooks: list[Callable[[], None]] = []
+        self._clients: dict[int, Connection] = {}
+        self._client_numbers: dict[Connection, int] = {}
+        self._next_client = 0
+        self._relayed: dict[tuple[str, int], RelayedConnection] = {}
+        self._held: deque[tuple[int, Connection, RemotingCommand]] = deque()
+        self._held_bytes = 0
+        self._forwarded: dict[tuple[int, int], tuple[str, RemotingCommand]] = {}
+        self._forwarding: dict[int, str] = {}
+
+    def start(self, replica: Replica, processors: Iterable[Processor]) -> None:
+        """Joins the parts; called once, before anything else."""
+        self.replica = replica
+        self.now_ns, self.wall_ms = replica.now_ns, replica.wall_ms
+        for processor in processors:
+            for route in processor.routes():
+                assert route.code not in self._routes, f"two handlers for request {route.code}"
+                self._routes[route.code] = (route.handler, route.place)
+
+    # ------------------------------------------------------------------ clients
+
+    def client_connected(self, name: str, host: bytes) -> Connection:
+        """A client (or another server) has connected from `host`, packed as in a record."""
+        connection = Connection(self.outgoing, name, host)
+        self._clients[self._next_client] = connection
+        self._client_numbers[connection] = self._next_client
+        self._next_client += 1
+        return connection
+
+    def client_disconnected(self, connection: Connection, now_ns: int, wall_ms: int) -> None:
+        """Its socket is closed: what it waited for is forgotten, its registrations end."""
+        self.now_ns, self.wall_ms = now_ns, wall_ms
+        number = self._client_numbers.pop(connection)
+        del self._clients[number]
+        leader = self._forwarding.pop(number, None)
+        if leader is not None:
+            self._to_peer(leader, ClientGone(number))
+            for key in [key for key in self._forwarded if key[0] == number]:
+                del self._forwarded[key]
+        self._forget(connection)
+
+    def received(self, connection: Connection, command: RemotingCommand) -> None:
+        """One command from a client. `begin` has set the time."""
+        if command.flag & 1:
+            return  # an answer to a one-way notice; nobody waits for it
+        route = self._routes.get(command.code)
+        if route is None:
+            self.reply(
+                connection,
+                command,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported",
+            )
+            return
+        handler, place = route
+        if place is Place.ANY:
+            self._handle(connection, command, handler)
+        elif self.replica.serving:
+            if place is Place.LEADER_READ:
+                self._handle_after_barrier(connection, command, handler)
+            else:
+                self._handle(connection, command, handler)
+        elif place is Place.BOTH:
+            self._handle(connection, command, handler)
+            self._forward_copy(connection, command)
+        else:
+            self.forward(connection, command)
+
+    def begin(self, now_ns: int, wall_ms: int) -> None:
+        """Sets the time for what is received next."""
+        self.now_ns = self.replica.now_ns = now_ns
+        self.wall_ms = self.replica.wall_ms = wall_ms
+
+    def _handle(self, connection: Connection, command: RemotingCommand, handler: Handler) -> None:
+        try:
+            handler(connection, command)
+        except RequestError as error:
+            self.reply(connection, command, error.code, error.remark)
+        except RemotingError as error:
+            self.reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
+        except NotServingError:
+            self.forward(connection, command)
+        except OverloadedError as error:
+            self.reply(
+                connection,
+                command,
+                ResponseCode.SYSTEM_BUSY,
+                f"[REJECTREQUEST]system busy, start flow control for a while: {error}",
+            )
+        except DiskFullError as error:
+            self.reply(connection, command, ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}")
+
+    def _handle_after_barrier(
+        self, connection: Connection, command: RemotingCommand, handler: Handler
+    ) -> None:
+        self.replica.read_barrier(
+            lambda: self._handle(connection, command, handler), lambda: self.forward(connection, command)
+        )
+
+    # ------------------------------------------------------------------ answers
+
+    def reply(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        code: int,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+        body: Buffer = b"",
+    ) -> None:
+        """Answers a request, in the serialization that it came in; one-way requests are not answered."""
+        if command.flag & 2:
+            return
+        head = encode_response_head(command, int(code), remark, fields, len(body))
+        if body:
+            connection.send(head, body)
+        else:
+            connection.send(head)
+
+    def after_command(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        command: Command,
+        done: Callable[[object], None],
+    ) -> None:
+        """Proposes a metadata command; `done` runs with its result once it is applied, else the client is told."""
+        self.replica.propose_command(
+            command,
+            done,
+            lambda: self.reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+        )
+
+    # ------------------------------------------------------------------ forwarding and holding
+
+    def forward(self, connection: Connection, command: RemotingCommand) -> None:
+        """Hands a request to the leader, or holds it until there is one."""
+        leader = self.replica.leader
+        number = self._client_numbers.get(connection)
+        if number is None:
+            # A relayed request that found no leader here; its own node holds it, and asks the next leader.
+            if isinstance(connection, RelayedConnection):
+                self._hold(connection, command)
+            return
+        link = None if leader is None else self.replica.links.get(leader)
+        if leader is None or leader == self.replica.node_id or link is None:
+            self._hold(connection, command)
+            return
+        if len(self._forwarded) >= FORWARDED_MAX:
+            self.reply(
+                connection,
+                command,
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]too many requests wait for the leader",
+            )
+            return
+        if not command.flag & 2:
+            self._forwarded[(number, command.opaque)] = (leader, command)
+        self._forwarding[number] = leader
+        self._send_forward(leader, number, connection, command)
+
+    def _forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
+        """Tells the leader, too, and expects no answer: this node has answered."""
+        leader = self.replica.leader
+        number = self._client_numbers.get(connection)
+        if leader is None or leader == self.replica.node_id or number is None:
+            return
+        self._forwarding[number] = leader
+        copy = RemotingCommand(
+            command.code,
+            command.flag | 2,
+            command.language,
+            command.opaque,
+            command.version,
+            command.remark,
+            command.header,
+            command.body,
+            command.serialization,
+        )
+        self._send_forward(leader, number, connection, copy)
+
+    def _send_forward(
+        self, leader: str, number: int, connection: Connection, command: RemotingCommand
+    ) -> None:
+        frame = b"".join((encode_head(command, len(command.body)), command.body))
+        self._to_peer(leader, Forward(number, connection.host, frame))
+
+    def _to_peer(self, node: str, frame: Frame) -> None:
+        link = self.replica.links.get(node)
+        if link is not None:
+            link.send(*encode_frame(frame))
+
+    def _hold(self, connection: Connection, command: RemotingCommand) -> None:
+        size = len(command.body) + 512
+        if len(self._held) >= HELD_REQUESTS_MAX or self._held_bytes + size > HELD_BYTES_MAX:
+            self.reply(
+                connection,
+                command,
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]no leader, and too many requests wait",
+            )
+            return
+        self._held_bytes += size
+        self._held.append((self.now_ns + HELD_NS_MAX, connection, command))
+
+    def _release_held(self) -> None:
+        """Tries held requests anew, now that something has changed; those that still find no leader stay held."""
+        leader = self.replica.leader
+        ready = self.replica.serving or (
+            leader is not None and leader != self.replica.node_id and leader in self.replica.links
+        )
+        if not ready or not self._held:
+            return
+        held, self._held = self._held, deque()
+        self._held_bytes = 0
+        for _, connection, command in held:
+            if connection in self._client_numbers or isinstance(connection, RelayedConnection):
+                self.received(connection, command)
+
+    def _expire_held(self) -> None:
+        while self._held and self._held[0][0] <= self.now_ns:
+            _, connection, command = self._held.popleft()
+            self._held_bytes -= len(command.body) + 512
+            self.reply(
+                connection,
+                command,
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"group {self.group} has no leader that serves; nothing was stored, try again",
+            )
+
+    # ------------------------------------------------------------------ peers
+
+    def peer_received(self, source: str, frame: Frame) -> None:
+        """A frame from another node of the group; `begin` has set the time."""
+        if isinstance(frame, RaftFrame):
+            if frame.message.source != source or frame.message.target != self.replica.node_id:
+                raise PeerProtocolError(f"a message from {frame.message.source} on the link of {source}")
+            self.replica.peer_received(frame, self.now_ns, self.wall_ms)
+        elif isinstance(frame, Forward):
+            self._forward_received(source, frame)
+        elif isinstance(frame, Relay):
+            self._relay_received(source, frame)
+        elif isinstance(frame, ClientGone):
+            relayed = self._relayed.pop((source, frame.connection), None)
+            if relayed is not None:
+                self._forget(relayed)
+        elif isinstance(frame, Hello):
+            raise PeerProtocolError("a second hello")
+
+    def peer_lost(self, node: str, now_ns: int, wall_ms: int) -> None:
+        """A connection with `node` broke, either way: its clients are gone from here, and what it was to answer."""
+        self.begin(now_ns, wall_ms)
+        for key in [key for key in self._relayed if key[0] == node]:
+            self._forget(self._relayed.pop(key))
+        self.replica.peer_disconnected(node, now_ns)
+        self._answer_forwarded(node)
+
+    def peer_connected(self, node: str, now_ns: int, wall_ms: int) -> None:
+        """The link to `node` is up."""
+        self.begin(now_ns, wall_ms)
+        self.replica.peer_connected(node, now_ns)
+        self._release_held()
+
+    def _forward_received(self, source: str, frame: Forward) -> None:
+        key = (source, frame.connection)
+        relayed = self._relayed.get(key)
+        if relayed is None:
+            number = frame.connection
+
+            def deliver(buffers: tuple[Buffer, ...]) -> None:
+                self._to_peer(source, Relay(number, b"".join(buffers)))
+
+            relayed = RelayedConnection(self.outgoing, f"{source}/{number}", frame.host, deliver)
+            self._relayed[key] = relayed
+        try:
+            commands = FrameDecoder().feed(bytes(frame.body))
+        except FrameError as error:
+            raise PeerProtocolError(f"a forwarded request cannot be read: {error}") from error
+        for command in commands:
+            self.received(relayed, command)
+
+    def _relay_received(self, source: str, frame: Relay) -> None:
+        connection = self._clients.get(frame.connection)
+        if connection is None:
+            return
+        body = bytes(frame.body)
+        try:
+            commands = FrameDecoder().feed(body)
+        except FrameError as error:
+            raise PeerProtocolError(f"a relayed answer cannot be read: {error}") from error
+        for command in commands:
+            if command.flag & 1:
+                self._forwarded.pop((frame.connection, command.opaque), None)
+        connection.send(body)
+
+    def _answer_forwarded(self, node: str) -> None:
+        """What `node` has not answered: repeated elsewhere where that does no harm, else of unknown outcome."""
+        for key in [key for key, (leader, _) in self._forwarded.items() if leader == node]:
+            _, command = self._forwarded.pop(key)
+            connection = self._clients.get(key[0])
+            if connection is None:
+                continue
+            if command.code in _SENDS:
+                self.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+            else:
+                self.forward(connection, command)
+
+    # ------------------------------------------------------------------ the replica's observer
+
+    def role_changed(self) -> None:
+        """Role, leader or readiness changed: the name servers hear of it, clients of a lost leader are answered."""
+        self.registration_version += 1
+        leader = self.replica.leader
+        for node in sorted({node for node, _ in self._forwarded.values()}):
+            if node != leader:
+                self._answer_forwarded(node)
+        for listener in self._role_listeners:
+            listener()
+        self._release_held()
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Committed messages are in their queues."""
+        for listener in self._arrival_listeners:
+            listener(arrivals)
+
+    def metadata_changed(self, command: Command) -> None:
+        """A command was applied; topics are part of what name servers know."""
+        if isinstance(command, PutTopic | DeleteTopic):
+            self.registration_version += 1
+
+    # ------------------------------------------------------------------ time and turns
+
+    def on_arrival(self, listener: Callable[[Iterable[Arrival]], None]) -> None:
+        """Registers a processor that waits for messages."""
+        self._arrival_listeners.append(listener)
+
+    def on_role_change(self, listener: Callable[[], None]) -> None:
+        """Registers a processor that must act when the leader changes."""
+        self._role_listeners.append(listener)
+
+    def on_disconnect(self, listener: Callable[[Connection], None]) -> None:
+        """Registers a processor that keeps something by connection."""
+        self._disconnect_listeners.append(listener)
+
+    def add_timer(self, deadline_ns: Callable[[], int], due: Callable[[], None]) -> None:
+        """Registers a processor that must act at a time; `deadline_ns` is asked after every turn."""
+        self._timers.append((deadline_ns, due))
+
+    def at_turn(self, hook: Callable[[], None]) -> None:
+        """Registers what a processor does once in every turn, before the replica's part of it."""
+        self._turn_hooks.append(hook)
+
+    def turn(self, now_ns: int, wall_ms: int) -> int:
+        """Everything that has become possible; returns when the next turn is due at the latest (ns)."""
+        self.now_ns, self.wall_ms = now_ns, wall_ms
+        replica = self.replica
+        replica.tick(now_ns, wall_ms)
+        if self._held:
+            self._expire_held()
+        for deadline_ns, due in self._timers:
+            if deadline_ns() <= now_ns:
+                due()
+        for hook in self._turn_hooks:
+            hook()
+        replica.turn(now_ns, wall_ms)
+        deadline = replica.deadline_ns()
+        if self._held:
+            deadline = min(deadline, self._held[0][0])
+        for deadline_ns, _ in self._timers:
+            deadline = min(deadline, deadline_ns())
+        return deadline
+
+    def _forget(self, connection: Connection) -> None:
+        for listener in self._disconnect_listeners:
+            listener(connection)

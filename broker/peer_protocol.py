@@ -1,0 +1,402 @@
+"""What the replicas of a group say to each other on the wire.
+
+A link goes one way: each node dials every other and only sends on that connection, so a link is a queue with one
+writer, and a lost one says that messages to that node are lost. A frame is
+
+    uint32 length of what follows | uint16 header length | header: CBOR array | body: raw bytes
+
+and the header's first item is the kind. An append's body is a slice of the sender's commit log, byte for byte; it is
+neither copied nor encoded on its way. The first frame of a link is `Hello`; a node that gets another protocol
+version, group or address than its own closes the link and says why in its log.
+
+All input is checked here: a frame that is too long, cut, of unknown kind or with a field of the wrong type raises
+`PeerProtocolError`, and the link is closed.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import cbor2
+
+from broker.connection import Buffer
+from raft.configuration import Configuration
+from raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    SnapshotRequest,
+    SnapshotResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+
+PROTOCOL_VERSION: Final = 1
+
+FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A metadata snapshot is the largest thing that is sent."""
+
+_FRAME = struct.Struct(">IH")
+
+
+class PeerProtocolError(Exception):
+    """A peer sent what this version cannot read: the other side's fault; the link is closed and dialled anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who dials: protocol version, group name and node id; `target` is the node that it means to reach."""
+
+    version: int
+    group: str
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class RaftFrame:
+    """A Raft message. `position` and `body` belong to appends: where the entries stand in the log, and their bytes.
+
+    For a snapshot `position` is where the log is to begin, `applied_index` what the metadata in `body` reflects.
+    """
+
+    message: Message
+    position: int = 0
+    applied_index: int = -1
+    body: Buffer = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A request of a client of the sending node, for the leader. `body` is the remoting frame as received."""
+
+    connection: int
+    host: bytes
+    body: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Bytes for a client of the receiving node: answers to what it forwarded, or requests to the client."""
+
+    connection: int
+    body: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGone:
+    """A client whose requests were forwarded has disconnected."""
+
+    connection: int
+
+
+Frame = Hello | RaftFrame | Forward | Relay | ClientGone
+
+
+def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
+    """The frame as buffers to send in order; the body is handed through untouched."""
+    body: Buffer = b""
+    match frame:
+        case RaftFrame(message, position, applied_index, body):
+            header = _encode_message(message, position, applied_index)
+        case Forward(connection, host, body):
+            header = cbor2.dumps(("forward", connection, host))
+        case Relay(connection, body):
+            header = cbor2.dumps(("relay", connection))
+        case ClientGone(connection):
+            header = cbor2.dumps(("client_gone", connection))
+        case Hello(version, group, source, target):
+            header = cbor2.dumps(("hello", version, group, source, target))
+    head = _FRAME.pack(2 + len(header) + len(body), len(header)) + header
+    return (head, body) if body else (head,)
+
+
+def _encode_message(message: Message, position: int, applied_index: int) -> bytes:
+    if isinstance(message, AppendRequest):
+        configurations = [(index, c.voters, c.learners) for index, c in message.configurations]
+        return cbor2.dumps(
+            (
+                "append",
+                message.source,
+                message.target,
+                message.term,
+                message.prev_index,
+                message.prev_term,
+                message.spans,
+                message.commit_index,
+                message.round,
+                configurations,
+                position,
+            )
+        )
+    if isinstance(message, AppendResponse):
+        return cbor2.dumps(
+            (
+                "append_response",
+                message.source,
+                message.target,
+                message.term,
+                message.success,
+                message.match_index,
+                message.index,
+                message.round,
+                message.hint_index,
+                message.hint_term,
+            )
+        )
+    common = (message.source, message.target, message.term)
+    match message:
+        case VoteRequest():
+            return cbor2.dumps(
+                (
+                    "vote",
+                    *common,
+                    message.last_index,
+                    message.last_term,
+                    message.pre_vote,
+                    message.leadership_transfer,
+                )
+            )
+        case VoteResponse():
+            return cbor2.dumps(
+                ("vote_response", *common, message.request_term, message.granted, message.pre_vote)
+            )
+        case SnapshotRequest():
+            configuration = message.configuration
+            return cbor2.dumps(
+                (
+                    "snapshot",
+                    *common,
+                    message.first_index,
+                    message.prev_term,
+                    message.configuration_index,
+                    configuration.voters,
+                    configuration.learners,
+                    position,
+                    applied_index,
+                )
+            )
+        case SnapshotResponse():
+            return cbor2.dumps(("snapshot_response", *common, message.match_index))
+        case TimeoutNow():
+            return cbor2.dumps(("timeout_now", *common))
+
+
+class PeerDecoder:
+    """Cuts the bytes of a link into frames; a body is a slice of what was received, valid for as long as it is held."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._needed = _FRAME.size
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completes; raises `PeerProtocolError` on anything that is not a frame."""
+        self._pieces.append(data)
+        self._held += len(data)
+        if self._held < self._needed:
+            return []
+        if len(self._pieces) > 1:
+            data = b"".join(self._pieces)
+        view = memoryview(data)
+        frames: list[Frame] = []
+        begin, end = 0, len(data)
+        self._needed = _FRAME.size
+        while end - begin >= _FRAME.size:
+            length, header_length = _FRAME.unpack_from(data, begin)
+            if length > FRAME_BYTES_MAX or header_length + 2 > length:
+                raise PeerProtocolError(f"frame of {length} bytes with a header of {header_length}")
+            frame_end = begin + 4 + length
+            if frame_end > end:
+                self._needed = frame_end - begin
+                break
+            header_end = begin + _FRAME.size + header_length
+            frames.append(_decode(data[begin + _FRAME.size : header_end], view[header_end:frame_end]))
+            begin = frame_end
+        self._pieces = [data[begin:]] if begin < end else []
+        self._held = end - begin
+        return frames
+
+
+def _decode(header: bytes, body: memoryview) -> Frame:
+    try:
+        kind, *fields = cbor2.loads(header)
+        decode = _DECODERS.get(kind)
+        if decode is None:
+            raise PeerProtocolError(f"frame of unknown kind {kind!r}")
+        return decode(fields, body)
+    except PeerProtocolError:
+        raise
+    except (cbor2.CBORError, ValueError, TypeError, IndexError) as error:
+        raise PeerProtocolError(f"frame header that cannot be read: {error}") from error
+
+
+def _refuse(name: str, value: object) -> NoReturn:
+    raise PeerProtocolError(f"field {name} has the value {value!r}")
+
+
+def _index(name: str, value: Any, low: int = -1) -> int:
+    if type(value) is not int or not low <= value < 1 << 62:
+        _refuse(name, value)
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    if type(value) is not str:
+        _refuse(name, value)
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if type(value) is not bool:
+        _refuse(name, value)
+    return value
+
+
+def _configuration(voters: Any, learners: Any) -> Configuration:
+    return Configuration(
+        tuple(_text("voter", node) for node in voters), tuple(_text("learner", node) for node in learners)
+    )
+
+
+def _decode_append(fields: list[Any], body: memoryview) -> RaftFrame:
+    source, target, term, prev_index, prev_term, spans, commit_index, round_, configurations, position = (
+        fields
+    )
+    message = AppendRequest(
+        _text("source", source),
+        _text("target", target),
+        _index("term", term),
+        _index("prev_index", prev_index),
+        _index("prev_term", prev_term),
+        tuple(
+            (_index("span term", span_term, 1), _index("span count", count, 1)) for span_term, count in spans
+        ),
+        _index("commit_index", commit_index),
+        _index("round", round_),
+        tuple(
+            (_index("index", index), _configuration(voters, learners))
+            for index, voters, learners in configurations
+        ),
+    )
+    if bool(message.spans) != bool(body):
+        raise PeerProtocolError("an append's entries and its bytes do not go together")
+    return RaftFrame(message, _index("position", position, 0), body=body)
+
+
+def _decode_append_response(fields: list[Any], body: memoryview) -> RaftFrame:
+    source, target, term, success, match_index, index, round_, hint_index, hint_term = fields
+    return RaftFrame(
+        AppendResponse(
+            _text("source", source),
+            _text("target", target),
+            _index("term", term),
+            _flag("success", success),
+            _index("match_index", match_index),
+            _index("index", index),
+            _index("round", round_),
+            _index("hint_index", hint_index),
+            _index("hint_term", hint_term),
+        )
+    )
+
+
+def _decode_vote(fields: list[Any], body: memoryview) -> RaftFrame:
+    source, target, term, last_index, last_term, pre_vote, transfer = fields
+    return RaftFrame(
+        VoteRequest(
+            _text("source", source),
+            _text("target", target),
+            _index("term", term),
+            _index("last_index", last_index),
+            _index("last_term", last_term),
+            _flag("pre_vote", pre_vote),
+            _flag("leadership_transfer", transfer),
+        )
+    )
+
+
+def _decode_vote_response(fields: list[Any], body: memoryview) -> RaftFrame:
+    source, target, term, request_term, granted, pre_vote = fields
+    return RaftFrame(
+        VoteResponse(
+            _text("source", source),
+            _text("target", target),
+            _index("term", term),
+            _index("request_term", request_term),
+            _flag("granted", granted),
+            _flag("pre_vote", pre_vote),
+        )
+    )
+
+
+def _decode_snapshot(fields: list[Any], body: memoryview) -> RaftFrame:
+    source, target, term, first, prev_term, configuration_index, voters, learners, position, applied = fields
+    message = SnapshotRequest(
+        _text("source", source),
+        _text("target", target),
+        _index("term", term),
+        _index("first_index", first),
+        _index("prev_term", prev_term),
+        _index("configuration_index", configuration_index),
+        _configuration(voters, learners),
+    )
+    return RaftFrame(message, _index("position", position, 0), _index("applied_index", applied), body)
+
+
+def _decode_snapshot_response(fields: list[Any], body: memoryview) -> RaftFrame:
+    source, target, term, match_index = fields
+    return RaftFrame(
+        SnapshotResponse(
+            _text("source", source),
+            _text("target", target),
+            _index("term", term),
+            _index("match_index", match_index),
+        )
+    )
+
+
+def _decode_timeout_now(fields: list[Any], body: memoryview) -> RaftFrame:
+    source, target, term = fields
+    return RaftFrame(TimeoutNow(_text("source", source), _text("target", target), _index("term", term)))
+
+
+def _decode_forward(fields: list[Any], body: memoryview) -> Forward:
+    connection, host = fields
+    if type(host) is not bytes or len(host) not in {8, 20}:
+        _refuse("host", host)
+    return Forward(_index("connection", connection, 0), host, body)
+
+
+def _decode_relay(fields: list[Any], body: memoryview) -> Relay:
+    (connection,) = fields
+    return Relay(_index("connection", connection, 0), body)
+
+
+def _decode_client_gone(fields: list[Any], body: memoryview) -> ClientGone:
+    (connection,) = fields
+    return ClientGone(_index("connection", connection, 0))
+
+
+def _decode_hello(fields: list[Any], body: memoryview) -> Hello:
+    version, group, source, target = fields
+    return Hello(
+        _index("version", version), _text("group", group), _text("source", source), _text("target", target)
+    )
+
+
+_DECODERS: Final[dict[object, Callable[[list[Any], memoryview], Frame]]] = {
+    "append": _decode_append,
+    "append_response": _decode_append_response,
+    "vote": _decode_vote,
+    "vote_response": _decode_vote_response,
+    "snapshot": _decode_snapshot,
+    "snapshot_response": _decode_snapshot_response,
+    "timeout_now": _decode_timeout_now,
+    "forward": _decode_forward,
+    "relay": _decode_relay,
+    "client_gone": _decode_client_gone,
+    "hello": _decode_hello,
+}

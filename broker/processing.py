@@ -1,0 +1,58 @@
+"""What a request processor is, and where a request may be processed.
+
+A processor is a class with a `routes` method; each route names a request code, the handler and the place. The node
+looks the code up, sees to it that the request reaches a node where it may be handled (followers forward to their
+leader), and calls the handler. The handler answers now or later through `Node.reply`, or never for one-way requests.
+"""
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.connection import Connection
+from broker.remoting.command import RemotingCommand
+
+Handler = Callable[[Connection, RemotingCommand], None]
+
+
+class Place(enum.Enum):
+    """Where a request may be handled."""
+
+    ANY = "any"
+    """On the node that received it."""
+    LEADER = "leader"
+    """On the leader once it serves; other nodes forward it, and hold it for a moment while there is no leader."""
+    LEADER_READ = "leader read"
+    """As LEADER, after a read barrier: what is read was current at some moment after the request came."""
+    BOTH = "both"
+    """On the node that received it and, one-way, on the leader too (which then answers nobody)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A request code, who handles it and where."""
+
+    code: int
+    handler: Handler
+    place: Place
+
+
+class Processor(Protocol):
+    """A group of handlers that belong together."""
+
+    def routes(self) -> Iterable[Route]:
+        """The requests that this processor handles."""
+
+
+class RequestError(Exception):
+    """A request that cannot be carried out; answered with its response code and the text as remark.
+
+    Raised by handlers for what the client or the broker's state is to blame for; `code` is a
+    `broker.remoting.codes.ResponseCode` (remoting.md 4) and tells the client whether a retry may help.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = int(code)
+        self.remark = remark

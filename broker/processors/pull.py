@@ -1,0 +1,352 @@
+"""Pulling: reads of committed messages, with tag filters and long polling (remoting.md 7.2, behaviour.md 5).
+
+What is found goes from the log's mapping to the socket as slices; per message there is one unit of the ConsumeQueue to
+look at and one slice to make. A pull that finds nothing and may wait is held, under its queue, until a message is
+committed there or its time is over.
+
+The leader answers everything. Another node answers only what it can answer truly from its own committed part:
+messages that it holds, for a pull that commits no offset. All else (the end of the queue, an offset out of range, a
+wait) is for the leader to judge, and is forwarded: a follower that lags must not tell a consumer to go back.
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import Final
+
+from log.consume_queue import ConsumeQueue
+from log.store import Arrival
+
+from broker.connection import Connection, RelayedConnection
+from broker.node import Node
+from broker.offset_commits import OffsetCommits
+from broker.processing import Place, RequestError, Route
+from broker.remoting.codes import Permission, RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, encode_response_head
+from broker.remoting.headers import PullMessageHeader
+from broker.subscriptions import TagFilter, parse_tag_filter
+from log.errors import OutOfRangeError
+
+COUNT_MAX: Final = 1024
+BYTES_MAX: Final = 256 * 1024
+"""One answer's messages, unless the request names another number of bytes (5.x maxMsgBytes)."""
+BYTES_MAX_REQUESTED: Final = 4 * 1024 * 1024
+SCANNED_UNITS_MIN: Final = 800
+"""Units looked at for one answer: 16,000 bytes of them, or as many as messages are wanted if that is more."""
+SUSPEND_MS_MAX: Final = 60_000
+
+_NEVER: Final = 1 << 62
+
+
+class _HeldPull:
+    """A pull that waits for messages in its queue."""
+
+    __slots__ = ("command", "connection", "deadline_ns", "done", "filter", "header")
+
+    def __init__(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        header: PullMessageHeader,
+        tag_filter: TagFilter,
+        deadline_ns: int,
+    ) -> None:
+        self.connection = connection
+        self.command = command
+        self.header = header
+        self.filter = tag_filter
+        self.deadline_ns = deadline_ns
+        self.done = False
+
+
+class _Answer:
+    """What a read of a queue comes to: response code, status name, where to go on, and the records."""
+
+    __slots__ = ("code", "max_offset", "min_offset", "next_offset", "records", "size", "status")
+
+    def __init__(self, code: int, status: str, next_offset: int, queue: ConsumeQueue | None) -> None:
+        self.code = code
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = 0 if queue is None else queue.min_offset
+        self.max_offset = 0 if queue is None else queue.max_offset
+        self.records: list[memoryview] = []
+        self.size = 0
+
+
+class PullProcessor:
+    """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361."""
+
+    def __init__(self, node: Node, offsets: OffsetCommits, *, long_polling: bool, max_held: int) -> None:
+        self._node = node
+        self._offsets = offsets
+        self._long_polling = long_polling
+        self._max_held = max_held
+        self._held: dict[tuple[str, int], list[_HeldPull]] = {}
+        self._held_count = 0
+        self._deadlines: list[tuple[int, int, _HeldPull]] = []
+        self._sequence = 0
+        node.on_arrival(self._arrived)
+        node.on_role_change(self._role_changed)
+        node.on_disconnect(self._disconnected)
+        node.add_timer(self._next_deadline_ns, self._expire)
+
+    def routes(self) -> Iterable[Route]:
+        """Every node tries; see the head of this module."""
+        return (
+            Route(RequestCode.PULL_MESSAGE, self.pull, Place.ANY),
+            Route(RequestCode.LITE_PULL_MESSAGE, self.pull, Place.ANY),
+        )
+
+    def pull(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answers with messages, holds the request, or says why there are none."""
+        header = command.decode_fields(PullMessageHeader)
+        node = self._node
+        replica = node.replica
+        if not replica.serving:
+            self._pull_elsewhere(connection, command, header)
+            return
+        topic = self._check(header)
+        tag_filter = self._filter(header)
+        if header.sys_flag & 1 and header.commit_offset >= 0:
+            self._offsets.stage(header.consumer_group, topic, header.queue_id, header.commit_offset)
+        answer = self._read(header, tag_filter)
+        if (
+            answer.code == ResponseCode.PULL_NOT_FOUND
+            and header.sys_flag & 2
+            and header.suspend_timeout_ms > 0
+            and self._long_polling
+            and self._held_count < self._max_held
+        ):
+            self._hold(connection, command, header, tag_filter)
+            return
+        self._answer(connection, command, answer)
+
+    def _pull_elsewhere(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
+    ) -> None:
+        metadata = self._node.replica.metadata
+        if (
+            not header.sys_flag & 1
+            and header.topic in metadata.topics
+            and header.consumer_group in metadata.groups
+            and not isinstance(connection, RelayedConnection)
+        ):
+            self._check(header)
+            answer = self._read(header, self._filter(header))
+            if answer.code == ResponseCode.SUCCESS:
+                self._answer(connection, command, answer)
+                return
+        self._node.forward(connection, command)
+
+    def _check(self, header: PullMessageHeader) -> str:
+        """The checks of behaviour.md 5.1, in order; the topic's name."""
+        metadata = self._node.replica.metadata
+        group = metadata.groups.get(header.consumer_group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist",
+            )
+        if not group.consume_enable:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumer_group}"
+            )
+        topic = metadata.topics.get(header.topic)
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
+            )
+        if not topic.perm & Permission.READ:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden"
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+            )
+        return header.topic
+
+    def _filter(self, header: PullMessageHeader) -> TagFilter:
+        if header.expression_type not in {None, "", "TAG"}:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker does not support consumer to filter message by {header.expression_type}",
+            )
+        if header.topic.startswith("%RETRY%"):
+            return None
+        if header.sys_flag & 4:
+            return parse_tag_filter(header.subscription or "*")
+        subscription = self._node.registry.subscription(header.consumer_group, header.topic)
+        if subscription is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription to {header.topic} does not exist",
+            )
+        if subscription.sub_version < header.subscription_version:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the consumer's subscription to {header.topic} is not the latest",
+            )
+        return parse_tag_filter(subscription.sub_string)
+
+    # ------------------------------------------------------------------ reading
+
+    def _read(self, header: PullMessageHeader, tag_filter: TagFilter) -> _Answer:
+        """The rules of behaviour.md 5.2."""
+        queue = self._node.replica.store.queue(header.topic, header.queue_id)
+        offset = header.queue_offset
+        if queue is None:
+            code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+            return _Answer(code, "NO_MATCHED_LOGIC_QUEUE", 0, None)
+        end = queue.max_offset
+        if end == 0:
+            code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+            return _Answer(code, "NO_MESSAGE_IN_QUEUE", 0, queue)
+        if offset < queue.min_offset:
+            return _Answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", queue.min_offset, queue)
+        if offset == end:
+            return _Answer(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset, queue)
+        if offset > end:
+            return _Answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", end, queue)
+        return self._scan(queue, header, tag_filter)
+
+    def _scan(self, queue: ConsumeQueue, header: PullMessageHeader, tag_filter: TagFilter) -> _Answer:
+        wanted = max(1, min(header.max_message_count, COUNT_MAX))
+        bytes_max = BYTES_MAX
+        if header.max_message_bytes is not None and header.max_message_bytes > 0:
+            bytes_max = min(header.max_message_bytes, BYTES_MAX_REQUESTED)
+        record_at = self._node.replica.store.log.record_at
+        answer = _Answer(ResponseCode.SUCCESS, "FOUND", header.queue_offset, queue)
+        records = answer.records
+        offset = header.queue_offset
+        end = min(answer.max_offset, offset + max(SCANNED_UNITS_MIN, wanted))
+        size = 0
+        removed = False
+        while offset < end and len(records) < wanted:
+            for physical_offset, length, tags_code in queue.units(offset, end - offset):
+                if tag_filter is not None and tags_code not in tag_filter:
+                    offset += 1
+                    continue
+                if records and size + length > bytes_max:
+                    end = offset
+                    break
+                try:
+                    records.append(record_at(physical_offset, length))
+                except OutOfRangeError:
+                    removed = True  # retention took it while the unit was still there
+                    offset += 1
+                    continue
+                size += length
+                offset += 1
+                if len(records) == wanted:
+                    break
+        answer.size = size
+        answer.next_offset = offset
+        if not records:
+            answer.code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            answer.status = "MESSAGE_WAS_REMOVING" if removed else "NO_MATCHED_MESSAGE"
+        return answer
+
+    def _answer(self, connection: Connection, command: RemotingCommand, answer: _Answer) -> None:
+        if command.flag & 2:
+            return
+        head = encode_response_head(
+            command,
+            int(answer.code),
+            answer.status,
+            {
+                "suggestWhichBrokerId": "0",
+                "nextBeginOffset": str(answer.next_offset),
+                "minOffset": str(answer.min_offset),
+                "maxOffset": str(answer.max_offset),
+            },
+            answer.size,
+        )
+        connection.send(head, *answer.records)
+
+    # ------------------------------------------------------------------ long polling
+
+    def _hold(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        header: PullMessageHeader,
+        tag_filter: TagFilter,
+    ) -> None:
+        suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX)
+        held = _HeldPull(connection, command, header, tag_filter, self._node.now_ns + suspend_ms * 1_000_000)
+        self._held.setdefault((header.topic, header.queue_id), []).append(held)
+        self._held_count += 1
+        self._sequence += 1
+        heapq.heappush(self._deadlines, (held.deadline_ns, self._sequence, held))
+
+    def _arrived(self, arrivals: Iterable[Arrival]) -> None:
+        held_by_queue = self._held
+        if not held_by_queue:
+            return
+        for arrival in arrivals:
+            waiting = held_by_queue.pop((arrival.topic, arrival.queue_id), None)
+            if waiting is None:
+                continue
+            still: list[_HeldPull] = []
+            for held in waiting:
+                if held.done:
+                    continue
+                answer = self._read(held.header, held.filter)
+                if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+                    # Nothing for this consumer among the new: go on waiting behind them.
+                    held.header.queue_offset = answer.next_offset
+                    still.append(held)
+                elif answer.code == ResponseCode.PULL_NOT_FOUND:
+                    still.append(held)
+                else:
+                    self._finish(held)
+                    self._answer(held.connection, held.command, answer)
+            if still:
+                held_by_queue[(arrival.topic, arrival.queue_id)] = still
+
+    def _finish(self, held: _HeldPull) -> None:
+        held.done = True
+        self._held_count -= 1
+
+    def _next_deadline_ns(self) -> int:
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].done:
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else _NEVER
+
+    def _expire(self) -> None:
+        while self._next_deadline_ns() <= self._node.now_ns:
+            held = heapq.heappop(self._deadlines)[2]
+            self._take_out(held)
+            answer = self._read(held.header, held.filter)
+            self._answer(held.connection, held.command, answer)
+
+    def _take_out(self, held: _HeldPull) -> None:
+        self._finish(held)
+        key = (held.header.topic, held.header.queue_id)
+        rest = [other for other in self._held.get(key, ()) if other is not held]
+        if rest:
+            self._held[key] = rest
+        else:
+            self._held.pop(key, None)
+
+    def _role_changed(self) -> None:
+        """A node that no longer serves hands its own clients' pulls on; other nodes do so for theirs."""
+        if self._node.replica.serving or not self._held:
+            return
+        held_by_queue, self._held = self._held, {}
+        self._held_count = 0
+        self._deadlines.clear()
+        for waiting in held_by_queue.values():
+            for held in waiting:
+                if not held.done and not isinstance(held.connection, RelayedConnection):
+                    self._node.forward(held.connection, held.command)
+
+    def _disconnected(self, connection: Connection) -> None:
+        for waiting in list(self._held.values()):
+            for held in waiting:
+                if held.connection is connection:
+                    self._take_out(held)

@@ -1,0 +1,321 @@
+"""Sending: single messages and batches (remoting.md 7.1, behaviour.md 4).
+
+The hot path of a broker. A send is checked, written into the log and remembered with what its answer needs; the
+answer is encoded when a majority holds the entry. Nothing else is allocated per message.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from broker.connection import Connection
+from broker.metadata import PutTopic
+from broker.node import OUTCOME_UNKNOWN, Node
+from broker.processing import Place, RequestError, Route
+from broker.remoting.codes import Permission, RequestCode, ResponseCode
+from broker.remoting.command import JSON, OWN_LANGUAGE, OWN_VERSION, RemotingCommand
+from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
+from broker.topics import FORBIDDEN_TO_SEND, RETRY_PREFIX, InvalidNameError, check_topic_name, topic_config
+from log.batch import parse_batch
+from log.errors import DiskFullError, EntryTooLargeError, RecordError
+from log.properties import terminated
+from log.record import MAX_PROPERTIES_BYTES
+from raft.state import RandomSource
+
+_REPLY_JSON: Final = (
+    '{"code":0,"extFields":{"queueId":"%d","TRACE_ON":"true","MSG_REGION":"DefaultRegion","msgId":"%s",'
+    '"transactionId":%s,"queueOffset":"%d"},"flag":1,"language":"'
+    + OWN_LANGUAGE
+    + '","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
+    + str(OWN_VERSION)
+    + "}"
+)
+_NEEDS_JSON_ESCAPE: Final = re.compile(r"[^ !#-\[\]-~]")
+
+
+class _PendingSend:
+    """A send whose entry is in the log, waiting for its commit; `message_ids` joins a batch's by commas."""
+
+    __slots__ = ("command", "connection", "message_ids", "node", "queue_id", "queue_offset", "unique_key")
+
+    def __init__(
+        self,
+        node: Node,
+        connection: Connection,
+        command: RemotingCommand,
+        queue_id: int,
+        unique_key: str,
+    ) -> None:
+        self.node = node
+        self.connection = connection
+        self.command = command
+        self.queue_id = queue_id
+        self.queue_offset = 0
+        self.message_ids = ""
+        self.unique_key = unique_key
+
+    def committed(self) -> None:
+        command = self.command
+        if command.flag & 2:
+            return
+        if command.serialization == JSON and not _NEEDS_JSON_ESCAPE.search(self.unique_key):
+            header = (
+                _REPLY_JSON
+                % (self.queue_id, self.message_ids, f'"{self.unique_key}"', self.queue_offset, command.opaque)
+            ).encode()
+            size = len(header)
+            self.connection.send((size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + header)
+            return
+        self.node.reply(
+            self.connection,
+            command,
+            ResponseCode.SUCCESS,
+            None,
+            {
+                "msgId": self.message_ids,
+                "queueId": str(self.queue_id),
+                "queueOffset": str(self.queue_offset),
+                "transactionId": self.unique_key,
+                "MSG_REGION": "DefaultRegion",
+                "TRACE_ON": "true",
+            },
+        )
+
+    def lost(self) -> None:
+        self.node.reply(self.connection, self.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+
+
+Header = SendMessageHeaderV2 | SendMessageHeader
+
+
+class SendProcessor:
+    """SEND_MESSAGE 10, SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320.
+
+    `store_host` is this node's address packed as in a record: it is in every message id that the node gives.
+    """
+
+    def __init__(
+        self, node: Node, *, cluster: str, store_host: bytes, max_message_bytes: int, random: RandomSource
+    ) -> None:
+        self._node = node
+        self._max_message_bytes = max_message_bytes
+        self._random = random
+        self._store_host_hex = store_host.hex().upper()
+        self._own_properties = (
+            f"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01{cluster}\x02".encode()
+        )
+        self._unique_key_prefix = store_host[:-4].hex().upper() + store_host[-2:].hex().upper()
+        self._unique_keys_made = 0
+        self._topic_bytes: dict[str, bytes] = {}
+        self._creating: dict[str, list[tuple[Connection, RemotingCommand]]] = {}
+
+    def routes(self) -> Iterable[Route]:
+        """All sends are the leader's."""
+        return (
+            Route(RequestCode.SEND_MESSAGE, self.send, Place.LEADER),
+            Route(RequestCode.SEND_MESSAGE_V2, self.send, Place.LEADER),
+            Route(RequestCode.SEND_BATCH_MESSAGE, self.send, Place.LEADER),
+        )
+
+    def send(self, connection: Connection, command: RemotingCommand) -> None:
+        """Appends what the request carries; the answer comes with its commit."""
+        code = command.code
+        header: Header
+        if code == RequestCode.SEND_MESSAGE:
+            header = command.decode_fields(SendMessageHeader)
+        else:
+            header = command.decode_fields(SendMessageHeaderV2)
+        node = self._node
+        replica = node.replica
+        topic = header.topic
+        config = replica.metadata.topics.get(topic)
+        if config is None:
+            self._create_topic(connection, command, header)
+            return
+        if topic in FORBIDDEN_TO_SEND:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic [{topic}] is the broker's own: producers may not send to it",
+            )
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._random.randrange(0, max(1, config.write_queue_nums))
+        elif queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{queue_id}] is illegal, topic {topic} has {config.write_queue_nums} write queues "
+                f"and {config.read_queue_nums} read queues",
+            )
+        replica.check_may_append()
+        if code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+            self._append_batch(connection, command, header, queue_id)
+        else:
+            self._append(connection, command, header, queue_id)
+
+    def _append(
+        self, connection: Connection, command: RemotingCommand, header: Header, queue_id: int
+    ) -> None:
+        body = command.body
+        if len(body) > self._max_message_bytes:
+            raise self._too_long(len(body))
+        topic = header.topic
+        properties, unique_key = self._stored_properties((header.properties or "").encode())
+        pending = _PendingSend(self._node, connection, command, queue_id, unique_key)
+        try:
+            position, pending.queue_offset = self._node.replica.append_message(
+                topic,
+                self._topic_bytes.get(topic) or self._encoded_topic(topic),
+                queue_id,
+                header.flag,
+                header.sys_flag,
+                header.born_timestamp,
+                connection.host,
+                header.reconsume_times or 0,
+                0,
+                body,
+                properties,
+                pending,
+            )
+        except (RecordError, EntryTooLargeError) as error:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        pending.message_ids = "%s%016X" % (self._store_host_hex, position)  # noqa: UP031 - the fastest way
+
+    def _append_batch(
+        self, connection: Connection, command: RemotingCommand, header: Header, queue_id: int
+    ) -> None:
+        """Every item becomes a record of its own, with consecutive queue offsets (storage.md 1.1)."""
+        topic = header.topic
+        if len(command.body) > self._max_message_bytes:
+            raise self._too_long(len(command.body))
+        if topic.startswith(RETRY_PREFIX):
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
+        try:
+            items = parse_batch(command.body)
+        except RecordError as error:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        common = (header.properties or "").encode()
+        stored = [self._stored_properties(terminated(item.properties) + common) for item in items]
+        append = self._node.replica.append_message
+        topic_bytes = self._encoded_topic(topic)
+        host, born, sys_flag = connection.host, header.born_timestamp, header.sys_flag
+        reconsume_times = header.reconsume_times or 0
+        pending = _PendingSend(self._node, connection, command, queue_id, ",".join(key for _, key in stored))
+        host_hex = self._store_host_hex
+        message_ids: list[str] = []
+        last = len(items) - 1
+        for k, (flag, body, _) in enumerate(items):
+            try:
+                position, queue_offset = append(
+                    topic,
+                    topic_bytes,
+                    queue_id,
+                    flag,
+                    sys_flag,
+                    born,
+                    host,
+                    reconsume_times,
+                    0,
+                    body,
+                    stored[k][0],
+                    pending if k == last else None,
+                )
+            except (RecordError, EntryTooLargeError) as error:
+                if k:  # sizes were checked before; what is in the log cannot be taken back
+                    raise RequestError(ResponseCode.SYSTEM_ERROR, f"batch stored in part: {error}") from error
+                raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+            except DiskFullError as error:
+                if k:
+                    raise RequestError(ResponseCode.SYSTEM_ERROR, f"batch stored in part: {error}") from error
+                raise
+            if k == 0:
+                pending.queue_offset = queue_offset
+            message_ids.append("%s%016X" % (host_hex, position))  # noqa: UP031 - the fastest way
+        pending.message_ids = ",".join(message_ids)
+
+    def _too_long(self, size: int) -> RequestError:
+        return RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message body has {size} bytes, at most {self._max_message_bytes} are allowed",
+        )
+
+    def _stored_properties(self, properties: bytes) -> tuple[bytes, str]:
+        """The property string as stored, and the message's UNIQ_KEY (behaviour.md 4, "Broker adds")."""
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        if b"WAIT\x01true\x02" in properties or b"POP_CK\x01" in properties:
+            properties = _without_broker_only(properties)
+        begin = properties.find(b"UNIQ_KEY\x01")
+        while begin > 0 and properties[begin - 1] != 2:
+            begin = properties.find(b"UNIQ_KEY\x01", begin + 1)
+        if begin >= 0:
+            begin += 9
+            unique_key = properties[begin : properties.index(2, begin)].decode()
+            properties += self._own_properties
+        else:
+            unique_key = self._next_unique_key()
+            properties = b"%sUNIQ_KEY\x01%s\x02%s" % (properties, unique_key.encode(), self._own_properties)
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message properties have {len(properties)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed",
+            )
+        return properties, unique_key
+
+    def _next_unique_key(self) -> str:
+        """A key for a message whose client made none: unique by this node's address, its clock and a counter."""
+        self._unique_keys_made = (self._unique_keys_made + 1) & 0xFFFF_FFFF
+        millis = self._node.wall_ms & 0xFFFF_FFFF_FFFF
+        return f"{self._unique_key_prefix}{millis:012X}{self._unique_keys_made:08X}"
+
+    def _encoded_topic(self, topic: str) -> bytes:
+        encoded = self._topic_bytes.get(topic)
+        if encoded is None:
+            if len(self._topic_bytes) > 10_000:
+                self._topic_bytes.clear()
+            encoded = self._topic_bytes[topic] = topic.encode()
+        return encoded
+
+    def _create_topic(self, connection: Connection, command: RemotingCommand, header: Header) -> None:
+        """Automatic creation by the first send (behaviour.md 3), which is handled anew once the topic exists."""
+        topic = header.topic
+        node = self._node
+        if topic in self._creating:
+            self._creating[topic].append((connection, command))
+            return
+        try:
+            check_topic_name(topic)
+        except InvalidNameError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if topic.startswith(RETRY_PREFIX):
+            config = topic_config(topic, 1)
+        else:
+            template = node.replica.metadata.topics.get(header.default_topic)
+            if template is None or not template.perm & Permission.INHERIT:
+                raise RequestError(
+                    ResponseCode.TOPIC_NOT_EXIST,
+                    f"topic[{topic}] not exist, apply first please! (No automatic creation from "
+                    f"{header.default_topic!r}.)",
+                )
+            queues = max(1, min(header.default_topic_queue_nums, template.write_queue_nums))
+            config = topic_config(topic, queues, template.perm & ~Permission.INHERIT)
+
+        def created(_: object) -> None:
+            for waiting_connection, waiting_command in self._creating.pop(topic):
+                node.received(waiting_connection, waiting_command)
+
+        def lost() -> None:
+            # Nothing of these sends is in the log: they may wait for the next leader.
+            for waiting_connection, waiting_command in self._creating.pop(topic):
+                node.forward(waiting_connection, waiting_command)
+
+        node.replica.propose_command(PutTopic(config, node.wall_ms), created, lost)
+        self._creating[topic] = [(connection, command)]
+
+
+def _without_broker_only(properties: bytes) -> bytes:
+    """Without what is for the broker alone: WAIT=true says how to answer, POP_CK is never a producer's."""
+    return b"".join(
+        entry + b"\x02"
+        for entry in properties.split(b"\x02")
+        if entry and entry != b"WAIT\x01true" and not entry.startswith(b"POP_CK\x01")
+    )

@@ -1,0 +1,715 @@
+"""One replica of a broker group: Raft, the log and the replicated metadata put together, without any I/O of its own.
+
+Read this file first. It follows a message in order: 1 propose (a send processor appends a record to the leader's log),
+2 replicate (Raft sends ranges of the log to the peers; a peer checks and appends them), 3 commit (a majority holds
+them), 4 dispatch (ConsumeQueue and IndexFile are built, metadata commands applied), 5 answer (the waiting client, held
+pulls). `turn` runs whatever has become possible since the last turn, so everything that arrived meanwhile shares one
+append to each peer, one dispatch and one flush.
+
+Everything that happens to a replica is a method call with the time as an argument, and everything it wants done is
+left in the outboxes of its links or in what `turn` returns. The order that safety asks for holds by construction:
+
+- the hard state is on disk (`Store.save_hard_state` returns after the fsync) before any message of the same list of
+  effects is queued, because effects are carried out in the order in which raft gave them;
+- entries are in the mapping before the acknowledgement is queued, and with ``flush = "sync"`` on disk, because raft is
+  told `persisted` only then;
+- nothing queued in an outbox leaves the process before the turn is over.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+import cbor2
+import structlog
+from log.store import Arrival, FlushJob, PrepareJob, Store
+
+from broker import peer_protocol
+from broker.connection import Connection
+from broker.metadata import Command, Metadata, decode_command, encode_command
+from broker.peer_protocol import RaftFrame
+from broker.replica_trace import ReplicaTrace
+from log.entry_range import EntryRange
+from log.errors import DamagedRangeError
+from log.properties import get_property
+from log.record import encode_record, peek
+from raft import effects as fx
+from raft.config import HardState, RaftConfig
+from raft.configuration import Configuration
+from raft.core import Raft
+from raft.errors import LeadershipTransferring, ProposalLimit
+from raft.messages import AppendRequest
+from raft.state import RandomSource
+from raft.terms import LogTerms
+
+log = structlog.get_logger("trivet.replica")
+
+INTERNAL_TOPIC: Final = "TRIVET_SYS_RAFT_LOG"
+"""Records of this topic are the group's own: the no-op of a term, metadata commands, membership changes."""
+
+_INTERNAL_TOPIC_BYTES: Final = INTERNAL_TOPIC.encode()
+_NO_OP: Final = b"noop"
+_COMMAND: Final = b"command"
+_CONFIGURATION: Final = b"configuration"
+
+RECORD_BYTES_WITHOUT_VARIABLE_PARTS: Final = 75
+"""A V1 record's size without hosts, body, topic and properties (storage.md 1.1)."""
+
+UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Proposals are refused while this much of the leader's log is not committed."""
+
+APPEND_BYTES_MAX: Final = 1024 * 1024
+"""The most that one append carries, unless a single entry is larger."""
+
+SNAPSHOT_INTERVAL_ENTRIES: Final = 200_000
+"""A metadata snapshot is written after so many applied entries."""
+
+CONFIGURATIONS_FILE: Final = "raft-configurations"
+"""The configurations of the log (CBOR), so that a restart need not scan for them; see `_save_configurations`."""
+
+
+class ReplicaError(Exception):
+    """Base of the reasons why this replica does not take a request now; each leaves nothing behind in the log.
+
+    NotServingError     no leader, or not this node, or not yet: ask `leader`, or again shortly
+    OverloadedError     too much is waiting for its commit, or the disk is full: ask again later
+    """
+
+
+class NotServingError(ReplicaError):
+    """This node is not a leader that serves; `leader` is the node it follows, or None."""
+
+    def __init__(self, leader: str | None) -> None:
+        super().__init__(f"this node does not lead the group; the leader is {leader or 'unknown'}")
+        self.leader = leader
+
+
+class OverloadedError(ReplicaError):
+    """Taking more would only make the queue longer."""
+
+
+class Waiter(Protocol):
+    """Whoever waits for an entry to be committed: exactly one of the two is called, once."""
+
+    def committed(self) -> None:
+        """The entry is committed, dispatched and applied."""
+
+    def lost(self) -> None:
+        """This node stopped leading first: whether the entry will be committed is unknown."""
+
+
+class Observer(Protocol):
+    """What the node around the replica wants to know."""
+
+    def role_changed(self) -> None:
+        """Role, leader or readiness to serve is now another."""
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Queues have new committed messages."""
+
+    def metadata_changed(self, command: Command) -> None:
+        """A command was applied."""
+
+
+class CommandWaiter:
+    """Gives the result of applying a command to whoever proposed it."""
+
+    __slots__ = ("_done", "_lost", "result")
+
+    def __init__(self, done: Callable[[Any], None], lost: Callable[[], None]) -> None:
+        self._done = done
+        self._lost = lost
+        self.result: Any = None
+
+    def committed(self) -> None:
+        self._done(self.result)
+
+    def lost(self) -> None:
+        self._lost()
+
+
+class Replica:
+    """The state of one node of a group. Calls do not block except for the rare fsync of term and vote.
+
+    `links` are the outgoing connections to the other nodes, which the shell keeps connected; what is sent to a node
+    without a connection is dropped there, as any network may.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        addresses: dict[str, str],
+        store: Store,
+        *,
+        raft_config: RaftConfig,
+        sync_flush: bool,
+        flush_interval_ns: int,
+        store_host: bytes,
+        random: RandomSource,
+        now_ns: int,
+        wall_ms: int,
+        observer: Observer,
+        trace: ReplicaTrace,
+    ) -> None:
+        self.node_id = node_id
+        self.addresses = dict(addresses)
+        self.store = store
+        self.now_ns = now_ns
+        self.wall_ms = wall_ms
+        self.links: dict[str, Connection] = {}
+        self._log = store.log
+        self._sync_flush = sync_flush
+        self._flush_interval_ns = flush_interval_ns
+        self._store_host = store_host
+        self._observer = observer
+        self._trace = trace
+
+        snapshot = store.load_snapshot()
+        self.metadata = Metadata() if snapshot is None else self._restore(snapshot[1])
+        self.snapshot_index = -1 if snapshot is None else snapshot[0]
+        self._metadata_index = self.snapshot_index
+        """The last entry whose command `metadata` reflects; dispatch may restart before it."""
+
+        entry_log = self._log
+        configurations = self._load_configurations(Configuration(tuple(sorted(addresses))))
+        hard_state = store.load_hard_state()
+        self.raft = Raft(
+            raft_config,
+            node_id,
+            hard_state if isinstance(hard_state, HardState) else HardState(*hard_state),
+            LogTerms(entry_log.first_index, entry_log.last_index, entry_log.term_runs(), entry_log.base_term),
+            max(store.committed_index, entry_log.first_index - 1),
+            configurations,
+            random,
+            now_ns,
+            lambda first, last: entry_log.clip(first, last, APPEND_BYTES_MAX),
+        )
+        self.applied_index = store.dispatched_index
+        """Entries up to here are dispatched; commands among them are in `metadata`."""
+        self._committed_index = self.raft.commit_index
+        self._serving_from: int | None = None
+        self.serving = False
+        """This node leads, and everything committed before its term is applied: it may answer for the group."""
+
+        self._queue_ends: dict[tuple[str, int], int] = {}
+        self._waiting: deque[tuple[int, Waiter]] = deque()
+        self._command_waiters: dict[int, CommandWaiter] = {}
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        self._uncommitted_bytes = 0
+        self._reads_wanted: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self._reads_confirming: dict[int, list[tuple[Callable[[], None], Callable[[], None]]]] = {}
+        self._reads_confirmed: deque[tuple[int, Callable[[], None]]] = deque()
+        self._next_read_token = 0
+        self._frame: RaftFrame | None = None
+        self._entry_range: EntryRange | None = None
+        self._flushing = False
+        self._flush_generation = 0
+        self._flush_due_ns = now_ns + flush_interval_ns
+        self._preparing = False
+        self._save_configurations()
+        self._carry_out()
+
+    # ------------------------------------------------------------------ 1 propose
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self.raft.term
+
+    @property
+    def leader(self) -> str | None:
+        """The node that this one follows; itself when it leads; None when unknown."""
+        return self.raft.leader
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the leader gives to the next message, uncommitted ones counted."""
+        return self._queue_ends.get((topic, queue_id), 0)
+
+    def check_may_append(self, count: int = 1) -> None:
+        """Raises `NotServingError` or `OverloadedError` when `count` entries cannot be appended now."""
+        if not self.serving:
+            raise NotServingError(self.raft.leader)
+        if self._uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
+            raise OverloadedError(f"{self._uncommitted_bytes} bytes of the log wait for a majority")
+        try:
+            self.raft.check_proposal(count)
+        except LeadershipTransferring as error:
+            raise NotServingError(None) from error
+        except ProposalLimit as error:
+            raise OverloadedError(str(error)) from error
+
+    def append_message(
+        self,
+        topic: str,
+        topic_bytes: bytes,
+        queue_id: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        waiter: Waiter | None,
+    ) -> tuple[int, int]:
+        """Appends one message to the leader's log: (physical offset of its record, queue offset).
+
+        Call `check_may_append` first. `waiter` is told when the entry is committed; of a batch only the last needs
+        one. Raises `log.errors.EntryTooLargeError`, `DiskFullError`, `RecordError`, with nothing appended.
+        """
+        entry_log = self._log
+        size = (
+            RECORD_BYTES_WITHOUT_VARIABLE_PARTS
+            + len(born_host)
+            + len(self._store_host)
+            + len(body)
+            + len(topic_bytes)
+            + len(properties)
+        )
+        if len(topic_bytes) > 127:
+            size += 1  # a V2 record has two bytes for the topic's length
+        physical_offset = entry_log.next_position(size) + 48
+        key = (topic, queue_id)
+        queue_offset = self._queue_ends.get(key, 0)
+        record = encode_record(
+            topic_bytes,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            self.wall_ms,
+            self._store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body,
+            properties,
+        )
+        index = entry_log.append(self.raft.term, record)
+        self.raft.propose(1, self.now_ns)
+        self._queue_ends[key] = queue_offset + 1
+        self._uncommitted.append((index, size))
+        self._uncommitted_bytes += size
+        if waiter is not None:
+            self._waiting.append((index, waiter))
+        return physical_offset, queue_offset
+
+    def propose_command(
+        self, command: Command, done: Callable[[Any], None], lost: Callable[[], None]
+    ) -> None:
+        """Appends a metadata command; `done` gets what `Metadata.apply` returned, once committed.
+
+        Raises as `check_may_append`.
+        """
+        self.check_may_append()
+        waiter = CommandWaiter(done, lost)
+        index = self._append_internal(_COMMAND, encode_command(command))
+        self.raft.propose(1, self.now_ns)
+        self._waiting.append((index, waiter))
+        self._command_waiters[index] = waiter
+
+    def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Calls `ready` when this node's applied state is as new as the call (dissertation 6.4); leader only.
+
+        All barriers of a turn share one round of messages. Raises `NotServingError`.
+        """
+        if not self.serving:
+            raise NotServingError(self.raft.leader)
+        self._reads_wanted.append((ready, lost))
+
+    def _append_internal(self, tag: bytes, body: bytes) -> int:
+        properties = b"TAGS\x01" + tag + b"\x02"
+        host = self._store_host
+        size = (
+            RECORD_BYTES_WITHOUT_VARIABLE_PARTS
+            + 2 * len(host)
+            + len(body)
+            + len(_INTERNAL_TOPIC_BYTES)
+            + len(properties)
+        )
+        physical_offset = self._log.next_position(size) + 48
+        record = encode_record(
+            _INTERNAL_TOPIC_BYTES,
+            0,
+            0,
+            0,
+            physical_offset,
+            0,
+            self.wall_ms,
+            host,
+            self.wall_ms,
+            host,
+            0,
+            0,
+            body,
+            properties,
+        )
+        index = self._log.append(self.raft.term, record)
+        self._uncommitted.append((index, size))
+        self._uncommitted_bytes += size
+        return index
+
+    # ------------------------------------------------------------------ 2 replicate
+
+    def peer_connected(self, node: str, now_ns: int) -> None:
+        """The link to `node` is up."""
+        self.now_ns = now_ns
+        self.raft.peer_connected(node, now_ns)
+        self._carry_out()
+
+    def peer_disconnected(self, node: str, now_ns: int) -> None:
+        """A connection with `node`, either way, was lost: the strongest sign of its death there is."""
+        self.now_ns = now_ns
+        self.raft.peer_disconnected(node, now_ns)
+        self._carry_out()
+
+    def peer_received(self, frame: RaftFrame, now_ns: int, wall_ms: int) -> None:
+        """A Raft message has come. Bytes that fail their checks are dropped, as if lost on the way."""
+        self.now_ns, self.wall_ms = now_ns, wall_ms
+        message = frame.message
+        if isinstance(message, AppendRequest) and message.spans:
+            try:
+                entry_range = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
+            except DamagedRangeError as error:
+                log.warning("append refused", source=message.source, error=str(error))
+                return
+            if not _same_terms(entry_range, message):
+                # The sender's log was truncated and written anew between queueing and sending: not these entries.
+                log.warning(
+                    "append refused", source=message.source, error="bytes of other terms than announced"
+                )
+                return
+            self._entry_range = entry_range
+        self._frame = frame
+        self.raft.step(message, now_ns)
+        self._carry_out()
+        self._frame = self._entry_range = None
+
+    def tick(self, now_ns: int, wall_ms: int) -> None:
+        """Time has passed; due at `deadline_ns`."""
+        self.now_ns, self.wall_ms = now_ns, wall_ms
+        deadline = self.raft.deadline()
+        if deadline is not None and deadline <= now_ns:
+            self.raft.tick(now_ns)
+            self._carry_out()
+
+    def deadline_ns(self) -> int:
+        """When `tick` and `turn` must run at the latest."""
+        deadline: int | None = self.raft.deadline()
+        return self._flush_due_ns if deadline is None else min(deadline, self._flush_due_ns)
+
+    def _carry_out(self) -> None:
+        """Carries out raft's effects, in order (see raft/effects.py for what that order promises)."""
+        raft = self.raft
+        while effects := raft.take_effects():
+            for effect in effects:
+                self._HANDLERS[type(effect)](self, effect)
+            if not self._sync_flush:
+                raft.persisted(self._log.last_index, raft.log_generation, self.now_ns)
+
+    def _on_send(self, effect: fx.Send) -> None:
+        message = effect.message
+        link = self.links.get(message.target)
+        if link is None:
+            return
+        if isinstance(message, AppendRequest) and message.spans:
+            first, last = message.prev_index + 1, message.last_index
+            frame = RaftFrame(message, self._log.position_of(first), body=self._log.slice(first, last))
+        else:
+            frame = RaftFrame(message)
+        link.send(*peer_protocol.encode_frame(frame))
+
+    def _on_committed(self, effect: fx.Committed) -> None:
+        self._committed_index = effect.index
+
+    def _on_accept_entries(self, effect: fx.AcceptEntries) -> None:
+        if effect.message.configurations:
+            self._learn_addresses(effect)
+        assert self._entry_range is not None, "entries are accepted from an append only"
+        self._log.append_range(self._entry_range, effect.skip)
+
+    def _on_append_noop(self, effect: fx.AppendNoop) -> None:
+        index = self._append_internal(_NO_OP, b"")
+        assert index == effect.index, f"no-op written at {index}, raft has {effect.index}"
+        self._serving_from = index
+
+    def _on_append_configuration(self, effect: fx.AppendConfiguration) -> None:
+        configuration = effect.configuration
+        body = cbor2.dumps([configuration.voters, configuration.learners, self.addresses])
+        self._save_configurations()
+        index = self._append_internal(_CONFIGURATION, body)
+        assert index == effect.index, f"configuration written at {index}, raft has {effect.index}"
+
+    def _on_truncate(self, effect: fx.TruncateLog) -> None:
+        assert effect.last_index >= self.applied_index, "an applied entry would be truncated"
+        self._trace.appended(self.now_ns)
+        self._log.truncate(effect.last_index)
+        self._trace.truncated(self.now_ns, effect.last_index)
+
+    def _on_save_hard_state(self, effect: fx.SaveHardState) -> None:
+        self.store.save_hard_state(effect.term, effect.vote)
+
+    def _on_role_changed(self, effect: fx.RoleChanged) -> None:
+        if effect.role is not fx.Role.LEADER:
+            self._stop_leading()
+        self._trace.role(self.now_ns, effect)
+        log.info("role", role=effect.role.value, term=effect.term, leader=effect.leader)
+        self._observer.role_changed()
+
+    def _on_read_ready(self, effect: fx.ReadReady) -> None:
+        for ready, _ in self._reads_confirming.pop(effect.token):  # type: ignore[call-overload]
+            self._reads_confirmed.append((effect.index, ready))
+
+    def _on_read_lost(self, effect: fx.ReadLost) -> None:
+        for _, lost in self._reads_confirming.pop(effect.token):  # type: ignore[call-overload]
+            lost()
+
+    def _on_snapshot_needed(self, effect: fx.SnapshotNeeded) -> None:
+        message = effect.message
+        link = self.links.get(message.target)
+        if link is None:
+            self.raft.snapshot_failed(message.target, self.now_ns)
+            return
+        frame = RaftFrame(message, self._log.first_position, self.applied_index, self._state_snapshot())
+        link.send(*peer_protocol.encode_frame(frame))
+        self.raft.snapshot_sent(message.target, self.now_ns)
+
+    def _on_reset_log(self, effect: fx.ResetLog) -> None:
+        frame = self._frame
+        assert frame is not None, "a log is reset by a snapshot only"
+        # First the snapshot: a crash in between leaves the old log beside it, and the leader sends it again.
+        self.store.save_snapshot(frame.applied_index, bytes(frame.body))
+        self.store.reset(effect.first_index, frame.position, effect.base_term)
+        self.metadata = self._restore(bytes(frame.body))
+        self.snapshot_index = self._metadata_index = frame.applied_index
+        self.applied_index = self._committed_index = effect.first_index - 1
+        self._save_configurations()
+        self._trace.reset(self.now_ns, effect.first_index)
+        log.info("log begins anew from the leader's", first_index=effect.first_index)
+
+    def _on_configuration_changed(self, effect: fx.ConfigurationChanged) -> None:
+        self._save_configurations()
+        self._observer.role_changed()
+
+    _HANDLERS: Final[dict[type, Callable[["Replica", Any], None]]] = {
+        fx.Send: _on_send,
+        fx.Committed: _on_committed,
+        fx.AcceptEntries: _on_accept_entries,
+        fx.AppendNoop: _on_append_noop,
+        fx.AppendConfiguration: _on_append_configuration,
+        fx.TruncateLog: _on_truncate,
+        fx.SaveHardState: _on_save_hard_state,
+        fx.RoleChanged: _on_role_changed,
+        fx.ReadReady: _on_read_ready,
+        fx.ReadLost: _on_read_lost,
+        fx.SnapshotNeeded: _on_snapshot_needed,
+        fx.ResetLog: _on_reset_log,
+        fx.ConfigurationChanged: _on_configuration_changed,
+    }
+
+    # ------------------------------------------------------------------ 3 to 5: the turn
+
+    def turn(self, now_ns: int, wall_ms: int) -> None:
+        """Does all that has become possible: replicates, dispatches and applies what is committed, answers.
+
+        Afterwards `flush_job` and `prepare_job` say what a worker thread should do, and the outboxes of the links
+        and of the clients' connections hold what is to be written.
+        """
+        self.now_ns, self.wall_ms = now_ns, wall_ms
+        raft = self.raft
+        while True:
+            if self._reads_wanted:
+                self._start_reads()
+            if not self._sync_flush:
+                raft.persisted(self._log.last_index, raft.log_generation, self.now_ns)
+            self._trace.appended(now_ns)
+            raft.replicate(now_ns)
+            self._carry_out()
+            if self._committed_index > self.applied_index:
+                self._apply_committed()
+            elif not self._reads_wanted:
+                break
+            if self._reads_confirmed:
+                self._answer_reads()
+        if self._reads_confirmed:
+            self._answer_reads()
+
+    def _apply_committed(self) -> None:
+        """4 dispatch, then 5 answer: whoever is answered can read what it wrote."""
+        upto = self._committed_index
+        dispatch = self.store.dispatch(upto, self.wall_ms)
+        for index, record in dispatch.internal:
+            if index > self._metadata_index:
+                self._apply_internal(index, record)
+        self.applied_index = upto
+        self._trace.committed(self.now_ns, upto, self.raft.term)
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0][0] <= upto:
+            self._uncommitted_bytes -= uncommitted.popleft()[1]
+        serving_from = self._serving_from
+        if serving_from is not None and not self.serving and upto >= serving_from:
+            self._start_serving()
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= upto:
+            waiting.popleft()[1].committed()
+        if dispatch.arrivals:
+            self._observer.arrived(dispatch.arrivals)
+        if upto - self.snapshot_index > SNAPSHOT_INTERVAL_ENTRIES:
+            self.save_snapshot()
+
+    def _apply_internal(self, index: int, record: memoryview) -> None:
+        head = peek(record)
+        tag = get_property(bytes(record[head.properties_begin : head.properties_end]), b"TAGS")
+        self._metadata_index = index
+        if tag != _COMMAND:
+            return
+        command = decode_command(record[head.body_begin : head.body_end])
+        result = self.metadata.apply(command)
+        waiter = self._command_waiters.pop(index, None)
+        if waiter is not None:
+            waiter.result = result
+        self._observer.metadata_changed(command)
+
+    def _start_serving(self) -> None:
+        """Everything before this term is committed and dispatched: the queues' ends are known, clients may come."""
+        self._queue_ends = self.store.queue_end_offsets()
+        self.serving = True
+        log.info("serving", term=self.raft.term, index=self._serving_from)
+        self._observer.role_changed()
+
+    def _stop_leading(self) -> None:
+        self._serving_from = None
+        self.serving = False
+        self._queue_ends = {}
+        self._uncommitted.clear()
+        self._uncommitted_bytes = 0
+        self._command_waiters.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for _, waiter in waiting:
+            waiter.lost()
+        wanted, self._reads_wanted = self._reads_wanted, []
+        for _, lost in wanted:
+            lost()
+
+    def _start_reads(self) -> None:
+        token = self._next_read_token
+        self._next_read_token += 1
+        self._reads_confirming[token], self._reads_wanted = self._reads_wanted, []
+        self.raft.read_index(token, self.now_ns)
+
+    def _answer_reads(self) -> None:
+        confirmed = self._reads_confirmed
+        while confirmed and confirmed[0][0] <= self.applied_index:
+            confirmed.popleft()[1]()
+
+    # ------------------------------------------------------------------ worker thread jobs
+
+    def flush_job(self) -> FlushJob | None:
+        """What is to be flushed now; run it in a worker thread and report with `flushed`. One at a time."""
+        if self._flushing:
+            return None
+        if not self._sync_flush and self.now_ns < self._flush_due_ns:
+            return None
+        self._flush_due_ns = self.now_ns + self._flush_interval_ns
+        job = self.store.flush_job()
+        if job is not None:
+            self._flushing = True
+            self._flush_generation = self.raft.log_generation
+        return job
+
+    def flushed(self, job: FlushJob, now_ns: int) -> None:
+        """The job has run without an error. (After a failed flush the node must stop: what was lost is unknown.)"""
+        self.now_ns = now_ns
+        self._flushing = False
+        durable = self.store.flushed(job)
+        if self._sync_flush:
+            self.raft.persisted(durable, self._flush_generation, self.now_ns)
+            self._carry_out()
+
+    def prepare_job(self) -> PrepareJob | None:
+        """Files and pages to make ready ahead of the writer; run it in a worker thread, report with `prepared`."""
+        if self._preparing:
+            return None
+        job = self.store.prepare_job()
+        self._preparing = job is not None
+        return job
+
+    def prepared(self, job: PrepareJob) -> None:
+        """The job has run; a full disk shows again, as an error, when the writer gets there."""
+        self._preparing = False
+        self.store.prepared(job)
+
+    # ------------------------------------------------------------------ snapshots and membership
+
+    def _state_snapshot(self) -> bytes:
+        return cbor2.dumps(
+            {
+                "metadata": self.metadata.snapshot(),
+                "addresses": self.addresses,
+                "queue_ends": [
+                    (topic, queue, end) for (topic, queue), end in self.store.queue_end_offsets().items()
+                ],
+            }
+        )
+
+    def _restore(self, snapshot: bytes) -> Metadata:
+        state = cbor2.loads(snapshot)
+        self.addresses.update(state["addresses"])
+        self.store.set_queue_floors({(topic, queue): end for topic, queue, end in state["queue_ends"]})
+        return Metadata.restore(state["metadata"])
+
+    def save_snapshot(self) -> None:
+        """Writes the applied state durably; the log before it may be deleted then."""
+        self.store.save_snapshot(self.applied_index, self._state_snapshot())
+        self.snapshot_index = self.applied_index
+
+    def _learn_addresses(self, effect: fx.AcceptEntries) -> None:
+        entries = self._entry_range
+        assert entries is not None, "entries are accepted from an append only"
+        for index, _ in effect.message.configurations:
+            if index >= effect.first_index:
+                at = entries.position_of(index) - entries.position
+                record = entries.data[at + 48 :]
+                head = peek(record)
+                _, _, addresses = cbor2.loads(bytes(record[head.body_begin : head.body_end]))
+                self.addresses.update(addresses)
+        self._save_configurations()
+
+    def _load_configurations(self, initial: Configuration) -> list[tuple[int, Configuration]]:
+        data = self.store.load_state(CONFIGURATIONS_FILE)
+        if data is None:
+            return [(-1, initial)]
+        state = cbor2.loads(data)
+        self.addresses.update(state["addresses"])
+        last_index = self._log.last_index
+        return [
+            (index, Configuration(tuple(voters), tuple(learners)))
+            for index, voters, learners in state["configurations"]
+            if index <= last_index
+        ]
+
+    def _save_configurations(self) -> None:
+        """Durable before the entries that it describes: after a crash too many are known, and are cut by index."""
+        kept = self.raft.configurations
+        self.store.save_state(
+            CONFIGURATIONS_FILE,
+            cbor2.dumps(
+                {
+                    "addresses": self.addresses,
+                    "configurations": [(index, c.voters, c.learners) for index, c in kept],
+                }
+            ),
+        )
+
+
+def _same_terms(entries: EntryRange, message: AppendRequest) -> bool:
+    """Whether the bytes have the terms that the message announced."""
+    index = message.prev_index + 1
+    spans = []
+    for term, count in message.spans:
+        spans.append((index, term))
+        index += count
+    return entries.last_index == index - 1 and entries.term_spans == tuple(spans)

@@ -1,0 +1,89 @@
+"""What a replica records of itself (docs/trace-format.md): roles, appends, truncations, commits, digests.
+
+Appends are recorded once a turn, as ranges of one term, so that recording costs nothing per message. A digest of the
+committed prefix is taken at every index that is a multiple of `DIGEST_INTERVAL`, on every replica at the same ones.
+"""
+
+from typing import Final
+
+from broker.trace import TraceWriter, extend_digest
+from log.entry_log import EntryLog
+from raft.effects import RoleChanged
+
+DIGEST_INTERVAL: Final = 1024
+
+
+class ReplicaTrace:
+    """Records the events of one replica into `writer`; with None it records nothing."""
+
+    def __init__(
+        self, writer: TraceWriter | None, entry_log: EntryLog, now_ns: int, term: int, commit_index: int
+    ) -> None:
+        self._writer = writer
+        self._log = entry_log
+        self._appended_index = entry_log.last_index
+        self._digest = 0
+        self._digest_index = -1
+        self._digest_known = entry_log.first_index == 0
+        if writer is not None:
+            writer.start(now_ns, term, entry_log.last_index, commit_index)
+
+    def appended(self, now_ns: int) -> None:
+        """Records what joined the log since the last call."""
+        writer = self._writer
+        if writer is None or self._log.last_index == self._appended_index:
+            return
+        log = self._log
+        first = self._appended_index + 1
+        while first <= log.last_index:
+            last = log.clip(first, log.last_index, 1 << 20)
+            term = log.term_of(first)
+            if log.term_of(last) != term:
+                last = next(start for start, _ in log.term_runs() if start > first) - 1
+            writer.append(now_ns, first, last, term, extend_digest(0, log.slice(first, last)))
+            first = last + 1
+        self._appended_index = log.last_index
+
+    def truncated(self, now_ns: int, last_index: int) -> None:
+        """Every entry after `last_index` has left the log."""
+        self._appended_index = min(self._appended_index, last_index)
+        if self._writer is not None:
+            self._writer.truncate(now_ns, last_index)
+
+    def role(self, now_ns: int, change: RoleChanged) -> None:
+        """Role, term or leader changed."""
+        if self._writer is not None:
+            self.appended(now_ns)
+            role = "precandidate" if change.role.value == "pre-candidate" else change.role.value
+            self._writer.role(
+                now_ns, role, change.term, change.leader, self._log.last_index, self._log.last_term
+            )
+
+    def committed(self, now_ns: int, index: int, term: int) -> None:
+        """The commit index rose, and everything up to it is dispatched."""
+        writer = self._writer
+        if writer is None:
+            return
+        self.appended(now_ns)
+        writer.commit(now_ns, index, term)
+        writer.dispatch(now_ns, index)
+        if self._digest_known:
+            self._extend_digest(writer, now_ns, index)
+
+    def _extend_digest(self, writer: TraceWriter, now_ns: int, index: int) -> None:
+        log = self._log
+        while self._digest_index < index:
+            first = self._digest_index + 1
+            milestone = first - first % DIGEST_INTERVAL + DIGEST_INTERVAL - 1
+            last = log.clip(first, min(index, milestone), 1 << 20)
+            self._digest = extend_digest(self._digest, log.slice(first, last))
+            self._digest_index = last
+            if last == milestone:
+                writer.digest(now_ns, last, self._digest)
+
+    def reset(self, now_ns: int, first_index: int) -> None:
+        """The log begins anew from a snapshot: the digest of what came before is not known here any more."""
+        self._appended_index = first_index - 1
+        self._digest_known = False
+        if self._writer is not None:
+            self._writer.reset(now_ns, first_index)

@@ -1,0 +1,226 @@
+"""Sockets under Trio, for every server and link of a node.
+
+Reading: one task per connection waits until its socket is readable, receives once and hands the bytes on. Writing: at
+the end of a turn what the core has queued is written with one non-blocking `sendmsg`; only what the socket does not
+take at once is left to a task that waits for it. So a request costs no task switch of its own beyond the reader's.
+
+Memory stays bounded: a connection whose unsent bytes pass `UNSENT_BYTES_HIGH` is not read from until they have gone,
+so a client that does not read its answers stops being asked, and nobody else notices.
+"""
+
+import contextlib
+import errno
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from broker.connection import Buffer, Connection
+from log.record import pack_host
+
+RECEIVE_BYTES: Final = 65_536
+"""One receive; below the allocator's threshold for mapping memory anew each time."""
+
+UNSENT_BYTES_HIGH: Final = 4 * 1024 * 1024
+"""Reading from a connection stops above this many unsent bytes."""
+
+_BUFFERS_PER_CALL: Final = 512
+"""Slices given to one `sendmsg`; the system's limit is 1024."""
+
+
+class SocketConnection:
+    """One TCP connection: reads until it closes, writes what its `Connection` queues."""
+
+    def __init__(self, sock: socket.socket, connection: Connection) -> None:
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = sock
+        self.connection = connection
+        self.closed = False
+        self.last_active = trio.current_time()
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        self._has_unsent = trio.Event()
+        self._sent = trio.Event()
+
+    async def read(self, received: Callable[[bytes], None], receive_bytes: int = RECEIVE_BYTES) -> None:
+        """Hands on what arrives until the remote end closes, `received` raises, or the connection is closed here."""
+        sock = self.socket
+        wait_readable = trio.lowlevel.wait_readable
+        try:
+            while not self.closed:
+                await wait_readable(sock)
+                try:
+                    data = sock.recv(receive_bytes)
+                except (BlockingIOError, InterruptedError):
+                    continue
+                if not data:
+                    return
+                self.last_active = trio.current_time()
+                received(data)
+                while self._unsent_bytes > UNSENT_BYTES_HIGH:
+                    self._sent = trio.Event()
+                    await self._sent.wait()
+        except (OSError, trio.ClosedResourceError):
+            return  # reset by the remote end, or closed here: the same to the caller
+        finally:
+            self.close()
+
+    def flush(self) -> None:
+        """Writes what the connection has queued, as far as the socket takes it now."""
+        buffers = self.connection.take()
+        if self.closed:
+            return
+        if self._unsent:
+            self._keep(buffers)
+        elif buffers:
+            try:
+                self._write(buffers)
+            except OSError:
+                self.close()
+                return
+        if self.connection.close_requested and not self._unsent:
+            self.close()
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        if len(buffers) == 1:
+            total = len(buffers[0])
+            sent = self._try(buffers)
+        elif len(buffers) <= _BUFFERS_PER_CALL:
+            total = sum(map(len, buffers))
+            sent = self._try(buffers)
+        else:
+            sent, total = self._try(buffers[:_BUFFERS_PER_CALL]), sum(map(len, buffers))
+        if sent == total:
+            return
+        first = 0
+        while sent >= len(buffers[first]):
+            sent -= len(buffers[first])
+            first += 1
+        rest: list[Buffer] = [memoryview(buffers[first])[sent:], *buffers[first + 1 :]]
+        self._keep(rest)
+
+    def _try(self, buffers: list[Buffer]) -> int:
+        try:
+            if len(buffers) == 1:
+                return self.socket.send(buffers[0])
+            return self.socket.sendmsg(buffers)
+        except (BlockingIOError, InterruptedError):
+            return 0
+
+    def _keep(self, buffers: list[Buffer]) -> None:
+        self._unsent.extend(memoryview(buffer) for buffer in buffers if len(buffer))
+        self._unsent_bytes = sum(map(len, self._unsent))
+        self._has_unsent.set()
+
+    async def write(self) -> None:
+        """Writes what `flush` had to leave; runs beside `read` for the life of the connection."""
+        sock, unsent = self.socket, self._unsent
+        try:
+            while not self.closed:
+                if not unsent:
+                    self._sent.set()
+                    if self.connection.close_requested:
+                        return
+                    self._has_unsent = trio.Event()
+                    await self._has_unsent.wait()
+                await trio.lowlevel.wait_writable(sock)
+                sent = self._try([unsent[k] for k in range(min(len(unsent), 64))])
+                if sent:
+                    self.last_active = trio.current_time()
+                self._unsent_bytes -= sent
+                while unsent and sent >= len(unsent[0]):
+                    sent -= len(unsent.popleft())
+                if sent:
+                    unsent[0] = unsent[0][sent:]
+                if self._unsent_bytes <= UNSENT_BYTES_HIGH:
+                    self._sent.set()
+        except (OSError, trio.ClosedResourceError):
+            return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Closes the socket and ends both tasks; may be called more than once."""
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(OSError):
+            trio.lowlevel.notify_closing(self.socket)
+        self.socket.close()
+        self._unsent.clear()
+        self._has_unsent.set()
+        self._sent.set()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` (or ``[v6]:port``) taken apart; `ValueError` where it is neither."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdigit() or not 0 <= int(port) <= 65_535:
+        raise ValueError(f"address {address!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def packed_host(address: tuple[str, int]) -> bytes:
+    """A socket's address as records hold it; an IPv4 address mapped into IPv6 counts as IPv4."""
+    host = address[0].partition("%")[0].removeprefix("::ffff:")
+    return pack_host(host, address[1])
+
+
+def listen(address: str, backlog: int = 1024) -> socket.socket:
+    """A listening socket; `OSError` names the address when it cannot be had."""
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
+    return sock
+
+
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+async def accept_forever(
+    listener: socket.socket, accepted: Callable[[socket.socket, tuple[str, int]], None]
+) -> None:
+    """Accepts until cancelled. Running out of descriptors delays new connections and harms no open one."""
+    while True:
+        await trio.lowlevel.wait_readable(listener)
+        try:
+            sock, address = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            continue
+        except OSError as error:
+            if error.errno in _OUT_OF_DESCRIPTORS:
+                await trio.sleep(0.1)
+                continue
+            raise
+        accepted(sock, (address[0], address[1]))
+
+
+async def connect(address: str) -> socket.socket:
+    """A connected, non-blocking socket; `OSError` when the remote end cannot be reached."""
+    host, port = split_address(address)
+    sock = trio.socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        await sock.connect((host, port))
+    except BaseException:
+        sock.close()
+        raise
+    return socket.socket(fileno=sock.detach())
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    """Makes closing discard unsent bytes at once, for a remote end that broke the protocol."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,0 +1,117 @@
+"""Topics and groups that every broker has, and the rules for names (behaviour.md 3)."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from broker.remoting.codes import Permission
+
+DEFAULT_TOPIC: Final = "TBW102"
+"""The template of automatically created topics."""
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_OPERATIONS_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_EXHAUSTED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+
+FORBIDDEN_TO_SEND: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        HALF_OPERATIONS_TOPIC,
+        CHECK_EXHAUSTED_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+"""Topics that producers may not send to."""
+
+SYSTEM_TOPICS: Final = FORBIDDEN_TO_SEND | {DEFAULT_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
+"""Topics that cannot be created or deleted by administration, with the cluster's and the broker's own."""
+
+_SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+_READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
+_ALL: Final = int(Permission.READ | Permission.WRITE | Permission.INHERIT)
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+TOPIC_LENGTH_MAX: Final = 127
+INTERNAL_TOPIC_LENGTH_MAX: Final = 255
+GROUP_LENGTH_MAX: Final = 255
+
+
+class InvalidNameError(ValueError):
+    """A topic or group name that is not allowed; the text says what is. The client's fault, no retry helps."""
+
+
+def check_topic_name(topic: str) -> None:
+    """Raises `InvalidNameError` unless clients may use the name: 1 to 127 of `%|a-zA-Z0-9_-` (255 for retry topics)."""
+    longest = (
+        INTERNAL_TOPIC_LENGTH_MAX
+        if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        else TOPIC_LENGTH_MAX
+    )
+    _check("topic", topic, longest)
+
+
+def check_group_name(group: str) -> None:
+    """Raises `InvalidNameError` unless the name is 1 to 255 of ``%|a-zA-Z0-9_-``."""
+    _check("group", group, GROUP_LENGTH_MAX)
+
+
+def _check(kind: str, name: str, longest: int) -> None:
+    if not name.strip():
+        raise InvalidNameError(f"the specified {kind} is blank")
+    if len(name) > longest:
+        raise InvalidNameError(
+            f"the specified {kind} has {len(name)} characters, at most {longest} are allowed"
+        )
+    if not _NAME.fullmatch(name):
+        raise InvalidNameError(
+            f"the specified {kind} {name[:80]!r} contains illegal characters, allowed are %|a-zA-Z0-9_-"
+        )
+
+
+def topic_config(topic: str, queues: int, permission: int = _READ_WRITE) -> TopicConfig:
+    """A topic with as many read as write queues."""
+    return TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=permission)
+
+
+def system_topics(cluster: str, broker: str, default_queues: int, auto_create: bool) -> Iterator[TopicConfig]:
+    """The topics that a broker creates by itself."""
+    yield topic_config(DEFAULT_TOPIC, default_queues, _ALL if auto_create else _READ_WRITE)
+    yield topic_config(SELF_TEST_TOPIC, 1)
+    yield topic_config("BenchmarkTest", 1024)
+    yield topic_config(cluster, 16, _ALL)
+    yield topic_config(broker, 1, _ALL)
+    yield topic_config(OFFSET_MOVED_TOPIC, 1)
+    yield topic_config(SCHEDULE_TOPIC, 18)
+    yield topic_config(HALF_TOPIC, 1)
+    yield topic_config(HALF_OPERATIONS_TOPIC, 1)
+    yield topic_config(f"{cluster}_REPLY_TOPIC", 1)
+
+
+def is_system_group(group: str) -> bool:
+    """Whether the group exists without being created."""
+    return group in _SYSTEM_GROUPS or group.startswith("CID_RMQ_SYS_")
+
+
+def system_groups() -> Iterator[SubscriptionGroupConfig]:
+    """The groups that a broker creates by itself."""
+    for group in _SYSTEM_GROUPS:
+        yield SubscriptionGroupConfig(group_name=group)
