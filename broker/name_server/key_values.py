@@ -1,0 +1,88 @@
+"""Key-value configuration of a name server: the only thing it keeps over a restart (behaviour.md 1).
+
+A change is in force only once the storage has taken it, so an acknowledged change survives a restart and a
+failed write leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from broker.remoting.errors import BodyError
+from broker.remoting.json_body import decode_body
+
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+"""Namespace of the order configuration: topic to ``broker:queues;...`` (behaviour.md 1)."""
+
+
+class KeyValueStorage(Protocol):
+    """Where the configuration lives; the shell gives one on a file, tests one in memory."""
+
+    def load(self) -> bytes | None:
+        """What was saved last, None if nothing was."""
+
+    def save(self, data: bytes) -> None:
+        """Keep ``data`` durably, wholly or not at all; raises OSError when that fails."""
+
+
+class KeyValueError(Exception):
+    """The stored configuration cannot be read; a person must repair or remove the file, a retry does not
+    help.
+    """
+
+
+class _Stored(msgspec.Struct, rename="camel"):
+    """kvConfig.json (storage.md 6)."""
+
+    config_table: dict[str, dict[str, str]] = {}
+
+
+class KeyValues:
+    """Namespaces of keys and values, saved at every change."""
+
+    def __init__(self, storage: KeyValueStorage | None = None) -> None:
+        """Load what the storage holds; without one, memory only. Raises KeyValueError and what ``load``
+        raises.
+        """
+        self._storage = storage
+        self._table: dict[str, dict[str, str]] = {}
+        data = storage.load() if storage is not None else None
+        if data:
+            try:
+                self._table = decode_body(data, _Stored).config_table
+            except BodyError as error:
+                raise KeyValueError(f"the key-value configuration cannot be read: {error}") from error
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """The value, None if there is none."""
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> dict[str, str] | None:
+        """Every key and value of a namespace, None if it has none."""
+        table = self._table.get(namespace)
+        return dict(table) if table else None
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value; raises what the storage's ``save`` raises and then changes nothing."""
+        changed = dict(self._table)
+        changed[namespace] = {**self._table.get(namespace, {}), key: value}
+        self._change(changed)
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Remove a key if it is there; raises as `put` does."""
+        if key not in self._table.get(namespace, {}):
+            return
+        changed = dict(self._table)
+        remaining = {name: value for name, value in self._table[namespace].items() if name != key}
+        if remaining:
+            changed[namespace] = remaining
+        else:
+            del changed[namespace]
+        self._change(changed)
+
+    def _change(self, table: dict[str, dict[str, str]]) -> None:
+        if self._storage is not None:
+            self._storage.save(msgspec.json.format(msgspec.json.encode(_Stored(table)), indent=2))
+        self._table = table

@@ -1,0 +1,283 @@
+"""The name server's tables: who serves which topic, and who is alive (behaviour.md 1, the reference's
+RouteInfoManager).
+
+Everything is rebuilt from registrations, nothing is stored. Three tables answer the queries (topic to
+queues of each broker name, broker name to addresses by id, cluster to broker names), the fourth holds what
+keeps an address alive: a connection and a deadline. All removals go by address, never by id: a deposed
+leader that leaves late must not take the entry of its successor, which has its old id.
+
+One rule of the reference's 5.x line is left out: it refuses a first registration of exactly one topic, as
+its own brokers then send a part of theirs. Here a later registration fills in whatever topic is missing,
+whatever its version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
+from broker.remoting.codes import Permission
+from broker.remoting.name_server_headers import RegisterBrokerHeader
+from broker.remoting.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
+
+ConnectionId = Hashable
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """What keeps one address in the tables; times are monotonic nanoseconds."""
+
+    cluster: str
+    broker_name: str
+    connection_id: ConnectionId
+    data_version: DataVersion
+    ha_server_address: str
+    expiry_ns: int
+    last_heard_ns: int
+
+    @property
+    def deadline_ns(self) -> int:
+        """When it counts as dead unless heard of before."""
+        return self.last_heard_ns + self.expiry_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """The broker with id 0, as told to one that is not."""
+
+    address: str
+    ha_server_address: str
+
+
+@dataclass(slots=True)
+class RouteTable:
+    """The tables and their rules; pure, the caller brings the clock."""
+
+    _queues: dict[str, dict[str, QueueData]] = field(default_factory=dict)
+    """topic -> broker name -> queues"""
+    _brokers: dict[str, BrokerData] = field(default_factory=dict)
+    """broker name -> cluster and addresses; its addresses are exactly those in ``_live``, and not none"""
+    _clusters: dict[str, dict[str, None]] = field(default_factory=dict)
+    """cluster -> its broker names, in order of registration; none is empty"""
+    _live: dict[str, LiveBroker] = field(default_factory=dict)
+    """address -> what keeps it; an address stands for one broker name of one cluster"""
+
+    def register(
+        self,
+        header: RegisterBrokerHeader,
+        topics: TopicConfigTable,
+        connection_id: ConnectionId,
+        expiry_ns: int,
+        now_ns: int,
+    ) -> Master | None:
+        """Enter a broker, in the order of behaviour.md 1; returns the master's addresses for one that is
+        not it.
+        """
+        name, address, broker_id = header.broker_name, header.broker_address, header.broker_id
+        before = self._live.get(address)
+        if before is not None and (before.cluster, before.broker_name) != (header.cluster_name, name):
+            self._remove(address)  # renamed: it is no longer what it was
+            before = None
+        data = self._brokers.get(name)
+        if data is None:
+            data = BrokerData({}, name, header.cluster_name)
+        addresses = {
+            other_id: other
+            for other_id, other in data.broker_addresses.items()
+            if other != address or other_id == broker_id
+        }
+        holder = addresses.get(broker_id)
+        if holder is not None and holder != address:
+            held = self._live[holder]
+            if held.data_version.state_version > topics.data_version.state_version:
+                # The registering broker is of an earlier master epoch: it may not keep an entry of any kind.
+                self._remove(address)
+                return None
+            del self._live[holder]  # displaced: it is told to register anew when it next asks (322)
+
+        self._clusters.setdefault(header.cluster_name, {})[name] = None
+        if data.cluster != header.cluster_name:
+            self._leave_cluster(data.cluster, name)
+        data.cluster = header.cluster_name
+        data.enable_acting_master = bool(header.enable_acting_master)
+        first = holder is None
+        addresses[broker_id] = address
+        data.broker_addresses = addresses
+        self._brokers[name] = data
+
+        is_master = broker_id == MASTER_ID
+        is_prime_slave = (
+            header.enable_acting_master is not None and not is_master and broker_id == min(addresses)
+        )
+        if is_master or is_prime_slave:
+            changed = first or before is None or before.data_version != topics.data_version
+            read_only = is_prime_slave and data.enable_acting_master
+            for topic in topics.topic_config_table.values():
+                if changed or name not in self._queues.get(topic.topic_name, {}):
+                    self._queues.setdefault(topic.topic_name, {})[name] = _queue_data(name, topic, read_only)
+        self._live[address] = LiveBroker(
+            header.cluster_name,
+            name,
+            connection_id,
+            topics.data_version,
+            header.ha_server_address,
+            expiry_ns,
+            now_ns,
+        )
+        return None if is_master else self._master_of(data)
+
+    def unregister(self, cluster: str, address: str) -> None:
+        """Remove a broker that says it stops."""
+        live = self._live.get(address)
+        if live is not None and live.cluster == cluster:
+            self._remove(address)
+
+    def connection_closed(self, connection_id: ConnectionId) -> None:
+        """Remove every broker that was last heard on this connection."""
+        for address in [a for a, live in self._live.items() if live.connection_id == connection_id]:
+            self._remove(address)
+
+    def expire(self, now_ns: int) -> list[ConnectionId]:
+        """Remove the brokers whose deadline has passed; returns their connections, each once."""
+        expired = [(address, live) for address, live in self._live.items() if live.deadline_ns <= now_ns]
+        for address, _ in expired:
+            self._remove(address)
+        return list(dict.fromkeys(live.connection_id for _, live in expired))
+
+    def deadline_ns(self) -> int | None:
+        """When `expire` has something to do next, None while no broker is known."""
+        return min((live.deadline_ns for live in self._live.values()), default=None)
+
+    def heard(self, cluster: str, address: str, now_ns: int) -> None:
+        """Put off the deadline of a broker, if it is known."""
+        live = self._live.get(address)
+        if live is not None and live.cluster == cluster:
+            live.last_heard_ns = now_ns
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """The version of a broker's last registration, None for an unknown broker."""
+        live = self._live.get(address)
+        return None if live is None or live.cluster != cluster else live.data_version
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """The queues of a topic and the brokers that have them; None if there are none."""
+        queues = self._queues.get(topic)
+        if not queues:
+            return None
+        brokers = [self._brokers[name] for name in queues if name in self._brokers]
+        return TopicRouteData(broker_datas=brokers, queue_datas=list(queues.values())) if brokers else None
+
+    def cluster_info(self) -> ClusterInfo:
+        """Every broker and every cluster."""
+        return ClusterInfo(
+            dict(self._brokers), {cluster: list(names) for cluster, names in self._clusters.items()}
+        )
+
+    def broker(self, broker_name: str) -> BrokerData | None:
+        """The addresses of a broker name, None if it is unknown."""
+        return self._brokers.get(broker_name)
+
+    def topics(self) -> list[str]:
+        """Every topic, in order of registration."""
+        return list(self._queues)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Topics with queues on a broker of the cluster."""
+        names = self._clusters.get(cluster, {})
+        return [topic for topic, queues in self._queues.items() if any(name in names for name in queues)]
+
+    def unit_topics(self, wanted: int, unwanted: int = 0) -> list[str]:
+        """Topics whose first queue data has all ``wanted`` bits and none ``unwanted`` (codes 311 to 313)."""
+        found = []
+        for topic, queues in self._queues.items():
+            flag = next(iter(queues.values())).topic_sys_flag
+            if flag & wanted == wanted and not flag & unwanted:
+                found.append(topic)
+        return found
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """The topics every broker has (its cluster's and its own name), and the address of any broker."""
+        topics: list[str] = []
+        for cluster, names in self._clusters.items():
+            topics += [cluster, *names]
+        addresses = (address for data in self._brokers.values() for address in data.broker_addresses.values())
+        return topics, next(addresses, None)
+
+    def set_writable(self, broker_name: str, writable: bool) -> int:
+        """Give or take the write permission of all topics of a broker name; returns how many it has."""
+
+        def changed(perm: int) -> int:
+            return Permission.READ | Permission.WRITE if writable else perm & ~Permission.WRITE
+
+        return self._change_permissions(broker_name, changed)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, everywhere or on one cluster's brokers."""
+        if cluster is None:
+            self._queues.pop(topic, None)
+            return
+        for name in self._clusters.get(cluster, {}):
+            self._drop_queues(topic, name)
+
+    def add_topic(self, topic: str, queues: list[QueueData]) -> None:
+        """Enter a topic on brokers that are known (code 217); queues of unknown ones are left out."""
+        for data in queues:
+            if data.broker_name in self._brokers:
+                self._queues.setdefault(topic, {})[data.broker_name] = data
+
+    def _master_of(self, data: BrokerData) -> Master | None:
+        address = data.broker_addresses.get(MASTER_ID)
+        return None if address is None else Master(address, self._live[address].ha_server_address)
+
+    def _remove(self, address: str) -> None:
+        """Take an address out of every table (behaviour.md 1, removal)."""
+        live = self._live.pop(address, None)
+        if live is None:
+            return
+        name = live.broker_name
+        data = self._brokers[name]
+        data.broker_addresses = {
+            broker_id: other for broker_id, other in data.broker_addresses.items() if other != address
+        }
+        if not data.broker_addresses:
+            del self._brokers[name]
+            self._leave_cluster(data.cluster, name)
+            for topic in [topic for topic, queues in self._queues.items() if name in queues]:
+                self._drop_queues(topic, name)
+        elif data.enable_acting_master and MASTER_ID not in data.broker_addresses:
+            self._change_permissions(name, lambda perm: perm & ~Permission.WRITE)
+
+    def _leave_cluster(self, cluster: str, broker_name: str) -> None:
+        names = self._clusters.get(cluster, {})
+        names.pop(broker_name, None)
+        if not names:
+            self._clusters.pop(cluster, None)
+
+    def _drop_queues(self, topic: str, broker_name: str) -> None:
+        queues = self._queues.get(topic)
+        if queues is not None:
+            queues.pop(broker_name, None)
+            if not queues:
+                del self._queues[topic]
+
+    def _change_permissions(self, broker_name: str, change: Callable[[int], int]) -> int:
+        count = 0
+        for queues in self._queues.values():
+            data = queues.get(broker_name)
+            if data is not None:
+                queues[broker_name] = msgspec.structs.replace(data, perm=int(change(data.perm)))
+                count += 1
+        return count
+
+
+def _queue_data(broker_name: str, topic: TopicConfig, read_only: bool) -> QueueData:
+    return QueueData(
+        broker_name=broker_name,
+        perm=topic.perm & ~Permission.WRITE if read_only else topic.perm,
+        read_queue_nums=topic.read_queue_nums,
+        write_queue_nums=topic.write_queue_nums,
+        topic_sys_flag=topic.topic_sys_flag,
+    )

@@ -1,0 +1,290 @@
+"""NameServer: the requests of remoting.md 5, each a few lines between its header and the tables.
+
+It has no clock, sockets or files: a shell hands it every command with the connection it came on and the
+monotonic time, tells it of closed connections, and wakes it at `deadline_ns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE, KeyValues, KeyValueStorage
+from broker.name_server.route_table import ConnectionId, RouteTable
+from broker.remoting.bodies import DataVersion, KeyValueTable, TopicList
+from broker.remoting.codes import RequestCode, ResponseCode, TopicSysFlag
+from broker.remoting.command import RemotingCommand, response
+from broker.remoting.errors import RemotingError
+from broker.remoting.json_body import decode_body, encode_body
+from broker.remoting.name_server_headers import (
+    AddWritePermResponseHeader,
+    BrokerHeartbeatHeader,
+    BrokerIdentityHeader,
+    BrokerMemberGroupHeader,
+    BrokerNameHeader,
+    DeleteTopicHeader,
+    GetRouteHeader,
+    KeyValueHeader,
+    KeyValueResponseHeader,
+    NamespaceHeader,
+    PutKeyValueHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerHeader,
+    RegisterBrokerResponseHeader,
+    RegisterTopicHeader,
+    TopicsByClusterHeader,
+    WipeWritePermResponseHeader,
+)
+from broker.remoting.register_body import RegisterBrokerBody, body_crc
+from broker.remoting.route import BrokerMemberGroup, TopicRouteData
+from broker.settings import NameServerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A command and the circumstances of its arrival."""
+
+    command: RemotingCommand
+    connection_id: ConnectionId
+    now_ns: int
+
+
+class NameServer:
+    """One name server; name servers know nothing of each other (behaviour.md 1)."""
+
+    def __init__(self, config: NameServerConfig, storage: KeyValueStorage | None = None) -> None:
+        """``storage`` keeps the key-value configuration, None keeps it in memory; raises as `KeyValues` does."""
+        self._config = config
+        self._expiry_ns = config.broker_expiry_seconds * 1_000_000_000
+        self._routes = RouteTable()
+        self._key_values = KeyValues(storage)
+        self._handlers: dict[int, Callable[[_Request], RemotingCommand]] = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._get_route,
+            RequestCode.REGISTER_BROKER: self._register_broker,
+            RequestCode.UNREGISTER_BROKER: self._unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._get_cluster_info,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._get_member_group,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._get_all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._get_topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._get_system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._get_unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._get_unit_subscribed_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._get_unit_subscribed_plain_topics,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.PUT_KV_CONFIG: self._put_key_value,
+            RequestCode.GET_KV_CONFIG: self._get_key_value,
+            RequestCode.DELETE_KV_CONFIG: self._delete_key_value,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._get_key_values,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+        }
+
+    def handle(
+        self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int
+    ) -> RemotingCommand | None:
+        """Carry out a request and return its answer; None for what wants none (one-way requests, responses).
+
+        Never raises for what a peer sent: that gets code 1 with the reason, an unknown request code 3.
+        """
+        if command.is_response:
+            return None
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            answer = response(
+                command,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported",
+            )
+        else:
+            try:
+                answer = handler(_Request(command, connection_id, now_ns))
+            except RemotingError as error:
+                answer = response(command, ResponseCode.SYSTEM_ERROR, str(error))
+        return None if command.is_one_way else answer
+
+    def connection_closed(self, connection_id: ConnectionId) -> None:
+        """A connection ended, however it did: the brokers on it are gone at once."""
+        self._routes.connection_closed(connection_id)
+
+    def expire(self, now_ns: int) -> list[ConnectionId]:
+        """Drop brokers not heard of for too long; returns the connections that the shell must close."""
+        return self._routes.expire(now_ns)
+
+    def deadline_ns(self) -> int | None:
+        """When to call `expire` next; None while there is nothing to wait for."""
+        return self._routes.deadline_ns()
+
+    def _get_route(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(GetRouteHeader)
+        route = self._routes.route(header.topic)
+        if route is None:
+            return response(
+                request.command,
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {header.topic}",
+            )
+        if self._config.ordered_messages:
+            route.order_topic_conf = self._key_values.get(ORDER_TOPIC_NAMESPACE, header.topic)
+        body = route.encode(request.command.version, bool(header.accept_standard_json_only))
+        return response(request.command, ResponseCode.SUCCESS, body=body)
+
+    def _register_broker(self, request: _Request) -> RemotingCommand:
+        command = request.command
+        header = command.decode_fields(RegisterBrokerHeader)
+        if header.body_crc and header.body_crc != body_crc(command.body):
+            return response(command, ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        body = RegisterBrokerBody.decode(command.body, compressed=header.compressed, version=command.version)
+        expiry_ns = self._expiry_ns
+        if header.heartbeat_timeout_ms is not None and header.heartbeat_timeout_ms > 0:
+            expiry_ns = header.heartbeat_timeout_ms * 1_000_000
+        master = self._routes.register(header, body.topics, request.connection_id, expiry_ns, request.now_ns)
+        fields = RegisterBrokerResponseHeader()
+        if master is not None:
+            fields = RegisterBrokerResponseHeader(master.ha_server_address, master.address)
+        order = self._key_values.namespace(ORDER_TOPIC_NAMESPACE)
+        answer_body = b"" if order is None else encode_body(KeyValueTable(order))
+        return response(command, ResponseCode.SUCCESS, None, fields, answer_body)
+
+    def _unregister_broker(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(BrokerIdentityHeader)
+        self._routes.unregister(header.cluster_name, header.broker_address)
+        return response(request.command, ResponseCode.SUCCESS)
+
+    def _query_data_version(self, request: _Request) -> RemotingCommand:
+        command = request.command
+        header = command.decode_fields(BrokerIdentityHeader)
+        known = self._routes.data_version(header.cluster_name, header.broker_address)
+        changed = known is None or known != decode_body(command.body, DataVersion)
+        if not changed:
+            self._routes.heard(header.cluster_name, header.broker_address, request.now_ns)
+        body = b"" if known is None else encode_body(known)
+        return response(command, ResponseCode.SUCCESS, None, QueryDataVersionResponseHeader(changed), body)
+
+    def _broker_heartbeat(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(BrokerHeartbeatHeader)
+        self._routes.heard(header.cluster_name, header.broker_address, request.now_ns)
+        return response(request.command, ResponseCode.SUCCESS)
+
+    def _get_cluster_info(self, request: _Request) -> RemotingCommand:
+        return response(request.command, ResponseCode.SUCCESS, body=self._routes.cluster_info().encode())
+
+    def _get_member_group(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(BrokerMemberGroupHeader)
+        data = self._routes.broker(header.broker_name)
+        addresses = {} if data is None else data.broker_addresses
+        group = BrokerMemberGroup(addresses, header.broker_name, header.cluster_name)
+        return response(request.command, ResponseCode.SUCCESS, body=group.encode())
+
+    def _get_all_topics(self, request: _Request) -> RemotingCommand:
+        return _topic_list(request, self._routes.topics())
+
+    def _get_topics_by_cluster(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(TopicsByClusterHeader)
+        return _topic_list(request, self._routes.topics_of_cluster(header.cluster))
+
+    def _get_system_topics(self, request: _Request) -> RemotingCommand:
+        return _topic_list(request, *self._routes.system_topics())
+
+    def _get_unit_topics(self, request: _Request) -> RemotingCommand:
+        return _topic_list(request, self._routes.unit_topics(TopicSysFlag.UNIT))
+
+    def _get_unit_subscribed_topics(self, request: _Request) -> RemotingCommand:
+        return _topic_list(request, self._routes.unit_topics(TopicSysFlag.UNIT_SUBSCRIPTION))
+
+    def _get_unit_subscribed_plain_topics(self, request: _Request) -> RemotingCommand:
+        return _topic_list(
+            request, self._routes.unit_topics(TopicSysFlag.UNIT_SUBSCRIPTION, TopicSysFlag.UNIT)
+        )
+
+    def _wipe_write_permission(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(BrokerNameHeader)
+        count = self._routes.set_writable(header.broker_name, False)
+        return response(request.command, ResponseCode.SUCCESS, fields=WipeWritePermResponseHeader(count))
+
+    def _add_write_permission(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(BrokerNameHeader)
+        count = self._routes.set_writable(header.broker_name, True)
+        return response(request.command, ResponseCode.SUCCESS, fields=AddWritePermResponseHeader(count))
+
+    def _delete_topic(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(DeleteTopicHeader)
+        self._routes.delete_topic(header.topic, header.cluster_name or None)
+        return response(request.command, ResponseCode.SUCCESS)
+
+    def _register_topic(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(RegisterTopicHeader)
+        self._routes.add_topic(header.topic, TopicRouteData.decode(request.command.body).queue_datas)
+        return response(request.command, ResponseCode.SUCCESS)
+
+    def _put_key_value(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(PutKeyValueHeader)
+        try:
+            self._key_values.put(header.namespace, header.key, header.value)
+        except OSError as error:
+            return _not_saved(request, error)
+        return response(request.command, ResponseCode.SUCCESS)
+
+    def _delete_key_value(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(KeyValueHeader)
+        try:
+            self._key_values.delete(header.namespace, header.key)
+        except OSError as error:
+            return _not_saved(request, error)
+        return response(request.command, ResponseCode.SUCCESS)
+
+    def _get_key_value(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(KeyValueHeader)
+        value = self._key_values.get(header.namespace, header.key)
+        if value is None:
+            return response(
+                request.command,
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            )
+        return response(request.command, ResponseCode.SUCCESS, fields=KeyValueResponseHeader(value))
+
+    def _get_key_values(self, request: _Request) -> RemotingCommand:
+        header = request.command.decode_fields(NamespaceHeader)
+        table = self._key_values.namespace(header.namespace)
+        if table is None:
+            return response(
+                request.command,
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace}",
+            )
+        return response(request.command, ResponseCode.SUCCESS, body=encode_body(KeyValueTable(table)))
+
+    def _get_config(self, request: _Request) -> RemotingCommand:
+        config = self._config
+        lines = (
+            f"listenPort={config.listen.rpartition(':')[2]}",
+            f"kvConfigPath={config.kv_config_path}",
+            f"orderMessageEnable={'true' if config.ordered_messages else 'false'}",
+            f"serverChannelMaxIdleTimeSeconds={config.idle_seconds}",
+        )
+        return response(request.command, ResponseCode.SUCCESS, body="\n".join(lines).encode() + b"\n")
+
+    def _update_config(self, request: _Request) -> RemotingCommand:
+        return response(
+            request.command,
+            ResponseCode.NO_PERMISSION,
+            "the configuration of this name server is read at its start: change its file and start it again",
+        )
+
+
+def _topic_list(request: _Request, topics: list[str], broker_address: str | None = None) -> RemotingCommand:
+    body = encode_body(TopicList(broker_address, topics))
+    return response(request.command, ResponseCode.SUCCESS, body=body)
+
+
+def _not_saved(request: _Request, error: OSError) -> RemotingCommand:
+    return response(
+        request.command,
+        ResponseCode.SYSTEM_ERROR,
+        f"the change was not made, its file could not be written: {error}",
+    )

@@ -1,0 +1,477 @@
+"""The name server's rules one by one, through its requests (remoting.md 5, behaviour.md 1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from broker.name_server import KeyValueError, NameServer
+from broker.remoting import command as remoting
+from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable, TopicList
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import ROCKETMQ, RemotingCommand
+from broker.remoting.frame import FrameDecoder
+from broker.remoting.json_body import decode_body, encode_body
+from broker.remoting.name_server_headers import RegisterBrokerHeader
+from broker.remoting.register_body import RegisterBrokerBody, body_crc
+from broker.remoting.route import ClusterInfo, QueueData, TopicRouteData
+from broker.settings import NameServerConfig
+
+SECOND = 1_000_000_000
+FIRST_VERSION = DataVersion(1, 0, 1)
+
+
+class MemoryStorage:
+    """A storage whose next save can be made to fail."""
+
+    def __init__(self, data: bytes | None = None) -> None:
+        self.data = data
+        self.failing = False
+
+    def load(self) -> bytes | None:
+        return self.data
+
+    def save(self, data: bytes) -> None:
+        if self.failing:
+            raise OSError(28, "No space left on device")
+        self.data = data
+
+
+class Client:
+    """Speaks to a name server through encoded frames, as one connection after another."""
+
+    def __init__(self, server: NameServer) -> None:
+        self.server = server
+
+    def call(
+        self,
+        code: int,
+        fields: Mapping[str, str] | msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        connection: str = "client",
+        now_ns: int = 0,
+        version: int = 409,
+        serialization: int = remoting.JSON,
+    ) -> RemotingCommand:
+        request = remoting.request(code, fields, body, opaque=9, version=version, serialization=serialization)
+        (received,) = FrameDecoder().feed(remoting.encode(request))
+        answer = self.server.handle(connection, received, now_ns)
+        assert answer is not None
+        (decoded,) = FrameDecoder().feed(remoting.encode(answer))
+        assert decoded.is_response
+        assert (decoded.opaque, decoded.serialization) == (9, serialization)
+        return decoded
+
+    def register(
+        self,
+        address: str,
+        broker_id: int,
+        topics: Mapping[str, int] | None = None,
+        *,
+        name: str = "b",
+        cluster: str = "c",
+        version: DataVersion = FIRST_VERSION,
+        connection: str | None = None,
+        now_ns: int = 0,
+        heartbeat_timeout_ms: int | None = None,
+        enable_acting_master: bool | None = None,
+        compressed: bool = False,
+        crc: int | None = None,
+        sys_flags: Mapping[str, int] | None = None,
+    ) -> RemotingCommand:
+        table = {
+            topic: TopicConfig(
+                topic_name=topic,
+                read_queue_nums=4,
+                write_queue_nums=4,
+                perm=perm,
+                topic_sys_flag=(sys_flags or {}).get(topic, 0),
+            )
+            for topic, perm in (topics if topics is not None else {"T": 6, "U": 6}).items()
+        }
+        register_body = RegisterBrokerBody(topics=TopicConfigTable(version, table))
+        body = register_body.encode_compressed(409) if compressed else register_body.encode()
+        header = RegisterBrokerHeader(
+            broker_name=name,
+            broker_address=address,
+            cluster_name=cluster,
+            ha_server_address=address + "/ha",
+            broker_id=broker_id,
+            compressed=compressed,
+            body_crc=body_crc(body) if crc is None else crc,
+            heartbeat_timeout_ms=heartbeat_timeout_ms,
+            enable_acting_master=enable_acting_master,
+        )
+        return self.call(
+            RequestCode.REGISTER_BROKER, header, body, connection=connection or address, now_ns=now_ns
+        )
+
+    def identity(self, address: str, name: str = "b", cluster: str = "c") -> dict[str, str]:
+        return {"brokerName": name, "brokerAddr": address, "clusterName": cluster, "brokerId": "0"}
+
+    def route(self, topic: str = "T") -> TopicRouteData | None:
+        answer = self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        assert answer.code == ResponseCode.SUCCESS
+        return TopicRouteData.decode(answer.body)
+
+    def addresses(self, topic: str = "T") -> dict[str, dict[int, str]]:
+        route = self.route(topic)
+        return (
+            {} if route is None else {data.broker_name: data.broker_addresses for data in route.broker_datas}
+        )
+
+    def permissions(self, topic: str = "T") -> dict[str, int]:
+        route = self.route(topic)
+        return {} if route is None else {data.broker_name: data.perm for data in route.queue_datas}
+
+    def topics(self, code: int, fields: Mapping[str, str] | None = None) -> list[str]:
+        return decode_body(self.call(code, fields).body, TopicList).topics
+
+    def clusters(self) -> dict[str, list[str]]:
+        return ClusterInfo.decode(self.call(RequestCode.GET_BROKER_CLUSTER_INFO).body).cluster_table
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(NameServer(NameServerConfig()))
+
+
+# Registration, in the order of behaviour.md 1.
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_register_then_route(client: Client, compressed: bool) -> None:
+    answer = client.register("h0", 0, compressed=compressed)
+    assert answer.code == ResponseCode.SUCCESS
+    assert (answer.fields, answer.body) == ({}, b"")
+    route = client.route()
+    assert route is not None
+    assert client.addresses() == {"b": {0: "h0"}}
+    assert route.broker_datas[0].cluster == "c"
+    assert route.queue_datas == [QueueData(broker_name="b", perm=6, read_queue_nums=4, write_queue_nums=4)]
+    assert client.clusters() == {"c": ["b"]}
+
+
+def test_crc_is_checked_unless_zero(client: Client) -> None:
+    refused = client.register("h0", 0, crc=1)
+    assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    assert client.route() is None
+    assert client.register("h0", 0, crc=0).code == ResponseCode.SUCCESS
+
+
+def test_changing_role_moves_the_address_to_its_new_id(client: Client) -> None:
+    client.register("h0", 0)
+    client.register("h1", 2)
+    client.register("h1", 0, version=DataVersion(1, 1, 1))
+    assert client.addresses() == {"b": {0: "h1"}}
+    client.register("h0", 1)
+    assert client.addresses() == {"b": {0: "h1", 1: "h0"}}
+
+
+def test_leader_of_an_earlier_term_cannot_take_the_id_back(client: Client) -> None:
+    client.register("h0", 0, version=DataVersion(1, 3, 1))
+    client.register("h1", 0, version=DataVersion(1, 4, 1))
+    stale = client.register("h0", 0, version=DataVersion(9, 3, 9))
+    assert stale.code == ResponseCode.SUCCESS  # it is told nothing, as by the reference
+    assert client.addresses() == {"b": {0: "h1"}}
+    asked = client.call(
+        RequestCode.QUERY_DATA_VERSION, client.identity("h0"), encode_body(DataVersion(9, 3, 9))
+    )
+    assert asked.fields == {"changed": "true"}
+
+
+def test_unchanged_version_keeps_queue_data_but_adds_missing_topics(client: Client) -> None:
+    client.register("h0", 0, {"T": 6})
+    client.register("h0", 0, {"T": 4, "U": 6})
+    assert client.permissions("T") == {"b": 6}
+    assert client.permissions("U") == {"b": 6}
+    client.register("h0", 0, {"T": 4}, version=DataVersion(2, 0, 2))
+    assert client.permissions("T") == {"b": 4}
+    assert client.permissions("U") == {"b": 6}  # topics missing from the body are left
+
+
+def test_followers_bring_no_topics_and_are_told_their_master(client: Client) -> None:
+    answer = client.register("h1", 1)
+    assert answer.fields == {}
+    assert client.route() is None
+    client.register("h0", 0)
+    answer = client.register("h1", 1)
+    assert answer.fields == {"masterAddr": "h0", "haServerAddr": "h0/ha"}
+    assert client.addresses() == {"b": {1: "h1", 0: "h0"}}
+
+
+def test_prime_slave_registers_topics_without_write(client: Client) -> None:
+    client.register("h1", 1, enable_acting_master=True)
+    assert client.permissions() == {"b": 4}
+    client.register("h0", 0, enable_acting_master=True)
+    assert client.permissions() == {"b": 6}
+    client.server.connection_closed("h0")
+    assert client.permissions() == {"b": 4}
+
+
+def test_broker_moving_to_another_name_or_cluster_leaves_the_old_one(client: Client) -> None:
+    client.register("h0", 0)
+    client.register("h0", 0, name="other", cluster="c2")
+    assert client.clusters() == {"c2": ["other"]}
+    assert client.addresses() == {"other": {0: "h0"}}
+
+
+def test_missing_header_field_and_damaged_body_are_answered(client: Client) -> None:
+    missing = client.call(RequestCode.REGISTER_BROKER, {"brokerName": "b"})
+    assert (missing.code, missing.remark) == (1, "the custom field <brokerAddr> is null")
+    fields = {**client.identity("h0"), "haServerAddr": "x"}
+    damaged = client.call(RequestCode.REGISTER_BROKER, fields, b"{")
+    assert damaged.code == 1
+    assert "no JSON" in (damaged.remark or "")
+    assert client.clusters() == {}
+
+
+# Leaving: unregistration, closed connections, silence.
+
+
+def test_unregister_removes_address_then_name_then_cluster(client: Client) -> None:
+    client.register("h0", 0)
+    client.register("h1", 1)
+    client.register("x0", 0, name="x", cluster="c")
+    assert client.call(RequestCode.UNREGISTER_BROKER, client.identity("h0")).code == 0
+    assert client.addresses() == {"b": {1: "h1"}, "x": {0: "x0"}}
+    client.call(RequestCode.UNREGISTER_BROKER, client.identity("h1"))
+    assert client.addresses() == {"x": {0: "x0"}}
+    client.call(RequestCode.UNREGISTER_BROKER, client.identity("x0", "x"))
+    assert client.route() is None
+    assert client.clusters() == {}
+    assert client.topics(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == []
+
+
+def test_late_unregistration_of_a_deposed_leader_leaves_its_successor(client: Client) -> None:
+    client.register("h0", 0)
+    client.register("h1", 0)
+    client.call(RequestCode.UNREGISTER_BROKER, client.identity("h0"))
+    client.server.connection_closed("h0")
+    assert client.addresses() == {"b": {0: "h1"}}
+
+
+def test_closed_connection_removes_its_brokers_at_once(client: Client) -> None:
+    client.register("h0", 0, connection="first")
+    client.server.connection_closed("first")
+    assert client.route() is None
+    client.register("h0", 0, connection="first")
+    client.register("h0", 0, connection="second")
+    client.server.connection_closed("first")
+    assert client.addresses() == {"b": {0: "h0"}}
+
+
+def test_silence_expires_a_broker(client: Client) -> None:
+    server = client.server
+    assert server.deadline_ns() is None
+    client.register("h0", 0, now_ns=5 * SECOND)
+    client.register("h1", 1, now_ns=6 * SECOND, heartbeat_timeout_ms=10_000)
+    assert server.deadline_ns() == 16 * SECOND
+    assert server.expire(16 * SECOND - 1) == []
+    assert server.expire(16 * SECOND) == ["h1"]
+    assert client.addresses() == {"b": {0: "h0"}}
+    assert server.deadline_ns() == 125 * SECOND
+    client.register("h0", 0, now_ns=20 * SECOND)
+    assert server.deadline_ns() == 140 * SECOND
+    assert server.expire(140 * SECOND) == ["h0"]
+    assert client.route() is None
+    assert server.deadline_ns() is None
+
+
+def test_heartbeat_and_unchanged_version_query_put_expiry_off(client: Client) -> None:
+    server = client.server
+    client.register("h0", 0)
+    client.call(RequestCode.BROKER_HEARTBEAT, client.identity("h0"), now_ns=10 * SECOND)
+    assert server.deadline_ns() == 130 * SECOND
+    same = client.call(
+        RequestCode.QUERY_DATA_VERSION,
+        client.identity("h0"),
+        encode_body(DataVersion(1, 0, 1)),
+        now_ns=20 * SECOND,
+    )
+    assert same.fields == {"changed": "false"}
+    assert decode_body(same.body, DataVersion) == DataVersion(1, 0, 1)
+    assert server.deadline_ns() == 140 * SECOND
+    other = client.call(
+        RequestCode.QUERY_DATA_VERSION,
+        client.identity("h0"),
+        encode_body(DataVersion(2, 0, 1)),
+        now_ns=30 * SECOND,
+    )
+    assert other.fields == {"changed": "true"}
+    assert server.deadline_ns() == 140 * SECOND
+    unknown = client.call(
+        RequestCode.QUERY_DATA_VERSION, client.identity("h9"), encode_body(DataVersion(1, 0, 1))
+    )
+    assert (unknown.fields, unknown.body) == ({"changed": "true"}, b"")
+
+
+# Queries.
+
+
+def test_route_version_gate(client: Client) -> None:
+    client.register("h0", 0)
+    fields = {"topic": "T"}
+    old = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, version=400)
+    assert b'{"brokerAddrs":{0:"h0"}' in bytes(old.body)
+    new = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, version=401)
+    assert b'{"brokerAddrs":{"0":"h0"}' in bytes(new.body)
+    asked = client.call(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, {**fields, "acceptStandardJsonOnly": "true"}, version=0
+    )
+    assert asked.body == new.body
+    binary = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, version=401, serialization=ROCKETMQ)
+    assert binary.body == new.body
+
+
+def test_route_of_unknown_topic(client: Client) -> None:
+    answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "nowhere"})
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert "nowhere" in (answer.remark or "")
+
+
+def test_route_over_several_brokers(client: Client) -> None:
+    client.register("h0", 0)
+    client.register("x0", 0, {"T": 4}, name="x")
+    assert client.addresses() == {"b": {0: "h0"}, "x": {0: "x0"}}
+    assert client.permissions() == {"b": 6, "x": 4}
+
+
+def test_topic_lists(client: Client) -> None:
+    flags = {"unit": 1, "sub": 2, "both": 3}
+    client.register("h0", 0, dict.fromkeys(["T", "unit", "sub", "both"], 6), sys_flags=flags)
+    client.register("x0", 0, {"X": 6}, name="x", cluster="c2")
+    assert client.topics(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == ["T", "unit", "sub", "both", "X"]
+    assert client.topics(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c2"}) == ["X"]
+    assert client.topics(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c3"}) == []
+    assert client.topics(RequestCode.GET_UNIT_TOPIC_LIST) == ["unit", "both"]
+    assert client.topics(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST) == ["sub", "both"]
+    assert client.topics(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST) == ["sub"]
+    system = client.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    assert json.loads(bytes(system.body)) == {"brokerAddr": "h0", "topicList": ["c", "b", "c2", "x"]}
+
+
+def test_broker_member_group(client: Client) -> None:
+    client.register("h0", 0)
+    client.register("h2", 2)
+    fields = {"clusterName": "c", "brokerName": "b"}
+    answer = client.call(RequestCode.GET_BROKER_MEMBER_GROUP, fields)
+    assert answer.body == (
+        b'{"brokerMemberGroup":{"brokerAddrs":{0:"h0",2:"h2"},"brokerName":"b","cluster":"c"}}'
+    )
+    nobody = client.call(RequestCode.GET_BROKER_MEMBER_GROUP, {**fields, "brokerName": "x"})
+    assert b'"brokerAddrs":{}' in bytes(nobody.body)
+
+
+# Administration.
+
+
+def test_write_permission_wiped_and_added(client: Client) -> None:
+    client.register("h0", 0)
+    client.register("x0", 0, name="x")
+    wiped = client.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b"})
+    assert wiped.fields == {"wipeTopicCount": "2"}
+    assert client.permissions() == {"b": 4, "x": 6}
+    client.register("h0", 0)  # unchanged: stays wiped
+    assert client.permissions() == {"b": 4, "x": 6}
+    added = client.call(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "b"})
+    assert added.fields == {"addTopicCount": "2"}
+    assert client.permissions() == {"b": 6, "x": 6}
+    client.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b"})
+    client.register("h0", 0, version=DataVersion(2, 0, 2))
+    assert client.permissions() == {"b": 6, "x": 6}
+
+
+def test_delete_topic_everywhere_or_in_one_cluster(client: Client) -> None:
+    client.register("h0", 0)
+    client.register("x0", 0, name="x", cluster="c2")
+    client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T", "clusterName": "c2"})
+    assert client.permissions("T") == {"b": 6}
+    client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "U"})
+    assert client.route("U") is None
+
+
+def test_register_topic_on_known_brokers_only(client: Client) -> None:
+    client.register("h0", 0)
+    queues = [
+        QueueData(broker_name=name, perm=6, read_queue_nums=2, write_queue_nums=2) for name in ("b", "zz")
+    ]
+    body = TopicRouteData(queue_datas=queues).encode(409, False)
+    assert client.call(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "N"}, body).code == 0
+    assert client.permissions("N") == {"b": 6}
+
+
+def test_unknown_code_responses_and_one_way_requests(client: Client) -> None:
+    unknown = client.call(9999)
+    assert (unknown.code, unknown.remark) == (3, " request type 9999 not supported")
+    one_way = remoting.request(RequestCode.UNREGISTER_BROKER, client.identity("h0"), one_way=True)
+    client.register("h0", 0)
+    assert client.server.handle("client", one_way, 0) is None
+    assert client.route() is None
+    answer = remoting.response(remoting.request(105), 0)
+    assert client.server.handle("client", answer, 0) is None
+
+
+# Key-value configuration.
+
+
+def test_key_values_survive_a_restart() -> None:
+    storage = MemoryStorage()
+    client = Client(NameServer(NameServerConfig(), storage))
+    key = {"namespace": "n", "key": "k"}
+    assert client.call(RequestCode.GET_KV_CONFIG, key).code == ResponseCode.QUERY_NOT_FOUND
+    assert client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"}).code == 22
+    assert client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "v"}).code == 0
+    assert json.loads(storage.data or b"") == {"configTable": {"n": {"k": "v"}}}
+    client = Client(NameServer(NameServerConfig(), storage))
+    assert client.call(RequestCode.GET_KV_CONFIG, key).fields == {"value": "v"}
+    assert client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"}).body == b'{"table":{"k":"v"}}'
+    assert client.call(RequestCode.DELETE_KV_CONFIG, key).code == 0
+    assert client.call(RequestCode.DELETE_KV_CONFIG, key).code == 0
+    assert json.loads(storage.data or b"") == {"configTable": {}}
+    assert client.call(RequestCode.GET_KV_CONFIG, key).code == 22
+
+
+def test_failed_save_is_answered_and_changes_nothing() -> None:
+    storage = MemoryStorage()
+    client = Client(NameServer(NameServerConfig(), storage))
+    key = {"namespace": "n", "key": "k"}
+    client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "old"})
+    storage.failing = True
+    for answer in (
+        client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "new"}),
+        client.call(RequestCode.DELETE_KV_CONFIG, key),
+    ):
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "No space left" in (answer.remark or "")
+    assert client.call(RequestCode.GET_KV_CONFIG, key).fields == {"value": "old"}
+
+
+def test_unreadable_key_values_stop_the_start() -> None:
+    with pytest.raises(KeyValueError, match="cannot be read"):
+        NameServer(NameServerConfig(), MemoryStorage(b'{"configTable":'))
+
+
+def test_order_configuration_in_route_and_registration() -> None:
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "b:4"}
+    for enabled, expected in ((True, "b:4"), (False, None)):
+        client = Client(NameServer(NameServerConfig(ordered_messages=enabled)))
+        client.call(RequestCode.PUT_KV_CONFIG, order)
+        assert client.register("h0", 0).body == b'{"table":{"T":"b:4"}}'
+        route = client.route()
+        assert route is not None
+        assert route.order_topic_conf == expected
+
+
+def test_own_configuration_is_shown_and_not_changed(client: Client) -> None:
+    shown = client.call(RequestCode.GET_NAMESRV_CONFIG)
+    assert b"listenPort=9876\n" in bytes(shown.body)
+    assert b"orderMessageEnable=false\n" in bytes(shown.body)
+    refused = client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
+    assert refused.code == ResponseCode.NO_PERMISSION

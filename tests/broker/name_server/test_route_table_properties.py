@@ -1,0 +1,103 @@
+"""Any sequence of registrations and losses leaves the tables consistent (behaviour.md 1)."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from broker.name_server import RouteTable
+from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
+from broker.remoting.name_server_headers import RegisterBrokerHeader
+
+addresses = st.sampled_from(["h0", "h1", "h2"])
+names = st.sampled_from(["b", "x"])
+clusters = st.sampled_from(["c", "c2"])
+
+
+class RouteTableMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = RouteTable()
+        self.now_ns = 0
+        self.topic_seen = False
+
+    @rule(
+        address=addresses,
+        name=names,
+        cluster=clusters,
+        broker_id=st.integers(0, 2),
+        version=st.builds(DataVersion, st.integers(0, 1), st.integers(0, 2)),
+        acting=st.sampled_from([None, False, True]),
+        expiry=st.integers(1, 5),
+        connection=st.integers(0, 2),
+    )
+    def register(
+        self,
+        address: str,
+        name: str,
+        cluster: str,
+        broker_id: int,
+        version: DataVersion,
+        acting: bool | None,
+        expiry: int,
+        connection: int,
+    ) -> None:
+        before = self.table.broker(name)
+        holder = None if before is None else before.broker_addresses.get(broker_id)
+        header = RegisterBrokerHeader(
+            broker_name=name,
+            broker_address=address,
+            cluster_name=cluster,
+            ha_server_address="ha",
+            broker_id=broker_id,
+            enable_acting_master=acting,
+        )
+        topics = TopicConfigTable(version, {"T": TopicConfig(topic_name="T")})
+        self.table.register(header, topics, connection, expiry, self.now_ns)
+        after = self.table.broker(name)
+        assert after is not None
+        assert after.broker_addresses[broker_id] in (address, holder)
+        if after.broker_addresses[broker_id] == address:
+            assert self.table.data_version(cluster, address) == version
+            if broker_id == 0:
+                route = self.table.route("T")
+                assert route is not None
+                assert name in [data.broker_name for data in route.queue_datas]
+
+    @rule(address=addresses, cluster=clusters)
+    def unregister(self, address: str, cluster: str) -> None:
+        self.table.unregister(cluster, address)
+        assert self.table.data_version(cluster, address) is None
+
+    @rule(connection=st.integers(0, 2))
+    def connection_closed(self, connection: int) -> None:
+        self.table.connection_closed(connection)
+
+    @rule(step=st.integers(0, 4))
+    def time_passes(self, step: int) -> None:
+        self.now_ns += step
+        self.table.expire(self.now_ns)
+        deadline = self.table.deadline_ns()
+        assert deadline is None or deadline > self.now_ns
+
+    @invariant()
+    def tables_agree(self) -> None:
+        info = self.table.cluster_info()
+        listed = [name for members in info.cluster_table.values() for name in members]
+        assert sorted(listed) == sorted(info.broker_table)  # each name in exactly one cluster
+        assert all(info.cluster_table.values())
+        seen: list[str] = []
+        for name, data in info.broker_table.items():
+            assert name in info.cluster_table[data.cluster]
+            assert data.broker_addresses
+            seen += data.broker_addresses.values()
+        assert len(seen) == len(set(seen))  # an address stands for one broker and one id
+        assert bool(seen) == (self.table.deadline_ns() is not None)
+        route = self.table.route("T")
+        if route is not None:
+            assert [data.broker_name for data in route.queue_datas] == [
+                data.broker_name for data in route.broker_datas
+            ]
+
+
+RouteTableTest = RouteTableMachine.TestCase
