@@ -111,7 +111,9 @@ class RequestCode(enum.IntEnum):
     BROKER_HEARTBEAT = 904
     GET_BROKER_HA_STATUS = 907
     TRIVET_NODE_STATUS = 90001
-    """Trivet's own: the replica's state as JSON (`broker.node_status.NodeStatus`); too large for a binary header."""
+    """Trivet's own: the replica's state as JSON (`broker.node_status.NodeStatus`); too large for a
+    binary header.
+    """
 
 
 class ResponseCode(enum.IntEnum):

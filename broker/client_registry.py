@@ -1,0 +1,234 @@
+"""Which clients there are: producers and consumers by group and connection, as their heartbeats say
+(behaviour.md 8.1).
+
+Nothing here is replicated: a client tells every broker it is connected to, and tells a new one within a
+heartbeat. An entry ends with its connection, with an unregistration, or when it has not been renewed for
+120 s.
+
+Every change returns the consumer groups whose members or subscribed topics changed; the caller sends
+NOTIFY_CONSUMER_IDS_CHANGED (40) to `connections_to_notify` of each, after the group's own switch has been
+asked.
+
+Connections are opaque and hashable. Iteration follows the order of registration everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from broker.remoting.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    SubscriptionData,
+)
+from broker.remoting.codes import LanguageCode
+
+EXPIRY_NS: Final = 120 * 1_000_000_000
+"""How long an entry lives without a heartbeat (behaviour.md 8.1); clients send one every 30 s."""
+
+ConnectionType = TypeVar("ConnectionType", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredClient(Generic[ConnectionType]):
+    """One client of a group, by the connection that it sends heartbeats on; ``version`` is its MQVersion
+    ordinal.
+    """
+
+    connection: ConnectionType
+    client_id: str
+    language: LanguageCode
+    version: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup(Generic[ConnectionType]):
+    """A consumer group with at least one client. Where clients disagree on its kind, the last heartbeat wins."""
+
+    name: str
+    consume_type: ConsumeType
+    message_model: MessageModel
+    consume_from_where: ConsumeFromWhere
+    clients: dict[ConnectionType, RegisteredClient[ConnectionType]] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    """by topic"""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry(Generic[ConnectionType]):
+    """What `expire` did: the connections to close, and the consumer groups that changed."""
+
+    connections: list[ConnectionType]
+    changed_groups: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[ConnectionType]):
+    """A membership that must be renewed."""
+
+    connection: ConnectionType
+    group: str
+    is_consumer: bool
+
+
+class ClientRegistry(Generic[ConnectionType]):
+    """The clients connected to one broker node."""
+
+    def __init__(self, expiry_ns: int = EXPIRY_NS) -> None:
+        self._expiry_ns = expiry_ns
+        self._consumers: dict[str, ConsumerGroup[ConnectionType]] = {}
+        self._producers: dict[str, dict[ConnectionType, RegisteredClient[ConnectionType]]] = {}
+        # Renewed entries move to the end and all live equally long, so the first one is the next to expire.
+        self._renewed_ns: OrderedDict[_Entry[ConnectionType], int] = OrderedDict()
+        self._entries: dict[ConnectionType, dict[_Entry[ConnectionType], None]] = {}
+
+    def heartbeat(
+        self, client: RegisteredClient[ConnectionType], heartbeat: HeartbeatData, now_ns: int
+    ) -> list[str]:
+        """Register or renew everything that a heartbeat names; returns the consumer groups that changed."""
+        changed: list[str] = []
+        for consumer in heartbeat.consumer_data_set:
+            group_changed = self._register_consumer(client, consumer)
+            if not heartbeat.without_sub:
+                group_changed |= self._update_subscriptions(consumer)
+            if group_changed and consumer.group_name not in changed:
+                changed.append(consumer.group_name)
+            self._renew(_Entry(client.connection, consumer.group_name, True), now_ns)
+        for producer in heartbeat.producer_data_set:
+            self._producers.setdefault(producer.group_name, {})[client.connection] = client
+            self._renew(_Entry(client.connection, producer.group_name, False), now_ns)
+        return changed
+
+    def unregister(
+        self, connection: ConnectionType, producer_group: str | None, consumer_group: str | None
+    ) -> list[str]:
+        """UNREGISTER_CLIENT 35: leave the named groups; returns the consumer groups that changed."""
+        entries: list[_Entry[ConnectionType]] = []
+        if producer_group:
+            entries.append(_Entry(connection, producer_group, False))
+        if consumer_group:
+            entries.append(_Entry(connection, consumer_group, True))
+        return self._remove(entry for entry in entries if entry in self._renewed_ns)
+
+    def connection_closed(self, connection: ConnectionType) -> list[str]:
+        """Everything registered on the connection ends; returns the consumer groups that changed."""
+        return self._remove(list(self._entries.get(connection, ())))
+
+    def expire(self, now_ns: int) -> Expiry[ConnectionType]:
+        """End what has not been renewed; the caller closes the connections, whose clients then come anew."""
+        expired: list[_Entry[ConnectionType]] = []
+        for entry, renewed_ns in self._renewed_ns.items():
+            if renewed_ns + self._expiry_ns > now_ns:
+                break
+            expired.append(entry)
+        return Expiry(list(dict.fromkeys(entry.connection for entry in expired)), self._remove(expired))
+
+    def deadline_ns(self) -> int | None:
+        """When `expire` has something to do next, None while there are no clients. Costs nothing to ask."""
+        first = next(iter(self._renewed_ns.values()), None)
+        return None if first is None else first + self._expiry_ns
+
+    def connections_to_notify(self, group: str) -> list[ConnectionType]:
+        """Who must rebalance when the group changes: its clients, none of a broadcasting group."""
+        found = self._consumers.get(group)
+        if found is None or found.message_model is MessageModel.BROADCASTING:
+            return []
+        return list(found.clients)
+
+    def members(self, group: str) -> list[str]:
+        """Client ids of a consumer group (answer to 38), each once, though a client may be connecting anew."""
+        found = self._consumers.get(group)
+        return [] if found is None else list(dict.fromkeys(c.client_id for c in found.clients.values()))
+
+    def consumer_group(self, group: str) -> ConsumerGroup[ConnectionType] | None:
+        """All that is known of a consumer group, to be read only; None while it has no client."""
+        return self._consumers.get(group)
+
+    def consumer_groups_of(self, topic: str) -> list[str]:
+        """Consumer groups with a subscription to the topic (answer to 300)."""
+        return [name for name, group in self._consumers.items() if topic in group.subscriptions]
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """A group's subscription to a topic, as its newest heartbeat gave it."""
+        found = self._consumers.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def find_consumer(self, group: str, client_id: str) -> RegisteredClient[ConnectionType] | None:
+        """The newest connection of one client of a consumer group."""
+        found = self._consumers.get(group)
+        clients = () if found is None else found.clients.values()
+        return next((c for c in reversed(list(clients)) if c.client_id == client_id), None)
+
+    def producers(self, group: str) -> list[RegisteredClient[ConnectionType]]:
+        """Clients of a producer group."""
+        return list(self._producers.get(group, {}).values())
+
+    def producer_groups(self) -> list[str]:
+        """Producer groups with at least one client (answer to 328)."""
+        return list(self._producers)
+
+    def _register_consumer(self, client: RegisteredClient[ConnectionType], consumer: ConsumerData) -> bool:
+        """Enter a client into its group; returns whether the members changed."""
+        group = self._consumers.get(consumer.group_name)
+        if group is None:
+            group = self._consumers[consumer.group_name] = ConsumerGroup(
+                consumer.group_name,
+                consumer.consume_type,
+                consumer.message_model,
+                consumer.consume_from_where,
+            )
+        group.consume_type = consumer.consume_type
+        group.message_model = consumer.message_model
+        group.consume_from_where = consumer.consume_from_where
+        before = group.clients.get(client.connection)
+        group.clients[client.connection] = client
+        return before is None or before.client_id != client.client_id
+
+    def _update_subscriptions(self, consumer: ConsumerData) -> bool:
+        """Take over newer subscriptions and drop absent topics; returns whether the set of topics changed."""
+        subscriptions = self._consumers[consumer.group_name].subscriptions
+        changed = False
+        wanted = {subscription.topic for subscription in consumer.subscription_data_set}
+        for subscription in consumer.subscription_data_set:
+            before = subscriptions.get(subscription.topic)
+            if before is None:
+                changed = True
+            if before is None or subscription.sub_version > before.sub_version:
+                subscriptions[subscription.topic] = subscription
+        for topic in [topic for topic in subscriptions if topic not in wanted]:
+            del subscriptions[topic]
+            changed = True
+        return changed
+
+    def _renew(self, entry: _Entry[ConnectionType], now_ns: int) -> None:
+        self._renewed_ns[entry] = now_ns
+        self._renewed_ns.move_to_end(entry)
+        self._entries.setdefault(entry.connection, {})[entry] = None
+
+    def _remove(self, entries: Iterable[_Entry[ConnectionType]]) -> list[str]:
+        """Take known entries out of every table; returns the consumer groups that lost a client."""
+        changed: dict[str, None] = {}
+        for entry in entries:
+            del self._renewed_ns[entry]
+            of_connection = self._entries[entry.connection]
+            del of_connection[entry]
+            if not of_connection:
+                del self._entries[entry.connection]
+            if entry.is_consumer:
+                group = self._consumers[entry.group]
+                del group.clients[entry.connection]
+                changed[entry.group] = None
+                if not group.clients:
+                    del self._consumers[entry.group]
+            else:
+                producers = self._producers[entry.group]
+                del producers[entry.connection]
+                if not producers:
+                    del self._producers[entry.group]
+        return list(changed)
