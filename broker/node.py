@@ -74,7 +74,7 @@ class Node:
         self.outgoing = outgoing
         self.now_ns = 0
         self.wall_ms = 0
-        self.registry = ClientRegistry()
+        self.registry: ClientRegistry[Connection] = ClientRegistry()
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
         self.replica: Replica
@@ -112,9 +112,8 @@ class Node:
         self._next_client += 1
         return connection
 
-    def client_disconnected(self, connection: Connection, now_ns: int, wall_ms: int) -> None:
+    def client_disconnected(self, connection: Connection) -> None:
         """Its socket is closed: what it waited for is forgotten, its registrations end."""
-        self.now_ns, self.wall_ms = now_ns, wall_ms
         number = self._client_numbers.pop(connection)
         del self._clients[number]
         leader = self._forwarding.pop(number, None)
@@ -152,7 +151,7 @@ class Node:
             self.forward(connection, command)
 
     def begin(self, now_ns: int, wall_ms: int) -> None:
-        """Sets the time for what is received next."""
+        """Sets the time for the calls that follow: whatever brings something from outside calls this first."""
         self.now_ns = self.replica.now_ns = now_ns
         self.wall_ms = self.replica.wall_ms = wall_ms
 
@@ -332,18 +331,16 @@ class Node:
         elif isinstance(frame, Hello):
             raise PeerProtocolError("a second hello")
 
-    def peer_lost(self, node: str, now_ns: int, wall_ms: int) -> None:
+    def peer_lost(self, node: str) -> None:
         """A connection with `node` broke, either way: its clients are gone from here, and what it was to answer."""
-        self.begin(now_ns, wall_ms)
         for key in [key for key in self._relayed if key[0] == node]:
             self._forget(self._relayed.pop(key))
-        self.replica.peer_disconnected(node, now_ns)
+        self.replica.peer_disconnected(node, self.now_ns)
         self._answer_forwarded(node)
 
-    def peer_connected(self, node: str, now_ns: int, wall_ms: int) -> None:
+    def peer_connected(self, node: str) -> None:
         """The link to `node` is up."""
-        self.begin(now_ns, wall_ms)
-        self.replica.peer_connected(node, now_ns)
+        self.replica.peer_connected(node, self.now_ns)
         self._release_held()
 
     def _forward_received(self, source: str, frame: Forward) -> None:
