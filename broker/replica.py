@@ -37,7 +37,7 @@ from raft import effects as fx
 from raft.config import HardState, RaftConfig
 from raft.configuration import Configuration
 from raft.core import Raft
-from raft.errors import LeadershipTransferring, ProposalLimit
+from raft.errors import LeadershipTransferring, ProposalLimit, RaftError
 from raft.messages import AppendRequest
 from raft.state import RandomSource
 from raft.terms import LogTerms
@@ -641,6 +641,28 @@ class Replica:
         """The job has run; a full disk shows again, as an error, when the writer gets there."""
         self._preparing = False
         self.store.prepared(job)
+
+    # ------------------------------------------------------------------ the end
+
+    def hand_over(self) -> str | None:
+        """Begins to give leadership to the peer that holds most of the log; its id, or None where there is none."""
+        peers = [peer for peer in self.raft.status(self.now_ns).peers if peer.voter and peer.connected]
+        if not peers:
+            return None
+        target = max(peers, key=lambda peer: peer.match_index).node
+        try:
+            self.raft.transfer_leadership(target, self.now_ns)
+        except RaftError as error:
+            log.info("leadership is not handed over", target=target, reason=str(error))
+            return None
+        self._carry_out()
+        return target
+
+    def close(self, now_ns: int) -> None:
+        """An orderly stop: everything flushed, the checkpoint written. No call may follow."""
+        self._trace.stopped(now_ns)
+        self.save_snapshot()
+        self.store.close()
 
     # ------------------------------------------------------------------ snapshots and membership
 

@@ -87,3 +87,9 @@ class ReplicaTrace:
         self._digest_known = False
         if self._writer is not None:
             self._writer.reset(now_ns, first_index)
+
+    def stopped(self, now_ns: int) -> None:
+        """The node stops in order."""
+        if self._writer is not None:
+            self.appended(now_ns)
+            self._writer.stop(now_ns)

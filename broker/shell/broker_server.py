@@ -1,0 +1,293 @@
+"""A broker process: the node's sockets, clocks, worker threads and its orderly end, and no logic of its own.
+
+Everything that the node does happens in calls to `broker.node.Node`; this module brings it bytes and time, and carries
+out what a turn leaves behind: bytes to write, a flush, files to prepare, a registration.
+"""
+
+import contextlib
+import gc
+import random
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+from log.store import FlushJob, PrepareJob
+
+from broker.assembly import build_node
+from broker.connection import Connection, Outgoing
+from broker.registration import registration, unregistration
+from broker.remoting.errors import FrameError
+from broker.remoting.frame import FrameDecoder
+from broker.settings import BrokerConfig
+from broker.shell.clock import machine_clock, stop_on_signal
+from broker.shell.peer_links import PeerLinks
+from broker.shell.registrar import Changes, Registrar
+from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
+from broker.shell.turns import Turns
+from broker.trace import TraceHeader, TraceWriter
+from log.errors import DiskError
+from log.mmap_disk import MmapDisk
+
+log = structlog.get_logger("trivet.broker")
+
+_SWEEP_S: Final = 5.0
+_TRACE_FLUSH_NS: Final = 200_000_000
+_HANDOVER_S: Final = 1.0
+
+
+class BrokerServer:
+    """One broker. `serve` runs it until it is cancelled or `stop` is called."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._client_listener = listen(config.node.listen)
+        peer_address = config.raft.peers.get(config.node.id)
+        self._peer_listener = None if peer_address is None else listen(peer_address)
+        self._sockets: dict[Connection, SocketConnection] = {}
+        self._clients: dict[Connection, SocketConnection] = {}
+        self._outgoing = Outgoing()
+        self._trace_file = (
+            Path(config.observe.trace).open("ab", buffering=0) if config.observe.trace else None
+        )
+        self._trace = None
+        if self._trace_file is not None:
+            header = TraceHeader(
+                "replica",
+                config.node.id,
+                machine_clock(),
+                time.time_ns() - time.monotonic_ns(),
+                attributes=(("group", config.node.group),),
+            )
+            self._trace = TraceWriter(self._trace_file.write, header)
+        self._trace_flushed_ns = 0
+        bound_port = self._client_listener.getsockname()[1]
+        self.node = build_node(
+            config,
+            MmapDisk(Path(config.storage.path)),
+            self._outgoing,
+            random.Random(),
+            time.monotonic_ns(),
+            _wall_ms(),
+            self._trace,
+            advertised=config.advertised_address(bound_port),
+        )
+        self.address = config.advertised_address(bound_port)
+        self._turns = Turns(self._turn, time.monotonic_ns)
+        self._changes = Changes()
+        self._flush_job: FlushJob | None = None
+        self._flush_wanted = trio.Event()
+        self._prepare_job: PrepareJob | None = None
+        self._prepare_wanted = trio.Event()
+        self._links = PeerLinks(self.node, self._sockets, self._begin, self._turns.wake)
+        self._registrars = [
+            Registrar(
+                name_server,
+                lambda: registration(self.node, self._config, self.address),
+                lambda: unregistration(self.node, self._config, self.address),
+                self._changes,
+                config.broker.register_interval_ms / 1000,
+            )
+            for name_server in config.node.name_servers
+        ]
+        self._stop = trio.Event()
+
+    def stop(self) -> None:
+        """Asks `serve` to end in order."""
+        self._stop.set()
+
+    async def serve(self) -> None:
+        """Serves until `stop`; raises `log.errors.DiskError` when the disk fails: nothing it holds is sure then."""
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        try:
+            async with trio.open_nursery() as nursery:
+                start = nursery.start_soon
+                start(self._turns.run)
+                start(self._turns.run_timer)
+                start(self._run_flushes)
+                start(self._run_preparations)
+                start(self._sweep)
+                start(accept_forever, self._client_listener, self._accepted(nursery, self._serve_client))
+                if self._peer_listener is not None:
+                    serve_peer: Callable[[socket.socket, tuple[str, int]], object] = self._serve_peer
+                    start(accept_forever, self._peer_listener, self._accepted(nursery, serve_peer))
+                for peer in self._config.raft.peers:
+                    if peer != self._config.node.id:
+                        start(self._links.dial, peer)
+                for registrar in self._registrars:
+                    start(registrar.run)
+                self._turns.wake()
+                await self._stop.wait()
+                await self._stop_in_order()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._close()
+
+    # ------------------------------------------------------------------ the turn
+
+    def _begin(self) -> None:
+        self.node.begin(time.monotonic_ns(), _wall_ms())
+
+    def _turn(self) -> int:
+        now_ns = time.monotonic_ns()
+        deadline_ns = self.node.turn(now_ns, _wall_ms())
+        sockets = self._sockets
+        for connection in self._outgoing.take():
+            open_socket = sockets.get(connection)
+            if open_socket is None:
+                connection.take()
+            else:
+                open_socket.flush()
+        replica = self.node.replica
+        job = replica.flush_job()
+        if job is not None:
+            self._flush_job = job
+            self._flush_wanted.set()
+        preparation = replica.prepare_job()
+        if preparation is not None:
+            self._prepare_job = preparation
+            self._prepare_wanted.set()
+        self._changes.set(self.node.registration_version)
+        if self._trace is not None and now_ns - self._trace_flushed_ns > _TRACE_FLUSH_NS:
+            self._trace.flush()
+            self._trace_flushed_ns = now_ns
+        return deadline_ns
+
+    # ------------------------------------------------------------------ clients
+
+    def _accepted(
+        self, nursery: trio.Nursery, serve: Callable[..., object]
+    ) -> Callable[[socket.socket, tuple[str, int]], None]:
+        def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
+            if len(self._sockets) >= self._config.limits.max_connections:
+                log.warning(
+                    "connection refused", address=address[0], limit=self._config.limits.max_connections
+                )
+                sock.close()
+                return
+            nursery.start_soon(serve, sock, address)  # type: ignore[arg-type]
+
+        return accepted
+
+    async def _serve_client(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        node = self.node
+        connection = node.client_connected(f"{address[0]}:{address[1]}", packed_host(address))
+        client = SocketConnection(sock, connection)
+        self._sockets[connection] = self._clients[connection] = client
+        decoder = FrameDecoder()
+        wake, received_one = self._turns.wake, node.received
+
+        def received(data: bytes) -> None:
+            self._begin()
+            try:
+                for command in decoder.feed(data):
+                    received_one(connection, command)
+            except FrameError as error:
+                for command in error.commands:
+                    received_one(connection, command)
+                log.warning("connection closed", client=connection.name, reason=str(error))
+                connection.close()
+            wake()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.write)
+                await client.read(received)
+                nursery.cancel_scope.cancel()
+        finally:
+            client.close()
+            del self._sockets[connection], self._clients[connection]
+            self._begin()
+            node.client_disconnected(connection)
+            self._turns.wake()
+
+    async def _serve_peer(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        await self._links.serve_accepted(sock)
+
+    async def _sweep(self) -> None:
+        """Closes the connections of clients that neither read nor write (remoting.md 1)."""
+        while True:
+            await trio.sleep(_SWEEP_S)
+            oldest = trio.current_time() - self._config.limits.idle_seconds
+            for client in list(self._clients.values()):
+                if client.last_active < oldest:
+                    client.close()
+
+    # ------------------------------------------------------------------ worker threads
+
+    async def _run_flushes(self) -> None:
+        while True:
+            await self._flush_wanted.wait()
+            self._flush_wanted = trio.Event()
+            job = self._flush_job
+            assert job is not None, "a flush was wanted"
+            await trio.to_thread.run_sync(job.run)  # a failure ends the process: see FlushError
+            self.node.replica.flushed(job, time.monotonic_ns())
+            self._turns.wake()
+
+    async def _run_preparations(self) -> None:
+        while True:
+            await self._prepare_wanted.wait()
+            self._prepare_wanted = trio.Event()
+            job = self._prepare_job
+            assert job is not None, "a preparation was wanted"
+            try:
+                await trio.to_thread.run_sync(job.run)
+            except DiskError as error:
+                log.warning("cannot prepare files ahead", error=str(error))
+            self.node.replica.prepared(job)
+
+    # ------------------------------------------------------------------ the end
+
+    async def _stop_in_order(self) -> None:
+        """Hands leadership over, so that the group need not find out; unregisters."""
+        replica = self.node.replica
+        if replica.serving:
+            self._begin()
+            target = replica.hand_over()
+            self._turns.wake()
+            if target is not None:
+                with trio.move_on_after(_HANDOVER_S):
+                    while replica.serving:
+                        await self._changes.wait_other_than(self._changes.version)
+        for registrar in self._registrars:
+            await registrar.unregister()
+
+    def _close(self) -> None:
+        for open_socket in list(self._sockets.values()):
+            open_socket.close()
+        self._client_listener.close()
+        if self._peer_listener is not None:
+            self._peer_listener.close()
+        try:
+            if self._stop.is_set():
+                self.node.replica.close(time.monotonic_ns())
+        finally:
+            if self._trace is not None and self._trace_file is not None:
+                with contextlib.suppress(OSError):
+                    self._trace.flush()
+                self._trace_file.close()
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def serve(
+    config: BrokerConfig, *, task_status: trio.TaskStatus[BrokerServer] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Runs a broker until SIGTERM or SIGINT, which stop it in order, or until cancelled.
+
+    Raises OSError when an address cannot be listened on, `log.errors.LogFault` when the store cannot be used.
+    """
+    server = BrokerServer(config)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_on_signal, server.stop)
+        task_status.started(server)
+        await server.serve()
+        nursery.cancel_scope.cancel()

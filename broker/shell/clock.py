@@ -1,0 +1,23 @@
+"""What a server process takes from its machine beside sockets: the clock's name, and signals."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+
+def machine_clock() -> str:
+    """Names this machine's monotonic clock since its start; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+async def stop_on_signal(stop: Callable[[], None]) -> None:
+    """Calls `stop` at the first SIGTERM or SIGINT."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            stop()
+            return

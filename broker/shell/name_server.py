@@ -1,0 +1,150 @@
+"""A name server process: sockets and time for `broker.name_server`."""
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from broker.connection import Connection, Outgoing
+from broker.name_server import NameServer
+from broker.remoting.command import encode
+from broker.remoting.errors import FrameError
+from broker.remoting.frame import FrameDecoder
+from broker.settings import NameServerConfig
+from broker.shell.clock import stop_on_signal
+from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
+
+log = structlog.get_logger("trivet.namesrv")
+
+_SWEEP_S: Final = 5.0
+
+
+class FileStorage:
+    """The key-value configuration in one file, replaced as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> bytes | None:
+        """What was saved last; None if nothing was."""
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def save(self, data: bytes) -> None:
+        """Durable when it returns; raises OSError when that fails."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+class NameServerProcess:
+    """The sockets around one name server core."""
+
+    def __init__(self, config: NameServerConfig) -> None:
+        self._config = config
+        storage = FileStorage(Path(config.kv_config_path)) if config.kv_config_path else None
+        self._core = NameServer(config, storage)
+        self._listener = listen(config.listen)
+        self._open: dict[int, SocketConnection] = {}
+        self._next_number = 0
+        self._stop = trio.Event()
+
+    def stop(self) -> None:
+        """Asks `serve` to end."""
+        self._stop.set()
+
+    async def serve(self) -> None:
+        """Serves until `stop`."""
+        try:
+            async with trio.open_nursery() as nursery:
+
+                def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
+                    if len(self._open) >= self._config.max_connections:
+                        log.warning(
+                            "connection refused", address=address[0], limit=self._config.max_connections
+                        )
+                        sock.close()
+                        return
+                    nursery.start_soon(self._serve_connection, sock, address)
+
+                nursery.start_soon(accept_forever, self._listener, accepted)
+                nursery.start_soon(self._sweep)
+                await self._stop.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            for connection in list(self._open.values()):
+                connection.close()
+            self._listener.close()
+
+    async def _serve_connection(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        number = self._next_number
+        self._next_number += 1
+        outgoing = Outgoing()
+        connection = Connection(outgoing, f"{address[0]}:{address[1]}", packed_host(address))
+        open_socket = self._open[number] = SocketConnection(sock, connection)
+        decoder = FrameDecoder()
+        core = self._core
+
+        def received(data: bytes) -> None:
+            now_ns = time.monotonic_ns()
+            try:
+                commands = decoder.feed(data)
+            except FrameError as error:
+                commands = error.commands
+                log.warning("connection closed", client=connection.name, reason=str(error))
+                connection.close()
+            for command in commands:
+                answer = core.handle(number, command, now_ns)
+                if answer is not None:
+                    connection.send(encode(answer))
+            open_socket.flush()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(open_socket.write)
+                await open_socket.read(received)
+                nursery.cancel_scope.cancel()
+        finally:
+            open_socket.close()
+            del self._open[number]
+            core.connection_closed(number)
+
+    async def _sweep(self) -> None:
+        """Drops brokers that have fallen silent, and closes idle connections."""
+        while True:
+            await trio.sleep(_SWEEP_S)
+            for number in self._core.expire(time.monotonic_ns()):
+                expired = self._open.get(number)  # type: ignore[call-overload]
+                if expired is not None:
+                    expired.close()
+            oldest = trio.current_time() - self._config.idle_seconds
+            for open_socket in list(self._open.values()):
+                if open_socket.last_active < oldest:
+                    open_socket.close()
+
+
+async def serve(
+    config: NameServerConfig, *, task_status: trio.TaskStatus[NameServerProcess] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Runs a name server until SIGTERM or SIGINT, or until cancelled. Raises OSError when it cannot listen."""
+    server = NameServerProcess(config)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_on_signal, server.stop)
+        task_status.started(server)
+        await server.serve()
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,66 @@
+"""When a node's turn comes: after anything has happened, and when a deadline has come.
+
+Whoever gives the node something calls `wake`. The turn itself runs after the tasks that are ready now have run, and so
+sees everything that arrived with the same look at the sockets: batching appears by itself, and an idle node sleeps
+until its next deadline. One timer task serves all deadlines; it is disturbed only when a deadline moves closer.
+"""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import trio
+
+
+class Turns:
+    """Runs `turn` whenever it is due. `turn` returns the next deadline in monotonic nanoseconds."""
+
+    def __init__(self, turn: Callable[[], int], now_ns: Callable[[], int]) -> None:
+        self._turn = turn
+        self._now_ns = now_ns
+        self._wanted = True
+        self._sleeping: trio.lowlevel.Task | None = None
+        self._deadline_ns = 0
+        self._timer_scope = trio.CancelScope()
+        self._timer_until_ns = 0
+
+    def wake(self) -> None:
+        """Something has happened. Cheap, and may be called any number of times before the turn."""
+        self._wanted = True
+        task = self._sleeping
+        if task is not None:
+            self._sleeping = None
+            trio.lowlevel.reschedule(task)
+
+    async def run(self) -> NoReturn:
+        """The turns, for ever."""
+        turn = self._turn
+        while True:
+            if self._wanted:
+                # Let everyone who is ready now add to this turn.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                await trio.lowlevel.checkpoint_if_cancelled()
+                self._wanted = False
+                deadline_ns = turn()
+                self._deadline_ns = deadline_ns
+                if deadline_ns < self._timer_until_ns:
+                    self._timer_scope.cancel()
+            else:
+                self._sleeping = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
+
+    def _stop_sleeping(self, _: object) -> trio.lowlevel.Abort:
+        self._sleeping = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def run_timer(self) -> NoReturn:
+        """Wakes the turns when their deadline has come."""
+        while True:
+            wait_ns = self._deadline_ns - self._now_ns()
+            if wait_ns <= 0:
+                self.wake()
+                wait_ns = 1_000_000  # the turn sets the next deadline; look again soon
+            with trio.CancelScope() as scope:
+                self._timer_scope = scope
+                self._timer_until_ns = self._now_ns() + wait_ns
+                await trio.sleep(wait_ns / 1e9)
+            self._timer_until_ns = 0
