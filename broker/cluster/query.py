@@ -53,11 +53,13 @@ async def ask(
 
 
 def _reason(error: OSError) -> str:
-    """Trio wraps the failures of several addresses of a name; the first cause says enough."""
-    cause = error.__cause__
+    """Trio wraps the failures of a name's addresses in a group; the first of them says why."""
+    cause: BaseException | None = error.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
     if isinstance(cause, OSError):
-        return cause.strerror or str(cause)
-    return error.strerror or str(error)
+        error = cause
+    return (error.strerror or str(error)).lower()
 
 
 async def node_status(address: str, *, timeout_s: float = ASK_TIMEOUT_S) -> NodeStatus:

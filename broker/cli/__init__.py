@@ -1,0 +1,65 @@
+"""The ``trivet`` command.
+
+It must start fast: people type it, and scripts call it in loops. So this file and :mod:`broker.cli.app` import next to
+nothing, each command lives in a module of its own that is imported when it is called, and those import what is heavy
+(trio, the client, the stores) inside the functions that need it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from broker.cli.errors import USAGE, CommandError
+
+
+def main() -> NoReturn:
+    """Run the command line given to this process, and exit.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted; ``analyze`` has its own. Whatever
+    goes wrong is one line on stderr that says what and, where it is known, what to do.
+    """
+    from broker.cluster.parent_death import die_with_parent
+
+    die_with_parent()
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code. For `main` and for tests."""
+    from cyclopts import CycloptsError
+
+    from broker.cli.app import build_app
+
+    app = build_app()
+    try:
+        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        return _complain(" ".join(str(error).split()) + " (see --help)", USAGE)
+    except CommandError as error:
+        return _complain(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has seen enough; say nothing, and do not fail again when stdout is closed.
+        sys.stdout = open((sys.platform == "win32" and "NUL") or "/dev/null", "w")  # noqa: SIM115, PTH123
+        return 1
+    except BaseException as error:
+        code = _expected_failure(error)
+        if code is None:
+            raise
+        return code
+    return result if isinstance(result, int) else 0
+
+
+def _expected_failure(error: BaseException) -> int | None:
+    """Complain about a failure that operation can cause; None for what only a bug explains."""
+    from broker.cli.failures import describe
+
+    described = describe(error)
+    return None if described is None else _complain(described.text, described.exit_code)
+
+
+def _complain(text: str, exit_code: int) -> int:
+    print(f"trivet: {text}", file=sys.stderr)
+    return exit_code

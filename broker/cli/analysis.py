@@ -1,0 +1,39 @@
+"""``trivet analyze``: the Spark checker over traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from broker.cli.errors import USAGE, CommandError
+from broker.cli.options import AsJson
+
+
+def analyze(
+    *paths: Annotated[
+        Path, Parameter(help="Trace files, or directories with *.trace files; each is one history.")
+    ],
+    json: AsJson = False,
+    report: Annotated[Path | None, Parameter(help="Directory for the report.")] = None,
+    master: Annotated[str | None, Parameter(help="Spark master; local[*] by default.")] = None,
+) -> int:
+    """Decide with Spark whether the traces are what a linearizable log allows.
+
+    Exit codes: 0 it holds, 1 violated, 3 undecided, 2 wrong usage. Needs Java 17 or later.
+    """
+    if not paths:
+        raise CommandError("analyze needs at least one PATH of a trace", USAGE)
+    for path in paths:
+        if not path.exists():
+            raise CommandError(f"{path}: no such file or directory", USAGE)
+    try:
+        from spark_analysis.main import analyze as decide
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pandas", "pyarrow"):
+            raise
+        raise CommandError(
+            f'the analysis needs {error.name}, which is not installed: pip install "trivet[analysis]"'
+        ) from None
+    return decide([str(path) for path in paths], json=json, report=report, master=master)

@@ -1,0 +1,46 @@
+"""The table of commands. Each is imported when it is called; the one-line helps stand here so that ``trivet --help``
+imports none of them."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from cyclopts import App
+
+_COMMANDS = (
+    ("namesrv", "broker.cli.servers:namesrv", "Run a name server."),
+    ("broker", "broker.cli.servers:broker", "Run one broker of a group."),
+    ("cluster", "broker.cli.local_cluster:cluster", "Run a local name server and group until Ctrl-C."),
+    ("topic", "broker.cli.topics:app", "Create, list and describe topics."),
+    ("produce", "broker.cli.messages:produce", "Send messages."),
+    ("consume", "broker.cli.messages:consume", "Read messages."),
+    ("status", "broker.cli.status:status", "Show roles, terms, indices and the lag of each replica."),
+    (
+        "demo",
+        "broker.cli.demo:demo",
+        "Send text through a group whose leader is killed, and check what clients saw.",
+    ),
+    ("analyze", "broker.cli.analysis:analyze", "Decide with Spark whether traces are linearizable."),
+    ("bench", "broker.cli.benchmark:bench", "Measure a local group against the limits of this machine."),
+)
+
+
+def build_app() -> App:
+    """The command line, nothing of it imported yet."""
+    app = App(
+        name="trivet",
+        help="A RocketMQ-compatible message broker on Raft, and the tools to check it.",
+        version=_version,
+        backend="trio",
+        help_format="plaintext",
+    )
+    for name, target, summary in _COMMANDS:
+        app.command(target, name=name, help=summary)
+    return app
+
+
+def _version() -> str:
+    try:
+        return version("trivet")
+    except PackageNotFoundError:
+        return "not installed"

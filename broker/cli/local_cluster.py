@@ -1,0 +1,85 @@
+"""``trivet cluster``: a local name server and group as child processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from broker.cli.errors import FAILED, USAGE, CommandError
+from broker.cli.signals import stop_signals
+
+
+async def cluster(
+    *,
+    dir: Annotated[
+        Path, Parameter(help="Where configurations, stores, logs and traces go; reused if there.")
+    ],
+    nodes: Annotated[int, Parameter(help="Brokers in the group.")] = 3,
+    namesrv_port: Annotated[int, Parameter(help="The name server's port; 0 takes a free one.")] = 9876,
+    port: Annotated[
+        int, Parameter(help="The first broker's port, the next ones 10 higher each; 0 takes free ones.")
+    ] = 10911,
+    flush: Annotated[Literal["sync", "async"], Parameter(help="When a message is acknowledged.")] = "async",
+    trace: Annotated[bool, Parameter(help="Whether replicas write DIR/nX/replica.trace.")] = False,
+    ready_timeout: Annotated[float, Parameter(help="Seconds until the group must serve.")] = 60.0,
+) -> int:
+    """Run a local name server and group until Ctrl-C, which stops them cleanly.
+
+    When a leader serves and every node is registered, one line is printed: READY and a JSON object with the name
+    server's address and each node's id, pid, address and role. A server that dies is reported and left dead; start it
+    again with the command that the report gives.
+    """
+    import msgspec
+    import trio
+
+    from broker.cluster.local import LocalCluster, LocalClusterOptions
+    from broker.config import StorageSettings
+
+    if nodes < 1:
+        raise CommandError(f"--nodes {nodes}: at least 1", USAGE)
+    for name, value in (("--namesrv-port", namesrv_port), ("--port", port)):
+        if not 0 <= value <= 65535 - nodes * 10:
+            raise CommandError(f"{name} {value}: a port from 0 to {65535 - nodes * 10}", USAGE)
+    storage = StorageSettings(data_file_bytes=64 * 1024 * 1024)
+    options = LocalClusterOptions(
+        dir,
+        nodes=nodes,
+        name_server_port=namesrv_port,
+        port=port,
+        storage=msgspec.structs.replace(storage, flush=flush),
+        traces=trace,
+    )
+    with stop_signals() as stopped:
+        async with LocalCluster(options) as local, trio.open_nursery() as nursery:
+
+            async def announce() -> None:
+                await local.wait_ready(ready_timeout)
+                print("READY " + json.dumps(await local.ready_report()), flush=True)
+
+            async def report_deaths() -> None:
+                async for child in local.deaths:
+                    node = local.nodes.get(child.name)
+                    again = (
+                        f"trivet broker --config {node.config_path}"
+                        if node is not None
+                        else f"trivet namesrv --listen {local.name_server_address}"
+                    )
+                    print(
+                        f"trivet: {child.how_it_ended()}; start it again with: {again}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+
+            nursery.start_soon(announce)
+            nursery.start_soon(report_deaths)
+            await stopped()
+            nursery.cancel_scope.cancel()
+        unclean = [child for child in local.children() if child.return_code not in (0, None)]
+        for child in unclean:
+            if child.expected_to_end:
+                print(f"trivet: {child.how_it_ended()}", file=sys.stderr)
+    return FAILED if any(child.expected_to_end for child in unclean) else 0

@@ -1,0 +1,31 @@
+"""Logs of a server: one line an event on stderr, key=value, coloured when a person reads them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+
+def configure_logs(level: str, warnings: tuple[str, ...] = ()) -> None:
+    """Set structlog up for this process, then log the configuration's warnings; ``level`` is debug, info, ..."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+            structlog.processors.StackInfoRenderer(),
+            structlog.dev.ConsoleRenderer(
+                timestamp_key="time",
+                colors=sys.stderr.isatty(),
+                pad_event_to=0,
+                pad_level=False,
+                sort_keys=False,
+            ),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    for warning in warnings:
+        structlog.get_logger("trivet.config").warning("setting without effect", detail=warning)

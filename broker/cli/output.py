@@ -1,0 +1,50 @@
+"""What commands print: tables for people, JSON for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    import msgspec
+
+    json.dump(
+        msgspec.to_builtins(value), sys.stdout, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False
+    )
+    sys.stdout.write("\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+    """A table on stdout; numbers stand on the right."""
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    kept = [list(row) for row in rows]
+    for number, column in enumerate(columns):
+        numeric = bool(kept) and all(
+            isinstance(row[number], (int, float)) or row[number] is None for row in kept
+        )
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in kept:
+        table.add_row(*(_cell(value) for value in row))
+    console().print(table)
+
+
+def console(*, stderr: bool = False) -> Any:
+    """A rich console; without a terminal, wide enough that no value is cut or wrapped."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else 200, highlight=False)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)

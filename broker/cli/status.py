@@ -1,0 +1,85 @@
+"""``trivet status``: every replica that the name server knows, as it sees itself and as its leader sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.cli.options import NAME_SERVER_DEFAULT, AsJson, NameServer, name_servers
+
+if TYPE_CHECKING:
+    from broker.cluster.query import RegisteredBroker
+
+
+async def status(*, namesrv: NameServer = NAME_SERVER_DEFAULT, json: AsJson = False) -> int:
+    """Show roles, terms, commit and applied indices, and the lag of each replica.
+
+    Lag is how many entries a replica has yet to apply of what its leader has committed. The exit code is 1 if a group
+    has no serving leader or a registered broker does not answer.
+    """
+    from broker.cli.output import print_json, print_table
+
+    brokers = await _registered(name_servers(namesrv))
+    rows = [_row(broker, brokers) for broker in brokers]
+    healthy = (
+        bool(brokers) and all(broker.error is None for broker in brokers) and _every_group_is_led(brokers)
+    )
+    if json:
+        print_json({"healthy": healthy, "nodes": rows})
+    elif not brokers:
+        print("no broker is registered")
+    else:
+        columns = ["group", "node", "address", "role", "term", "leader", "commit", "applied", "last", "lag"]
+        print_table(columns, [[row[column] for column in columns] for row in rows])
+        for row in rows:
+            if row["error"] is not None:
+                print(f"{row['address']}: {row['error']}")
+    return 0 if healthy else 1
+
+
+async def _registered(addresses: list[str]) -> list[RegisteredBroker]:
+    """From the first name server that answers; raises the last one's ClientError."""
+    from broker.client.errors import ClientError
+    from broker.cluster.query import registered_brokers
+
+    failure: ClientError | None = None
+    for address in addresses:
+        try:
+            return await registered_brokers(address)
+        except ClientError as error:
+            failure = error
+    assert failure is not None
+    raise failure
+
+
+def _every_group_is_led(brokers: list[RegisteredBroker]) -> bool:
+    led = {broker.group for broker in brokers if broker.status is not None and broker.status.serving}
+    return all(broker.group in led for broker in brokers)
+
+
+def _row(broker: RegisteredBroker, brokers: list[RegisteredBroker]) -> dict[str, object]:
+    own = broker.status
+    committed = [
+        other.status.commit_index
+        for other in brokers
+        if other.group == broker.group and other.status is not None and other.status.role == "leader"
+    ]
+    lag = max(0, max(committed) - own.applied_index) if own is not None and committed else None
+    return {
+        "cluster": broker.cluster,
+        "group": broker.group,
+        "node": own.node if own is not None else None,
+        "address": broker.address,
+        "broker_id": broker.broker_id,
+        "role": own.role if own is not None else None,
+        "serving": own.serving if own is not None else False,
+        "term": own.term if own is not None else None,
+        "leader": own.leader if own is not None else None,
+        "commit": own.commit_index if own is not None else None,
+        "applied": own.applied_index if own is not None else None,
+        "first": own.first_index if own is not None else None,
+        "last": own.last_index if own is not None else None,
+        "last_position": own.last_position if own is not None else None,
+        "lag": lag,
+        "peers": list(own.peers) if own is not None else [],
+        "error": broker.error,
+    }
