@@ -4,3 +4,59 @@ if __name__ == "__main__":  # first, so that the command does not wait for the c
     from broker.cli import main
 
     main()
+
+from broker.client.admin import AdminClient, BrokerStatus, QueueStatus
+from broker.client.consumer import Consumer
+from broker.client.errors import (
+    BrokerBusy,
+    BrokerError,
+    CallTimeout,
+    ClientClosed,
+    ClientError,
+    ConnectFailed,
+    ConnectionFailed,
+    ConnectionLost,
+    DamagedMessage,
+    MessageRejected,
+    NameServerUnavailable,
+    NoRoute,
+    NotDelivered,
+    SendOutcomeUnknown,
+    UsageError,
+)
+from broker.client.intake import FetchLimits
+from broker.client.message import Message, MessageQueue, MessageView, SendResult, SendStatus
+from broker.client.producer import Producer
+from broker.client.pull_consumer import PullConsumer
+from broker.client.subscription import SqlFilter
+
+__all__ = [
+    "AdminClient",
+    "BrokerBusy",
+    "BrokerError",
+    "BrokerStatus",
+    "CallTimeout",
+    "ClientClosed",
+    "ClientError",
+    "ConnectFailed",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "Consumer",
+    "DamagedMessage",
+    "FetchLimits",
+    "Message",
+    "MessageQueue",
+    "MessageRejected",
+    "MessageView",
+    "NameServerUnavailable",
+    "NoRoute",
+    "NotDelivered",
+    "Producer",
+    "PullConsumer",
+    "QueueStatus",
+    "SendOutcomeUnknown",
+    "SendResult",
+    "SendStatus",
+    "SqlFilter",
+    "UsageError",
+]

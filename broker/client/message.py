@@ -41,6 +41,11 @@ class MessageQueue(NamedTuple):
     queue_id: int
 
 
+def trace_key(queue: MessageQueue) -> str:
+    """How traces name a queue: ``topic/broker:number``, since several broker groups may serve one topic."""
+    return f"{queue.topic}/{queue.broker_name}:{queue.queue_id}"
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=False):
     """A message to send.
 

@@ -40,7 +40,7 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.identity import UniqueKeys
-from broker.client.message import Message, MessageQueue, SendResult, SendStatus
+from broker.client.message import Message, MessageQueue, SendResult, SendStatus, trace_key
 from broker.client.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, TopicRoute
 from broker.client.runtime import Buffer, Runtime
 from broker.remoting.bodies import HeartbeatData, ProducerData
@@ -100,9 +100,9 @@ class Producer:
     ``async with Producer("127.0.0.1:9876", group="p") as producer: await producer.send(Message("topic", b"body"))``
 
     ``send_timeout_s`` bounds a send with all its attempts, ``attempt_timeout_s`` one of them: a broker that is
-    alive but silent must not use up the whole time. ``compress_above`` is a body size in bytes from which bodies
-    are sent zlib-compressed, None for never. ``retry_unknown`` False ends a send at the first attempt of unknown outcome, for
-    those who would rather have no message than two. ``trace`` records every attempt.
+    alive but silent must not use up the whole time. ``compress_above`` is a body size in bytes from which on bodies
+    are sent zlib-compressed, None for never. ``retry_unknown`` False ends a send at the first attempt of unknown
+    outcome, for those who would rather have no message than two. ``trace`` records every attempt.
 
     Any number of tasks may send at the same time. Cancelling a send leaves its outcome unknown and the producer usable.
     """
@@ -186,7 +186,7 @@ class Producer:
         if self._trace is not None:
             # Nothing completes it: of unknown outcome for ever.
             self._trace.invoke_append(
-                self._runtime.now_ns(), self.core.client_id, _key(target), outgoing.unique_keys
+                self._runtime.now_ns(), self.core.client_id, trace_key(target), outgoing.unique_keys
             )
         await connection.send_one_way_with_room(outgoing.code, self._fields(outgoing, target), outgoing.body)
 
@@ -275,7 +275,9 @@ class Producer:
         if trace is None:
             return await connection.call(outgoing.code, fields, outgoing.body, timeout_s)
         now_ns = self._runtime.now_ns
-        operation = trace.invoke_append(now_ns(), self.core.client_id, _key(target), outgoing.unique_keys)
+        operation = trace.invoke_append(
+            now_ns(), self.core.client_id, trace_key(target), outgoing.unique_keys
+        )
         try:
             answer = await connection.call(outgoing.code, fields, outgoing.body, timeout_s)
         except ConnectionFailed as error:
@@ -471,11 +473,6 @@ def _properties(message: Message, unique_key: str) -> str:
     if len(text) > PROPERTIES_BYTES_MAX // 3 and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise MessageRejected(f"tags, keys and properties take more than {PROPERTIES_BYTES_MAX} bytes")
     return text
-
-
-def _key(queue: MessageQueue) -> str:
-    """How traces name a queue."""
-    return f"{queue.topic}/{queue.broker_name}:{queue.queue_id}"
 
 
 def _another(route: TopicRoute, failed: Sequence[str]) -> bool:

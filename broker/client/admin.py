@@ -1,0 +1,227 @@
+"""Administration: topics, cluster and broker status, as the command line needs them (remoting.md 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
+
+from broker.client.core import ClientCore, broker_error
+from broker.client.errors import BrokerError, ClientError, ConnectionFailed, NoRoute
+from broker.client.message import MessageQueue
+from broker.client.queue_calls import QueueCalls
+from broker.client.routes import TopicRoute
+from broker.client.runtime import Buffer, Runtime
+from broker.remoting.admin_bodies import TopicStats
+from broker.remoting.bodies import KeyValueTable, TopicList
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import RemotingError
+from broker.remoting.json_body import decode_body
+from broker.remoting.route import MASTER_ID, ClusterInfo
+
+CALL_TIMEOUT_S = 5.0
+BodyType = TypeVar("BodyType")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue's kept messages: ``min_offset`` up to but not including ``max_offset``. Time in ms, 0 for never."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_update_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """One broker process. ``table`` is what it tells of itself, None when it is not to be had (``failure``: why)."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    table: dict[str, str] | None
+    failure: str | None = None
+
+    @property
+    def role(self) -> str:
+        """``leader`` or ``follower``, as registered with the name server."""
+        return "leader" if self.broker_id == MASTER_ID else "follower"
+
+
+class AdminClient:
+    """``async with AdminClient("127.0.0.1:9876") as admin: await admin.create_topic("topic", queues=8)``.
+
+    Calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+    """
+
+    def __init__(self, name_servers: str | Sequence[str], *, runtime: Runtime | None = None) -> None:
+        if runtime is None:
+            from broker.client.trio_runtime import TrioRuntime
+
+            runtime = TrioRuntime()
+        self._runtime = runtime
+        self.core = ClientCore(runtime, name_servers)
+        self._calls = QueueCalls(self.core, "", CALL_TIMEOUT_S)
+
+    async def __aenter__(self) -> AdminClient:
+        await self.core.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self.core.__aexit__(kind, error, traceback)
+
+    # Topics --------------------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self, topic: str, *, queues: int = 8, perm: int = 6, cluster: str | None = None, ordered: bool = False
+    ) -> None:
+        """Create the topic, or change it, on every broker group of the cluster (of all clusters without one).
+
+        Returns once the name server routes it everywhere, so that a send right after succeeds.
+        """
+        info = await self.cluster_info()
+        names = [
+            name
+            for key, found in sorted(info.cluster_table.items())
+            if cluster in (None, key)
+            for name in found
+        ]
+        if not names:
+            raise NoRoute(topic, f"no broker is registered{f' for cluster {cluster!r}' if cluster else ''}")
+        fields = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "true" if ordered else "false",
+        }
+        for name in sorted(names):
+            await self._call_group(info, name, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        await self._wait_routed(topic, sorted(names), queues)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete the topic from all broker groups and name servers."""
+        info = await self.cluster_info()
+        for name in sorted(info.broker_table):
+            await self._call_group(info, name, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        for address in self.core.name_servers.addresses:
+            answer = await self.core.pool.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+            _check(answer, address)
+
+    async def topics(self) -> list[str]:
+        """All topics that the name server knows, sorted."""
+        self.core.check_open()
+        answer = await self.core.name_servers.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        _check(answer, "name server")
+        return sorted(_decode(answer, TopicList, "name server").topics)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Where the topic lives, asked for now."""
+        self.core.check_open()
+        return await self.core.routes.refresh(topic)
+
+    async def describe_topic(self, topic: str) -> list[QueueStatus]:
+        """The queues of the topic with their ranges, sorted."""
+        route = await self.route(topic)
+        found = []
+        for name in sorted(route.brokers):
+            code, queue = RequestCode.GET_TOPIC_STATS_INFO, MessageQueue(topic, name, 0)
+            answer = await self._calls.ask(queue, code, {"topic": topic})
+            try:
+                offsets = TopicStats.decode(answer.body).offsets
+            except RemotingError as error:
+                raise BrokerError(answer.code, f"unreadable answer: {error}", name) from error
+            for key, at in offsets.items():
+                queue = MessageQueue(key.topic, key.broker_name, key.queue_id)
+                found.append(QueueStatus(queue, at.min_offset, at.max_offset, at.last_update_timestamp))
+        return sorted(found, key=lambda status: status.queue)
+
+    # Cluster -------------------------------------------------------------------------------------------------------
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Clusters, broker groups and addresses as the name server knows them."""
+        self.core.check_open()
+        answer = await self.core.name_servers.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+        _check(answer, "name server")
+        try:
+            return ClusterInfo.decode(answer.body)
+        except RemotingError as error:
+            raise BrokerError(answer.code, f"unreadable answer: {error}", "name server") from error
+
+    async def status(self) -> list[BrokerStatus]:
+        """Every registered broker process with what it tells of itself; one that is silent does not spoil the rest."""
+        info = await self.cluster_info()
+        found = []
+        for name, data in sorted(info.broker_table.items()):
+            for broker_id, address in sorted(data.broker_addresses.items()):
+                table, failure = None, None
+                try:
+                    answer = await self.core.pool.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+                    _check(answer, address)
+                    table = _decode(answer, KeyValueTable, address).table
+                except (ConnectionFailed, BrokerError) as error:
+                    failure = str(error)
+                found.append(BrokerStatus(data.cluster, name, broker_id, address, table, failure))
+        return found
+
+    async def call(
+        self, address: str, code: int, fields: dict[str, str] | None = None, body: Buffer = b""
+    ) -> RemotingCommand:
+        """Any request to one address; returns its answer, whatever its code."""
+        self.core.check_open()
+        return await self.core.pool.call(address, code, fields, body, CALL_TIMEOUT_S)
+
+    async def _call_group(
+        self, info: ClusterInfo, name: str, code: int, fields: dict[str, str]
+    ) -> RemotingCommand:
+        """Ask the group's leader; another member when that fails, as a member forwards what only its leader can do."""
+        addresses = [address for _, address in sorted(info.broker_table[name].broker_addresses.items())]
+        failure: ClientError = NoRoute(fields["topic"], f"broker {name!r} has no address")
+        for address in addresses:
+            try:
+                answer = await self.core.pool.call(address, code, fields, b"", CALL_TIMEOUT_S)
+                _check(answer, address)
+            except (ConnectionFailed, BrokerError) as error:
+                failure = error
+                if not error.retry_may_help:
+                    break
+            else:
+                return answer
+        raise failure
+
+    async def _wait_routed(self, topic: str, names: Sequence[str], queues: int) -> None:
+        deadline_ns = self._runtime.now_ns() + int(CALL_TIMEOUT_S * 1e9)
+        pause_s = 0.01
+        while True:
+            try:
+                route = await self.core.routes.refresh(topic)
+                found = [queue.broker_name for queue in route.readable]
+                if all(found.count(name) == queues for name in names):
+                    return
+            except NoRoute:
+                pass
+            if self._runtime.now_ns() > deadline_ns:
+                raise NoRoute(topic, f"created, but not routed everywhere after {CALL_TIMEOUT_S} s")
+            await self._runtime.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.5)
+
+
+def _check(answer: RemotingCommand, address: str) -> None:
+    if answer.code != ResponseCode.SUCCESS:
+        raise broker_error(answer, address)
+
+
+def _decode(answer: RemotingCommand, body_type: type[BodyType], address: str) -> BodyType:
+    try:
+        return decode_body(answer.body, body_type)
+    except RemotingError as error:
+        raise BrokerError(answer.code, f"unreadable answer: {error}", address) from error

@@ -1,0 +1,442 @@
+"""The group consumer: members of a group share a topic's queues, and each message goes to one of them.
+
+What makes a group (behaviour.md 8) is in the clients. Each member announces itself to every broker, asks one of them
+who the members are, and computes its share of the queues (rebalance.py) at its start, when a broker tells it that
+members have come or gone, and every 20 s. A queue that it loses is committed and dropped; one that it gains is read
+from the position that the group has stored.
+
+Delivery is at least once. A message is done with when the application asks for the next one, and what is done with is
+stored at the brokers every 5 s, when a queue is lost, on `commit` and at the end. So after a crash or a change of
+members the last messages may come again, and none is skipped. Messages of one queue come in order.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Literal
+
+from broker.client.connection import Connection
+from broker.client.core import CLOSE_TIMEOUT_S, ClientCore
+from broker.client.errors import (
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    NameServerUnavailable,
+    NoRoute,
+    UsageError,
+)
+from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
+from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView
+from broker.client.queue_calls import QueueCalls
+from broker.client.rebalance import Strategy, allocate_averagely, allocate_everything
+from broker.client.runtime import Event, Runtime
+from broker.client.subscription import SqlFilter, Subscription
+from broker.remoting.admin_bodies import QueueOffsets
+from broker.remoting.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumerListBody,
+    HeartbeatData,
+    MessageModel,
+)
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import RemotingError
+from broker.remoting.json_body import decode_body
+from broker.trace import TraceWriter
+
+logger = logging.getLogger("trivet.client")
+
+REBALANCE_S = 20.0
+REBALANCE_AFTER_FAILURE_S = 0.5
+QUICK_TRIES = 10
+"""Rebalances in a row that follow each other quickly after failures; then the usual interval holds again."""
+COMMIT_INTERVAL_S = 5.0
+
+Start = Literal["first", "last"] | int | datetime.datetime
+"""Where a queue without a stored position begins: its first kept message, its end, or a time (ms since 1970)."""
+
+_CONSUME_FROM = {
+    "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    "last": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+}
+
+
+class Consumer:
+    """A member of a consumer group.
+
+    ``async with Consumer("127.0.0.1:9876", group="g", topics={"topic": "a || b"}) as consumer:`` and then
+    ``async for message in consumer:`` or ``async for messages in consumer.batches():``.
+
+    ``topics`` maps each topic to the tags wanted (``*`` for all) or to an `SqlFilter`; all members of a group must
+    name the same. ``start`` holds for queues in which the group has no stored position. With ``broadcast`` every
+    member reads all queues, and positions are kept in memory only. ``trace`` records pulls and positions.
+
+    One task reads; others may call `commit`. Leaving the block takes 3 s at most, even when brokers are silent.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str,
+        topics: Mapping[str, str | SqlFilter] | Sequence[str] | str,
+        start: Start = "last",
+        strategy: Strategy = allocate_averagely,
+        broadcast: bool = False,
+        limits: FetchLimits | None = None,
+        trace: TraceWriter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if runtime is None:
+            from broker.client.trio_runtime import TrioRuntime
+
+            runtime = TrioRuntime()
+        if isinstance(topics, str):
+            topics = {topics: "*"}
+        elif not isinstance(topics, Mapping):
+            topics = dict.fromkeys(topics, "*")
+        if not topics:
+            raise UsageError("a consumer needs at least one topic")
+        version = runtime.wall_ms()
+        self.group = group
+        self._start = start
+        self._broadcast = broadcast
+        self._strategy = allocate_everything if broadcast else strategy
+        self._subscriptions = {
+            topic: Subscription.parse(topic, wanted, version) for topic, wanted in topics.items()
+        }
+        if not broadcast:
+            retry_topic = RETRY_TOPIC_PREFIX + group
+            self._subscriptions[retry_topic] = Subscription.parse(retry_topic, "*", version)
+        self._runtime = runtime
+        handlers = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._on_reset_offsets,
+        }
+        self.core = ClientCore(
+            runtime,
+            name_servers,
+            handlers={int(code): handler for code, handler in handlers.items()},
+            heartbeat=self._heartbeat,
+            include_slaves=True,
+            trace=trace,
+        )
+        self._calls = QueueCalls(self.core, group)
+        self._intake = Intake(runtime, self._calls, limits or FetchLimits())
+        self._rebalance_wanted: Event = runtime.event()
+        self._assigned: Event = runtime.event()
+        self._committing: Event | None = None
+        self._batch: Batch | None = None
+        self._reader: QueueReader | None = None
+        self._handed_out = 0
+        self._reading = False
+
+    async def __aenter__(self) -> Consumer:
+        await self.core.__aenter__()
+        self.core.tasks.start_soon(self._run)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        readers = list(self._intake.readers.values())
+        for reader in readers:
+            reader.drop()
+        with self._runtime.move_on_after(CLOSE_TIMEOUT_S * 2 / 3, shield=True):
+            for failure in await self._store_positions(readers):
+                logger.warning("group %s: a position was not stored at the end: %s", self.group, failure)
+        with self._runtime.move_on_after(CLOSE_TIMEOUT_S / 3, shield=True):
+            await self.core.unregister(consumer_group=self.group)
+        return await self.core.__aexit__(kind, error, traceback)
+
+    # Reading -------------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> MessageView:
+        """The next message; the one before it is done with from now on. The iteration never stops."""
+        batch, reader = self._batch, self._reader
+        if batch is not None and reader is not None:
+            at = self._handed_out
+            if at:
+                reader.finished(batch.messages[at - 1])
+            if at < len(batch.messages) and not reader.dropped:
+                self._handed_out = at + 1
+                return batch.messages[at]
+        await self._next_batch()
+        assert self._batch is not None
+        self._handed_out = 1
+        return self._batch.messages[0]
+
+    async def batches(self) -> AsyncIterator[list[MessageView]]:
+        """Messages as they were fetched together, each batch of one queue; asking for the next is done with one."""
+        while True:
+            await self._next_batch()
+            assert self._batch is not None
+            self._handed_out = len(self._batch.messages)
+            yield self._batch.messages
+
+    async def _next_batch(self) -> None:
+        """Finish with the batch in hand and take the next one."""
+        self.core.check_open()
+        if self._reading:
+            raise UsageError("two tasks are reading from one consumer")
+        self._reading = True
+        try:
+            # The one checkpoint of a batch comes before anything is taken, so that a cancellation loses nothing.
+            await self._runtime.sleep(0)
+            self._settle()
+            if self._batch is not None:  # its first messages were handed out one by one
+                self._batch.messages = self._batch.messages[self._handed_out :]
+                return
+            while True:
+                taken = self._intake.next_nowait()
+                if taken is not None:
+                    self._reader, self._batch = taken
+                    return
+                await self._intake.wait_arrival()
+        finally:
+            self._reading = False
+
+    def _settle(self) -> None:
+        """Everything that was handed out is done with."""
+        batch, reader = self._batch, self._reader
+        if batch is None or reader is None or not self._handed_out:
+            return
+        if self._handed_out == len(batch.messages):
+            reader.finished_batch(batch)
+            self._batch = self._reader = None
+            self._handed_out = 0
+        else:
+            reader.finished(batch.messages[self._handed_out - 1])
+            if reader.dropped:
+                self._batch = self._reader = None
+                self._handed_out = 0
+
+    # Positions -----------------------------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Everything handed out so far is done with: store that, and wait until it is stored.
+
+        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable; what was not stored is tried again later.
+        """
+        self.core.check_open()
+        self._settle()
+        failures = await self._store_positions(list(self._intake.readers.values()))
+        if failures:
+            raise failures[0]
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that this member reads now, retry topic included, sorted."""
+        return sorted(self._intake.readers)
+
+    async def wait_assigned(self) -> None:
+        """Wait until this member has found its share of the queues for the first time."""
+        await self._assigned.wait()
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """For each queue, the offset after the last message that the application is done with."""
+        readers = self._intake.readers
+        return {queue: at for queue in sorted(readers) if (at := readers[queue].position) is not None}
+
+    async def send_back(self, message: MessageView, delay_level: int = 0) -> None:
+        """Let the group have this message again later (behaviour.md 8.4); after 16 times it goes to ``%DLQ%group``.
+
+        ``delay_level`` 0 takes longer each time, -1 gives up at once. Raises as `commit` does.
+        """
+        if self._broadcast:
+            raise UsageError("a broadcast consumer has no retry topic")
+        fields = {
+            "offset": str(message.head.physical_offset),
+            "group": self.group,
+            "delayLevel": str(delay_level),
+            "originMsgId": message.message_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
+        }
+        await self._calls.ask(message.queue, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+
+    async def _store_positions(self, readers: Sequence[QueueReader]) -> list[ClientError]:
+        """Store what is not stored yet; one storing at a time, so that a queue's position never goes back."""
+        if self._broadcast:
+            return []
+        while self._committing is not None:
+            await self._committing.wait()
+        self._committing = self._runtime.event()
+        try:
+            changed = []
+            for reader in readers:
+                position = reader.position
+                if position is not None and position != reader.committed:
+                    changed.append((reader, position))
+            failures = dict(await self._calls.commit_all([(reader.queue, at) for reader, at in changed]))
+            for reader, position in changed:
+                if reader.queue not in failures:
+                    reader.committed = position
+            return list(failures.values())
+        finally:
+            self._committing.set()
+            self._committing = None
+
+    async def _keep_storing(self) -> None:
+        while True:
+            await self._runtime.sleep(COMMIT_INTERVAL_S)
+            readers = [self._intake.readers[queue] for queue in sorted(self._intake.readers)]
+            for error in await self._store_positions(readers):
+                logger.warning("group %s: a position was not stored: %s", self.group, error)
+
+    # Membership ----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        self.core.tasks.start_soon(self._keep_storing)
+        await self._learn_routes()
+        await self.core.heartbeat()
+        quick_tries = QUICK_TRIES
+        while True:
+            all_well = await self._rebalance()
+            if all_well:
+                self._assigned.set()
+                quick_tries = QUICK_TRIES
+            quick_tries -= 1
+            wait_s = REBALANCE_AFTER_FAILURE_S if not all_well and quick_tries > 0 else REBALANCE_S
+            with self._runtime.move_on_after(wait_s):
+                await self._rebalance_wanted.wait()
+            self._rebalance_wanted = self._runtime.event()
+
+    async def _learn_routes(self) -> None:
+        for topic in self._subscriptions:
+            await self._calls.refresh_quietly(topic)
+
+    async def _rebalance(self) -> bool:
+        """Take up the queues that are this member's share, give up the others; returns whether all went well."""
+        all_well = True
+        for topic in self._subscriptions:
+            try:
+                queues = (await self.core.routes.get(topic)).readable
+                share = await self._share_of(topic, queues)
+            except NoRoute:
+                all_well = False  # it may be created any moment; the retry topic is, by the first heartbeat
+                await self._calls.refresh_quietly(topic)
+                continue
+            except (BrokerError, ConnectionFailed, NameServerUnavailable) as error:
+                logger.info("group %s: no rebalance of %s: %s", self.group, topic, error)
+                await self._calls.refresh_quietly(topic)
+                all_well = False
+                continue
+            if share is None:
+                all_well = False
+                await self.core.heartbeat()
+            else:
+                await self._take_up(topic, share)
+        return all_well
+
+    async def _share_of(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
+        """This member's queues; None when the brokers do not know this member yet."""
+        if self._broadcast:
+            return list(queues)
+        members = await self._members(sorted({queue.broker_name for queue in queues}), topic)
+        if self.core.client_id not in members:
+            return None
+        return self._strategy(self.core.client_id, members, queues)
+
+    async def _members(self, broker_names: Sequence[str], topic: str) -> list[str]:
+        """The group's members, sorted, as the first broker that answers knows them."""
+        failure: ClientError = NoRoute(topic, "none of its queues can be read")
+        # A broker that knows no member of the group answers with a system error.
+        accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+        for name in broker_names:
+            try:
+                fields = {"consumerGroup": self.group}
+                code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+                answer = await self._calls.ask(MessageQueue(topic, name, 0), code, fields, accepted)
+                if answer.code == ResponseCode.SYSTEM_ERROR:
+                    return []
+                return sorted(decode_body(answer.body, ConsumerListBody).consumer_id_list)
+            except (BrokerError, ConnectionFailed, NoRoute) as error:
+                failure = error
+            except RemotingError as error:
+                failure = BrokerError(ResponseCode.SYSTEM_ERROR, f"unreadable member list: {error}", name)
+        raise failure
+
+    async def _take_up(self, topic: str, share: Sequence[MessageQueue]) -> None:
+        readers = self._intake.readers
+        lost = [readers[queue] for queue in sorted(readers) if queue.topic == topic and queue not in share]
+        for reader in lost:
+            del readers[reader.queue]
+            reader.drop()
+        for queue in share:
+            if queue not in readers:
+                self._start_reader(queue)
+        if lost:
+            logger.info("group %s: gave up %d queues of %s", self.group, len(lost), topic)
+            for error in await self._store_positions(lost):
+                logger.warning(
+                    "group %s: the position of a queue given up was not stored: %s", self.group, error
+                )
+
+    def _start_reader(self, queue: MessageQueue, fixed_start: int | None = None) -> None:
+        async def find_start() -> int:
+            if fixed_start is not None:
+                return fixed_start
+            stored = None if self._broadcast else await self._calls.committed_offset(queue)
+            if stored is None:
+                return await self._first_offset(queue)
+            reader.committed = stored
+            return stored
+
+        reader = QueueReader(self._intake, queue, self._subscriptions[queue.topic], find_start)
+        self._intake.readers[queue] = reader
+        self.core.tasks.start_soon(reader.run)
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        if queue.topic.startswith(RETRY_TOPIC_PREFIX):
+            return 0  # what the group sent back is the group's, whenever that was
+        if self._start == "first":
+            return await self._calls.min_offset(queue)
+        if self._start == "last":
+            return await self._calls.max_offset(queue)
+        return await self._calls.search_offset(queue, _timestamp_ms(self._start))
+
+    def _heartbeat(self) -> HeartbeatData:
+        start = self._start if isinstance(self._start, str) else None
+        from_where = _CONSUME_FROM[start] if start is not None else ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+        data = ConsumerData(
+            group_name=self.group,
+            consume_from_where=from_where,
+            message_model=MessageModel.BROADCASTING if self._broadcast else MessageModel.CLUSTERING,
+            subscription_data_set=[subscription.data() for subscription in self._subscriptions.values()],
+        )
+        return HeartbeatData(client_id=self.core.client_id, consumer_data_set=[data])
+
+    # Requests of brokers -------------------------------------------------------------------------------------------
+
+    def _on_members_changed(self, connection: Connection, command: RemotingCommand) -> None:
+        self._rebalance_wanted.set()
+
+    def _on_reset_offsets(self, connection: Connection, command: RemotingCommand) -> None:
+        try:
+            if command.fields.get("group") != self.group:
+                return
+            offsets = QueueOffsets.decode(command.body).offsets
+        except RemotingError as error:
+            logger.warning(
+                "group %s: unreadable offset reset from %s: %s", self.group, connection.address, error
+            )
+            return
+        for queue, offset in offsets.items():
+            reader = self._intake.readers.get(MessageQueue(queue.topic, queue.broker_name, queue.queue_id))
+            if reader is not None:
+                reader.drop()
+                self._start_reader(reader.queue, fixed_start=offset)
+
+
+def _timestamp_ms(start: Start) -> int:
+    if isinstance(start, datetime.datetime):
+        return int(start.timestamp() * 1000)
+    assert isinstance(start, int), "a start is a word, a time or milliseconds"
+    return start

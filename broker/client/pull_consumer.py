@@ -1,0 +1,170 @@
+"""The plain consumer: the application says which queues it reads and from where; there is no group management.
+
+For readers that keep positions themselves, replay a topic, or look at queues. Fetching ahead, bounds and order are
+those of the group consumer (intake.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from broker.client.core import ClientCore
+from broker.client.errors import UsageError
+from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
+from broker.client.message import MessageQueue, MessageView
+from broker.client.queue_calls import QueueCalls
+from broker.client.runtime import Runtime
+from broker.client.subscription import SqlFilter, Subscription
+from broker.trace import TraceWriter
+
+
+class PullConsumer:
+    """Reads chosen queues.
+
+    ``async with PullConsumer("127.0.0.1:9876", group="g") as consumer:``, then `assign`, `poll`, and what else is
+    needed. ``group`` names the stored positions that `committed` and `commit` are about. ``topics`` gives the
+    subscriptions of topics of which not every message is wanted.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str,
+        topics: Mapping[str, str | SqlFilter] | None = None,
+        limits: FetchLimits | None = None,
+        trace: TraceWriter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if runtime is None:
+            from broker.client.trio_runtime import TrioRuntime
+
+            runtime = TrioRuntime()
+        self.group = group
+        self._runtime = runtime
+        self._version = runtime.wall_ms()
+        self._wanted = dict(topics or {})
+        self.core = ClientCore(runtime, name_servers, trace=trace)
+        self._calls = QueueCalls(self.core, group)
+        self._intake = Intake(runtime, self._calls, limits or FetchLimits())
+        self._rest: tuple[QueueReader, Batch] | None = None
+        self._reading = False
+
+    async def __aenter__(self) -> PullConsumer:
+        await self.core.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self.core.__aexit__(kind, error, traceback)
+
+    # Reading -------------------------------------------------------------------------------------------------------
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read, sorted. Raises NoRoute, NameServerUnavailable."""
+        self.core.check_open()
+        return list((await self.core.routes.get(topic)).readable)
+
+    def assign(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Read exactly these queues, each from its offset; what was fetched of others is forgotten."""
+        self.core.check_open()
+        for reader in self._intake.readers.values():
+            reader.drop()
+        self._intake.readers.clear()
+        for queue, offset in offsets.items():
+            self.seek(queue, offset)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on reading this queue from that offset; assigns it if it was not."""
+        self.core.check_open()
+        if offset < 0:
+            raise UsageError(f"offset {offset} of {queue}: offsets begin at 0")
+        old = self._intake.readers.get(queue)
+        if old is not None:
+            old.drop()
+
+        async def find_start() -> int:
+            return offset
+
+        wanted = self._wanted.get(queue.topic, "*")
+        subscription = Subscription.parse(queue.topic, wanted, self._version)
+        reader = QueueReader(self._intake, queue, subscription, find_start)
+        self._intake.readers[queue] = reader
+        self.core.tasks.start_soon(reader.run)
+
+    async def poll(self, max_messages: int = 256, timeout_s: float = 1.0) -> list[MessageView]:
+        """Up to that many messages of one of the assigned queues; an empty list when none comes in time.
+
+        What `poll` returned is passed by: `positions` are the offsets after it.
+        """
+        self.core.check_open()
+        if self._reading:
+            raise UsageError("two tasks are polling one consumer")
+        self._reading = True
+        try:
+            await self._runtime.sleep(0)
+            with self._runtime.move_on_after(timeout_s):
+                while True:
+                    taken = self._take()
+                    if taken is not None:
+                        return self._hand_out(*taken, max_messages)
+                    await self._intake.wait_arrival()
+            return []
+        finally:
+            self._reading = False
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """For each assigned queue, where it goes on; queues that were not reached yet are left out."""
+        readers = self._intake.readers
+        return {queue: at for queue in sorted(readers) if (at := readers[queue].position) is not None}
+
+    def _take(self) -> tuple[QueueReader, Batch] | None:
+        rest, self._rest = self._rest, None
+        if rest is not None and not rest[0].dropped:
+            return rest
+        return self._intake.next_nowait()
+
+    def _hand_out(self, reader: QueueReader, batch: Batch, max_messages: int) -> list[MessageView]:
+        messages = batch.messages
+        if len(messages) <= max_messages:
+            reader.finished_batch(batch)
+            return messages
+        batch.messages = messages[max_messages:]
+        self._rest = (reader, batch)
+        reader.finished(messages[max_messages - 1])
+        return messages[:max_messages]
+
+    # Offsets -------------------------------------------------------------------------------------------------------
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """One past the queue's last message.
+
+        This and the other calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+        """
+        self.core.check_open()
+        return await self._calls.max_offset(queue)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The first message that the queue still has."""
+        self.core.check_open()
+        return await self._calls.min_offset(queue)
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first message stored at or after that time."""
+        self.core.check_open()
+        return await self._calls.search_offset(queue, timestamp_ms)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's stored position, None when it has none."""
+        self.core.check_open()
+        return await self._calls.committed_offset(queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store positions for the group: those given, or `positions`."""
+        self.core.check_open()
+        chosen = self.positions() if offsets is None else offsets
+        failures = await self._calls.commit_all(sorted(chosen.items()))
+        if failures:
+            raise failures[0][1]

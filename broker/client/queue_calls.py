@@ -1,0 +1,361 @@
+"""Calls about one queue: its ends, offsets by time, a group's committed offset, and pulls.
+
+All of them may be repeated freely, so every call but a pull is tried until its time limit at whichever member of the
+queue's group answers. A pull is one attempt: its reader decides what to do about a failure.
+
+Each attempt is recorded in the trace, if there is one, with what it saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from broker.client.connection import Connection, Fields, PendingCall
+from broker.client.core import ClientCore, broker_error
+from broker.client.errors import (
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    NameServerUnavailable,
+    NoRoute,
+)
+from broker.client.message import MessageQueue, MessageView, split_records, trace_key
+from broker.client.routes import TopicRoute
+from broker.client.subscription import Subscription
+from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import RemotingError
+from broker.remoting.headers import OffsetResponseHeader, PullMessageResponseHeader
+from broker.remoting.route import MASTER_ID
+from log.errors import RecordError
+
+QUERY_TIMEOUT_S = 3.0
+"""Time limit of a query or commit, all attempts included."""
+PULL_MARGIN_S = 5.0
+"""How much longer than the broker may hold a pull its answer may take."""
+_PAUSE_FIRST_S = 0.02
+_PAUSE_MAX_S = 0.5
+_PULL_ANSWERS = frozenset(
+    (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PullAnswer:
+    """What a pull gave. ``messages`` are those that the subscription takes; ``size`` the bytes of all that came.
+
+    ``code`` is 0 (messages came), 19 (none there yet), 20 (none matched) or 21 (the offset was outside the queue).
+    """
+
+    code: int
+    messages: list[MessageView]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """How the attempts of one call go into the trace: ``begin(now_ns)`` -> operation, ``finish`` with an answer."""
+
+    begin: Callable[[int], int]
+    finish: Callable[[int, int, RemotingCommand], None]
+
+
+class QueueCalls:
+    """Calls on behalf of one consumer group; ``group`` may be empty where only the queue's ends are asked for."""
+
+    def __init__(self, core: ClientCore, group: str, timeout_s: float = QUERY_TIMEOUT_S) -> None:
+        self._core = core
+        self._group = group
+        self._timeout_s = timeout_s
+
+    # Queries -------------------------------------------------------------------------------------------------------
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """One past the last message.
+
+        This and the other calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+        """
+        return await self._ask_end(queue, RequestCode.GET_MAX_OFFSET)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The first message that is still kept."""
+        return await self._ask_end(queue, RequestCode.GET_MIN_OFFSET)
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first message stored at or after that time; the end of the queue when there is none."""
+        fields = {**_queue_fields(queue), "timestamp": str(timestamp_ms)}
+        answer = await self.ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+        return _offset(answer)
+
+    async def committed_offset(self, queue: MessageQueue) -> int | None:
+        """The group's stored position, None when it has none."""
+        fields = {**_queue_fields(queue), "consumerGroup": self._group}
+        accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+        def position(answer: RemotingCommand) -> int | None:
+            return None if answer.code == ResponseCode.QUERY_NOT_FOUND else _offset(answer)
+
+        recording = None
+        if (trace := self._core.trace) is not None:
+            process, key, group = self._core.client_id, trace_key(queue), self._group
+            recording = Recording(
+                lambda now_ns: trace.invoke_fetch_offset(now_ns, process, key, group),
+                lambda now_ns, operation, answer: trace.ok_fetch_offset(now_ns, operation, position(answer)),
+            )
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        return position(await self.ask(queue, code, fields, accepted, recording=recording))
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Store the group's position. A failure leaves unknown whether it was stored; repeating it is harmless."""
+        failures = await self.commit_all([(queue, offset)])
+        if failures:
+            raise failures[0][1]
+
+    async def commit_all(
+        self, positions: Sequence[tuple[MessageQueue, int]]
+    ) -> list[tuple[MessageQueue, ClientError]]:
+        """Store several positions, all on the way at the same time; returns those that failed, with why."""
+        runtime, trace = self._core.runtime, self._core.trace
+        started: list[tuple[MessageQueue, int, PendingCall | None, int]] = []
+        for queue, offset in positions:
+            connection = self._leader_connection(queue)
+            if connection is None:
+                started.append((queue, offset, None, -1))
+                continue
+            recording = self._commit_recording(queue, offset)
+            operation = recording.begin(runtime.now_ns()) if recording is not None else -1
+            fields = self._commit_fields(queue, offset)
+            code = RequestCode.UPDATE_CONSUMER_OFFSET
+            call = connection.start_call(code, fields, b"", self._timeout_s)
+            started.append((queue, offset, call, operation))
+        failures: list[tuple[MessageQueue, ClientError]] = []
+        for queue, offset, pending, operation in started:
+            if pending is not None:
+                try:
+                    answer = await pending.wait()
+                    error: ClientError | None = None
+                    if answer.code != ResponseCode.SUCCESS:
+                        error = broker_error(answer, "broker")
+                except ConnectionFailed as failure:
+                    error = failure
+                if trace is not None and error is None:
+                    trace.ok_commit_offset(runtime.now_ns(), operation)
+                elif trace is not None:
+                    trace.info(runtime.now_ns(), operation, str(error))
+                if error is None:
+                    continue
+            # The quick way was not there or failed; the patient one finds a member of the group that answers.
+            fields = self._commit_fields(queue, offset)
+            recording = self._commit_recording(queue, offset)
+            try:
+                await self.ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, fields, recording=recording)
+            except ClientError as failure:
+                failures.append((queue, failure))
+        return failures
+
+    def _commit_recording(self, queue: MessageQueue, offset: int) -> Recording | None:
+        trace = self._core.trace
+        if trace is None:
+            return None
+        process, key, group = self._core.client_id, trace_key(queue), self._group
+        return Recording(
+            lambda now_ns: trace.invoke_commit_offset(now_ns, process, key, group, offset),
+            lambda now_ns, operation, answer: trace.ok_commit_offset(now_ns, operation),
+        )
+
+    def _leader_connection(self, queue: MessageQueue) -> Connection | None:
+        route = self._core.routes.find(queue.topic)
+        address = route.address(queue.broker_name) if route is not None else None
+        return self._core.pool.find(address) if address is not None else None
+
+    def _commit_fields(self, queue: MessageQueue, offset: int) -> dict[str, str]:
+        return {**_queue_fields(queue), "consumerGroup": self._group, "commitOffset": str(offset)}
+
+    async def _ask_end(self, queue: MessageQueue, code: RequestCode) -> int:
+        recording = None
+        if (trace := self._core.trace) is not None:
+            process, key = self._core.client_id, trace_key(queue)
+            tail = code == RequestCode.GET_MAX_OFFSET
+            invoke, complete = (
+                (trace.invoke_tail, trace.ok_tail) if tail else (trace.invoke_head, trace.ok_head)
+            )
+            recording = Recording(
+                lambda now_ns: invoke(now_ns, process, key),
+                lambda now_ns, operation, answer: complete(now_ns, operation, _offset(answer)),
+            )
+        return _offset(await self.ask(queue, code, _queue_fields(queue), recording=recording))
+
+    # Pulling -------------------------------------------------------------------------------------------------------
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: Subscription,
+        *,
+        max_messages: int,
+        suspend_s: float,
+        broker_id: int = MASTER_ID,
+        avoid: Sequence[str] = (),
+    ) -> PullAnswer:
+        """Ask once for messages from ``offset`` on; the broker may wait ``suspend_s`` for one to come.
+
+        Raises BrokerError, ConnectionFailed (both with an ``address``), NoRoute, NameServerUnavailable.
+        """
+        route = await self._core.routes.get(queue.topic)
+        address = self._address(route, queue, broker_id, avoid)
+        fields = {
+            **_queue_fields(queue),
+            "consumerGroup": self._group,
+            "queueOffset": str(offset),
+            "maxMsgNums": str(max_messages),
+            "sysFlag": _PULL_FLAGS,
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(int(suspend_s * 1000)),
+            "subscription": subscription.expression,
+            "subVersion": str(subscription.version),
+            "expressionType": subscription.expression_type,
+        }
+        trace, now_ns = self._core.trace, self._core.runtime.now_ns
+        operation = -1
+        if trace is not None:
+            filtered = not subscription.takes_everything
+            key = trace_key(queue)
+            operation = trace.invoke_read(now_ns(), self._core.client_id, key, offset, filtered=filtered)
+        try:
+            reply = await self._core.pool.call(
+                address, RequestCode.PULL_MESSAGE, fields, b"", suspend_s + PULL_MARGIN_S
+            )
+            if reply.code not in _PULL_ANSWERS:
+                raise broker_error(reply, address)
+            answer = _pull_answer(reply, queue, subscription, address)
+        except (BrokerError, ConnectionFailed) as error:
+            if trace is not None:
+                trace.fail(now_ns(), operation, str(error))
+            raise
+        if trace is not None:
+            offsets = [message.queue_offset for message in answer.messages]
+            values = [message.message_id for message in answer.messages]
+            trace.ok_read(now_ns(), operation, answer.next_offset, offsets, values)
+        return answer
+
+    # The patient way -----------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        queue: MessageQueue,
+        code: int,
+        fields: Fields,
+        accepted: Sequence[int] = (ResponseCode.SUCCESS,),
+        body: bytes = b"",
+        recording: Recording | None = None,
+    ) -> RemotingCommand:
+        """Ask the members of the queue's group, the leader first, until one gives an accepted answer."""
+        runtime = self._core.runtime
+        deadline_ns = runtime.now_ns() + int(self._timeout_s * 1e9)
+        pause_s = _PAUSE_FIRST_S
+        avoid: list[str] = []
+        while True:
+            try:
+                route = await self._core.routes.get(queue.topic)
+                address = self._address(route, queue, MASTER_ID, avoid)
+                avoid = [address]
+                remaining_s = max((deadline_ns - runtime.now_ns()) / 1e9, 0.001)
+                answer = await self._attempt(address, code, fields, body, remaining_s, accepted, recording)
+                if answer.code in accepted:
+                    return answer
+                error: ClientError = broker_error(answer, address)
+            except (ConnectionFailed, NoRoute, NameServerUnavailable) as failure:
+                error = failure
+            pause = pause_s * (0.5 + runtime.random.random())
+            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+            if not error.retry_may_help or runtime.now_ns() + int(pause * 1e9) >= deadline_ns:
+                raise error
+            await runtime.sleep(pause)
+            await self.refresh_quietly(queue.topic)
+
+    async def _attempt(
+        self,
+        address: str,
+        code: int,
+        fields: Fields,
+        body: bytes,
+        timeout_s: float,
+        accepted: Sequence[int],
+        recording: Recording | None,
+    ) -> RemotingCommand:
+        core, trace = self._core, self._core.trace
+        if recording is None or trace is None:
+            return await core.pool.call(address, code, fields, body, timeout_s)
+        operation = recording.begin(core.runtime.now_ns())
+        try:
+            answer = await core.pool.call(address, code, fields, body, timeout_s)
+        except ConnectionFailed as error:
+            trace.info(core.runtime.now_ns(), operation, str(error))
+            raise
+        if answer.code in accepted:
+            recording.finish(core.runtime.now_ns(), operation, answer)
+        else:
+            trace.info(core.runtime.now_ns(), operation, f"code {answer.code}")
+        return answer
+
+    async def refresh_quietly(self, topic: str) -> None:
+        """Ask for a new route; when there is none to be had, the old one stays."""
+        try:
+            await self._core.routes.refresh(topic)
+        except (NoRoute, NameServerUnavailable, BrokerError):
+            pass
+
+    def _address(self, route: TopicRoute, queue: MessageQueue, broker_id: int, avoid: Sequence[str]) -> str:
+        address = route.address(queue.broker_name, broker_id, avoid)
+        if address is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker_name!r} is not registered")
+        return address
+
+
+_PULL_FLAGS = str(int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION))
+
+
+def _queue_fields(queue: MessageQueue) -> dict[str, str]:
+    return {"topic": queue.topic, "queueId": str(queue.queue_id)}
+
+
+def _offset(answer: RemotingCommand) -> int:
+    try:
+        return answer.decode_fields(OffsetResponseHeader).offset
+    except RemotingError as error:
+        raise BrokerError(answer.code, f"unreadable answer: {error}", "broker") from error
+
+
+def _pull_answer(
+    reply: RemotingCommand, queue: MessageQueue, subscription: Subscription, address: str
+) -> PullAnswer:
+    try:
+        header = reply.decode_fields(PullMessageResponseHeader)
+        body = reply.body
+        messages = []
+        if reply.code == ResponseCode.SUCCESS:
+            messages = [MessageView(queue, body, start) for start in split_records(body)]
+            if not subscription.takes_everything:
+                messages = [message for message in messages if subscription.accepts(message)]
+    except (RemotingError, RecordError) as error:
+        raise BrokerError(reply.code, f"unreadable answer to a pull: {error}", address) from error
+    return PullAnswer(
+        reply.code,
+        messages,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        header.suggest_which_broker_id,
+        len(body),
+    )

@@ -1,0 +1,68 @@
+"""Which messages of a topic a consumer wants: all, those with certain tags, or those an SQL92 expression matches.
+
+Brokers compare hashes of tags (storage.md 1.5), which may collide; so the consumer looks at the tag itself again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.client.errors import UsageError
+from broker.client.message import RETRY_TOPIC_PREFIX, MessageView
+from broker.remoting.bodies import SubscriptionData
+from log.java_hash import java_hash
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """A filter over message properties, evaluated by the broker: ``SqlFilter("price > 10 AND region = 'eu'")``."""
+
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A topic and what is wanted of it; an empty ``tags`` means every message. ``version`` is a wall time in ms."""
+
+    topic: str
+    expression: str
+    expression_type: str
+    tags: frozenset[str]
+    version: int
+
+    @classmethod
+    def parse(cls, topic: str, wanted: str | SqlFilter, version: int) -> Subscription:
+        """``*`` or an empty text for all, ``a || b`` for tags, or an `SqlFilter`. Raises UsageError."""
+        if isinstance(wanted, SqlFilter):
+            return cls(topic, wanted.expression, "SQL92", frozenset(), version)
+        tags = [tag.strip() for tag in wanted.split("||") if tag.strip()]
+        if not tags or tags == ["*"]:
+            if wanted.strip() not in ("", "*"):
+                raise UsageError(f"topic {topic!r}: subscription {wanted!r} names no tag")
+            return cls(topic, "*", "TAG", frozenset(), version)
+        if "*" in tags:
+            raise UsageError(f"topic {topic!r}: subscription {wanted!r} mixes * with tags")
+        return cls(topic, " || ".join(tags), "TAG", frozenset(tags), version)
+
+    @property
+    def takes_everything(self) -> bool:
+        """Whether no message is left out."""
+        return not self.tags and self.expression_type == "TAG"
+
+    def accepts(self, message: MessageView) -> bool:
+        """The exact check after the broker's by hash. SQL was decided there, retry topics are never filtered."""
+        if not self.tags or self.topic.startswith(RETRY_TOPIC_PREFIX):
+            return True
+        return message.tags in self.tags
+
+    def data(self) -> SubscriptionData:
+        """As a heartbeat carries it."""
+        tags = sorted(self.tags)
+        return SubscriptionData(
+            code_set=[java_hash(tag) for tag in tags],
+            expression_type=self.expression_type,
+            sub_string=self.expression,
+            sub_version=self.version,
+            tags_set=tags,
+            topic=self.topic,
+        )
