@@ -4,7 +4,6 @@ Everything that the node does happens in calls to `broker.node.Node`; this modul
 out what a turn leaves behind: bytes to write, a flush, files to prepare, a registration.
 """
 
-import contextlib
 import gc
 import random
 import socket
@@ -23,19 +22,18 @@ from broker.registration import registration, unregistration
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import BrokerConfig
-from broker.shell.clock import machine_clock, stop_on_signal
+from broker.shell.clock import stop_on_signal
 from broker.shell.peer_links import PeerLinks
 from broker.shell.registrar import Changes, Registrar
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
+from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
-from broker.trace import TraceHeader, TraceWriter
 from log.errors import DiskError
 from log.mmap_disk import MmapDisk
 
 log = structlog.get_logger("trivet.broker")
 
 _SWEEP_S: Final = 5.0
-_TRACE_FLUSH_NS: Final = 200_000_000
 _HANDOVER_S: Final = 1.0
 
 
@@ -50,20 +48,9 @@ class BrokerServer:
         self._sockets: dict[Connection, SocketConnection] = {}
         self._clients: dict[Connection, SocketConnection] = {}
         self._outgoing = Outgoing()
-        self._trace_file = (
-            Path(config.observe.trace).open("ab", buffering=0) if config.observe.trace else None
-        )
         self._trace = None
-        if self._trace_file is not None:
-            header = TraceHeader(
-                "replica",
-                config.node.id,
-                machine_clock(),
-                time.time_ns() - time.monotonic_ns(),
-                attributes=(("group", config.node.group),),
-            )
-            self._trace = TraceWriter(self._trace_file.write, header)
-        self._trace_flushed_ns = 0
+        if config.observe.trace:
+            self._trace = TraceFile(Path(config.observe.trace), config.node.id, config.node.group)
         bound_port = self._client_listener.getsockname()[1]
         self.node = build_node(
             config,
@@ -72,7 +59,7 @@ class BrokerServer:
             random.Random(),
             time.monotonic_ns(),
             _wall_ms(),
-            self._trace,
+            None if self._trace is None else self._trace.writer,
             advertised=config.advertised_address(bound_port),
         )
         self.address = config.advertised_address(bound_port)
@@ -153,9 +140,8 @@ class BrokerServer:
             self._prepare_job = preparation
             self._prepare_wanted.set()
         self._changes.set(self.node.registration_version)
-        if self._trace is not None and now_ns - self._trace_flushed_ns > _TRACE_FLUSH_NS:
-            self._trace.flush()
-            self._trace_flushed_ns = now_ns
+        if self._trace is not None:
+            self._trace.flush_if_due(now_ns)
         return deadline_ns
 
     # ------------------------------------------------------------------ clients
@@ -268,10 +254,8 @@ class BrokerServer:
             if self._stop.is_set():
                 self.node.replica.close(time.monotonic_ns())
         finally:
-            if self._trace is not None and self._trace_file is not None:
-                with contextlib.suppress(OSError):
-                    self._trace.flush()
-                self._trace_file.close()
+            if self._trace is not None:
+                self._trace.close()
 
 
 def _wall_ms() -> int:

@@ -128,6 +128,7 @@ class SocketConnection:
                         return
                     self._has_unsent = trio.Event()
                     await self._has_unsent.wait()
+                    continue  # it may have been closed, or written, meanwhile
                 await trio.lowlevel.wait_writable(sock)
                 sent = self._try([unsent[k] for k in range(min(len(unsent), 64))])
                 if sent:

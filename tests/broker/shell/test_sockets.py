@@ -1,0 +1,120 @@
+"""Sockets under Trio: whole messages in order whatever the socket takes at once, and nobody harmed by a slow reader."""
+
+import socket
+import struct
+
+import pytest
+import trio
+import trio.testing
+
+from broker.connection import Connection, Outgoing
+from broker.shell.sockets import (
+    UNSENT_BYTES_HIGH,
+    SocketConnection,
+    listen,
+    packed_host,
+    split_address,
+)
+
+
+def _pair() -> tuple[SocketConnection, socket.socket]:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    return SocketConnection(ours, Connection(Outgoing(), "test")), theirs
+
+
+async def _receive(sock: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        await trio.lowlevel.wait_readable(sock)
+        data += sock.recv(65_536)
+    return bytes(data)
+
+
+async def test_buffers_arrive_whole_and_in_order_when_the_socket_takes_only_parts() -> None:
+    connection, remote = _pair()
+    pieces = [struct.pack(">I", k) * (1 + k % 3000) for k in range(4000)]
+    expected = b"".join(pieces)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.write)
+            for k in range(0, len(pieces), 1000):
+                connection.connection.send(*(memoryview(piece) for piece in pieces[k : k + 1000]))
+                connection.flush()
+            assert await _receive(remote, len(expected)) == expected
+            nursery.cancel_scope.cancel()
+    remote.close()
+
+
+async def test_a_reader_that_does_not_read_is_not_read_from() -> None:
+    connection, remote = _pair()
+    requests = 0
+
+    def received(data: bytes) -> None:
+        nonlocal requests
+        requests += len(data)
+        connection.connection.send(bytes(UNSENT_BYTES_HIGH))
+        connection.flush()
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.write)
+            nursery.start_soon(connection.read, received, 1)
+            remote.send(b"ab")
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.testing.wait_all_tasks_blocked()
+            assert requests == 2, "the second request takes the unsent bytes over the limit"
+            remote.send(b"c")
+            await trio.testing.wait_all_tasks_blocked()
+            assert requests == 2, "nothing is read while so much is unsent"
+            await _receive(remote, 3 * UNSENT_BYTES_HIGH)
+            assert requests == 3, "reading goes on when the answers are gone"
+            nursery.cancel_scope.cancel()
+    remote.close()
+
+
+async def test_close_requested_writes_what_is_queued_first() -> None:
+    connection, remote = _pair()
+    size = 1 << 20
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.write)
+            connection.connection.send(bytes(size))
+            connection.connection.close()
+            connection.flush()
+            assert len(await _receive(remote, size)) == size
+            await trio.lowlevel.wait_readable(remote)
+            assert remote.recv(1) == b""
+    assert connection.closed
+    remote.close()
+
+
+async def test_a_remote_end_that_resets_ends_both_tasks() -> None:
+    connection, remote = _pair()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.write)
+            nursery.start_soon(connection.read, lambda _: None)
+            await trio.testing.wait_all_tasks_blocked()
+            remote.close()
+    assert connection.closed
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "1.2.3.4:", "1.2.3.4:x", "1.2.3.4:70000"])
+def test_addresses_that_are_none_are_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        split_address(address)
+
+
+def test_an_address_in_use_is_named() -> None:
+    first = listen("127.0.0.1:0")
+    port = first.getsockname()[1]
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
+        listen(f"127.0.0.1:{port}")
+    first.close()
+
+
+def test_hosts_are_packed_as_records_hold_them() -> None:
+    assert packed_host(("10.0.0.1", 1234)).hex() == "0a000001000004d2"
+    assert packed_host(("::ffff:10.0.0.1", 1234)).hex() == "0a000001000004d2"
+    assert len(packed_host(("fe80::1%eth0", 1))) == 20
