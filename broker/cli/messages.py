@@ -1,0 +1,198 @@
+"""``trivet produce`` and ``trivet consume``: messages from and to the terminal, files and scripts."""
+
+from __future__ import annotations
+
+import base64
+import json as json_text
+import math
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+
+from cyclopts import Parameter
+
+from broker.cli.errors import FAILED, USAGE, CommandError
+from broker.cli.options import NAME_SERVER_DEFAULT, NameServer, name_servers
+
+if TYPE_CHECKING:
+    from broker.client.message import Message, MessageView, SendResult
+
+PRODUCER_GROUP = "TRIVET_CLI"
+
+AsJsonLines = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object a line.")]
+
+
+async def produce(
+    topic: Annotated[str, Parameter(help="Topic to send to.")],
+    *messages: Annotated[
+        str, Parameter(help="Bodies; without any, every line of --file or of standard input.")
+    ],
+    namesrv: NameServer = NAME_SERVER_DEFAULT,
+    file: Annotated[Path | None, Parameter(help="Send every line of this file.")] = None,
+    tag: Annotated[str | None, Parameter(help="Tag of the messages.")] = None,
+    key: Annotated[
+        list[str] | None, Parameter(help="Key to find the messages by; may be repeated.", negative="")
+    ] = None,
+    order_by: Annotated[str | None, Parameter(help="Send to the one queue that this text hashes to.")] = None,
+    delay_level: Annotated[int, Parameter(help="Delay level, 1 to 18; 0 delivers at once.")] = 0,
+    in_flight: Annotated[int, Parameter(help="Sends that may be under way at once; 1 keeps the order.")] = 1,
+    timeout_s: Annotated[
+        float, Parameter(name="--timeout", help="Seconds that a send may take, retries included.")
+    ] = 10.0,
+    json: AsJsonLines = False,
+) -> int:
+    """Send messages, and wait until each is stored.
+
+    With --json each stored message is one line: its id, topic, broker, queue and offset. The exit code is 1 if a
+    message was not stored or its outcome is unknown; nothing more is sent then.
+    """
+    import trio
+
+    from broker.client.message import Message
+    from broker.client.producer import Producer
+
+    if messages and file is not None:
+        raise CommandError("give messages or --file, not both", USAGE)
+    if in_flight < 1:
+        raise CommandError(f"--in-flight {in_flight}: at least 1", USAGE)
+    if not 0 <= delay_level <= 18:
+        raise CommandError(f"--delay-level {delay_level}: from 0 to 18", USAGE)
+    stored = 0
+
+    def report(result: SendResult) -> None:
+        nonlocal stored
+        stored += 1
+        if json:
+            print(json_text.dumps(_result_fields(result)), flush=in_flight == 1)
+
+    async with Producer(name_servers(namesrv), group=PRODUCER_GROUP, send_timeout_s=timeout_s) as producer:
+        bodies = _bodies(messages, file)
+        room = trio.Semaphore(in_flight)
+
+        async def send(message: Message) -> None:
+            try:
+                report(await producer.send(message, queue=order_by))
+            finally:
+                room.release()
+
+        async with trio.open_nursery() as nursery:
+            async for body in bodies:
+                message = Message(topic, body, tags=tag, keys=key or (), delay_level=delay_level)
+                await room.acquire()
+                nursery.start_soon(send, message)
+    if not json:
+        print(f"{stored:,} message{'s' if stored != 1 else ''} stored in {topic}")
+    return 0
+
+
+async def consume(
+    topic: Annotated[str, Parameter(help="Topic to read.")],
+    *,
+    group: Annotated[str, Parameter(help="Consumer group, whose position is stored.")] = "TRIVET_CLI",
+    namesrv: NameServer = NAME_SERVER_DEFAULT,
+    tags: Annotated[str, Parameter(help='Tags wanted, such as "a || b".')] = "*",
+    start: Annotated[
+        Literal["first", "last"], Parameter(help="Where a group begins that has no stored position.")
+    ] = "first",
+    broadcast: Annotated[
+        bool, Parameter(help="Read every queue, and store no position.", negative="")
+    ] = False,
+    count: Annotated[int | None, Parameter(help="Stop after so many messages.")] = None,
+    timeout_s: Annotated[
+        float, Parameter(name="--timeout", help="Stop after so many seconds without a message.")
+    ] = math.inf,
+    json: AsJsonLines = False,
+) -> int:
+    """Read messages of a topic until Ctrl-C, --count or --timeout; prints each body on a line.
+
+    With --json each message is one line: topic, broker, queue, offset, id, tags, keys, times in ms, properties, and the
+    body as "body", or as "body_base64" if it is not UTF-8. The exit code is 1 if fewer than --count came in time.
+    """
+    import trio
+
+    from broker.cli.signals import stop_signals
+    from broker.client.consumer import Consumer
+
+    if count is not None and count < 1:
+        raise CommandError(f"--count {count}: at least 1", USAGE)
+    consumed = 0
+    with stop_signals() as stopped:
+        async with (
+            Consumer(
+                name_servers(namesrv), group=group, topics={topic: tags}, start=start, broadcast=broadcast
+            ) as consumer,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def cancel_when_told() -> None:
+                await stopped()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(cancel_when_told)
+            with trio.move_on_after(timeout_s) as silence:
+                async for message in consumer:
+                    silence.deadline = math.inf
+                    _print_message(message, json)
+                    consumed += 1
+                    if count is not None and consumed >= count:
+                        break
+                    silence.deadline = trio.current_time() + timeout_s
+                await consumer.commit()
+            nursery.cancel_scope.cancel()
+    return FAILED if count is not None and consumed < count else 0
+
+
+async def _bodies(messages: tuple[str, ...], file: Path | None) -> AsyncIterator[bytes]:
+    import trio
+
+    if messages:
+        for message in messages:
+            yield message.encode()
+        return
+    if file is None:
+        source: BinaryIO = sys.stdin.buffer
+        while line := await trio.to_thread.run_sync(source.readline, abandon_on_cancel=True):
+            yield line.rstrip(b"\r\n")
+        return
+    with file.open("rb") as source:
+        for line in source:
+            yield line.rstrip(b"\r\n")
+
+
+def _result_fields(result: SendResult) -> dict[str, object]:
+    return {
+        "message_id": result.message_id,
+        "offset_message_id": result.offset_message_id,
+        "topic": result.queue.topic,
+        "broker": result.queue.broker_name,
+        "queue": result.queue.queue_id,
+        "offset": result.queue_offset,
+        "status": result.status.name,
+    }
+
+
+def _print_message(message: MessageView, as_json: bool) -> None:
+    body = message.body
+    if not as_json:
+        sys.stdout.buffer.write(body + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    fields: dict[str, object] = {
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queue": message.queue.queue_id,
+        "offset": message.queue_offset,
+        "message_id": message.message_id,
+        "tags": message.tags,
+        "keys": message.keys,
+        "born_ms": message.born_timestamp_ms,
+        "stored_ms": message.store_timestamp_ms,
+        "reconsume_times": message.reconsume_times,
+        "properties": message.properties,
+    }
+    try:
+        fields["body"] = body.decode()
+    except UnicodeDecodeError:
+        fields["body_base64"] = base64.b64encode(body).decode()
+    print(json_text.dumps(fields, ensure_ascii=False), flush=True)
