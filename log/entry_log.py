@@ -262,6 +262,21 @@ class EntryLog:
             raise OutOfRangeError(f"no record begins at offset {physical_offset}")
         return buffer[begin : begin + size]
 
+    def file_view(self, position: int) -> tuple[memoryview, int]:
+        """(all bytes of the data file in which `position` lies, the file's start), for walks over entries."""
+        start = self._data.start_of(position)
+        return self._buffer(start), start
+
+    def end_of(self, index: int) -> int:
+        """The position behind the entry; `first_position` for first_index - 1. Raises OutOfRangeError."""
+        if index == self.first_index - 1:
+            return self.first_position
+        return self._end_of(index)
+
+    def file_starts(self) -> list[int]:
+        """Positions at which the data files with entries begin, oldest first."""
+        return [start for start in self._data.starts if start < max(self.end_position, 1)]
+
     # ---- writing -------------------------------------------------------------------------------------
 
     def append(self, term: int, body: bytes) -> int:
@@ -462,10 +477,14 @@ class EntryLog:
         job.finish()
         self._set_limits()
 
-    def unit_files_since(self, index: int) -> list[str]:
-        """Paths of the index files that hold units from `index` on: to be flushed by a checkpoint."""
-        begin = self._units.start_of(max(index, self.first_index) * UNIT_BYTES)
-        return [self._units.path(start) for start in self._units.starts if start >= begin]
+    def files_since(self, index: int) -> list[str]:
+        """Paths of the data and index files that hold entries from `index` on, for a checkpoint to flush."""
+        index = min(max(index, self.first_index), self.last_index + 1)
+        begin = self._data.start_of(self.end_of(index - 1))
+        unit_begin = self._units.start_of(index * UNIT_BYTES)
+        return [self._data.path(start) for start in self._data.starts if start >= begin] + [
+            self._units.path(start) for start in self._units.starts if start >= unit_begin
+        ]
 
     def close(self) -> None:
         """Forgets all mappings; slices still held stay valid."""

@@ -1,0 +1,111 @@
+"""What a store writes down now and then, so that the next start has little to do (storage.md 3.3 and 6).
+
+* `recovery-notes`, our own: how far log, queues and index files were on disk at one moment, with checksums.
+  It alone is read at start. Damaged or missing, it costs time and nothing else: all is built from the log.
+* DLedger's `checkpoint` (endIndex, committedIndex) and RocketMQ's `checkpoint` (times), for their tools.
+* `abort` exists while a store is open; found at start it says that the last stop was not a clean one.
+
+A job flushes first and writes the notes last, so that they never promise more than the disk holds. Its
+`committed_index` bounds what is noted of the log: entries behind it may still be truncated.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from zlib import crc32
+
+from log.consume_queues import QueueNote
+from log.disk import Disk
+from log.errors import DamagedStateError
+from log.index_file import IndexNote
+from log.small_files import encode_values
+
+NOTES = "recovery-notes"
+ABORT = "abort"
+STORE_CHECKPOINT = "checkpoint"
+_STORE_CHECKPOINT_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """`end_index`: entries and index units up to it are durable, and committed. `dispatched_index`: the
+    queue and index files noted hold exactly the records up to it."""
+
+    end_index: int
+    committed_index: int
+    dispatched_index: int
+    queues: list[QueueNote]
+    index_files: list[IndexNote]
+
+
+def encode_notes(notes: Notes) -> bytes:
+    """A line of JSON and a line with its CRC-32."""
+    body = json.dumps(
+        {
+            "endIndex": notes.end_index,
+            "committedIndex": notes.committed_index,
+            "dispatchedIndex": notes.dispatched_index,
+            "queues": [
+                (q.topic, q.queue_id, q.min_offset, q.max_offset, q.checksum_begin, q.checksum)
+                for q in notes.queues
+            ],
+            "indexFiles": [(file.name, file.header.hex(), file.checksum) for file in notes.index_files],
+        }
+    ).encode()
+    return b"%s\n%08x\n" % (body, crc32(body))
+
+
+def read_notes(disk: Disk) -> Notes | None:
+    """None if there are none. Raises DamagedStateError."""
+    if not disk.exists(NOTES):
+        return None
+    raw = disk.read(NOTES)
+    body, _, checksum = raw.partition(b"\n")
+    if checksum != b"%08x\n" % crc32(body):
+        raise DamagedStateError(NOTES, 0, "its bytes do not match their checksum")
+    values = json.loads(body)
+    return Notes(
+        end_index=values["endIndex"],
+        committed_index=values["committedIndex"],
+        dispatched_index=values["dispatchedIndex"],
+        queues=[QueueNote(*note) for note in values["queues"]],
+        index_files=[
+            IndexNote(name, bytes.fromhex(header), checksum)
+            for name, header, checksum in values["indexFiles"]
+        ],
+    )
+
+
+class CheckpointJob:
+    """A checkpoint on its way to the disk."""
+
+    __slots__ = ("_directories", "_disk", "_dledger_path", "_files", "_notes", "_store_time", "end_index")
+
+    def __init__(
+        self,
+        disk: Disk,
+        dledger_directory: str,
+        notes: Notes,
+        files: list[str],
+        directories: list[str],
+        store_time: int,
+    ) -> None:
+        self._disk = disk
+        self._dledger_path = f"{dledger_directory}/checkpoint"
+        self._files = files
+        self._directories = directories
+        self._notes = notes
+        self._store_time = store_time
+        self.end_index = notes.end_index
+
+    def run(self) -> None:
+        """Worker. Raises FlushError, DiskError: nothing was noted then."""
+        for path in self._files:
+            self._disk.flush_file(path)
+        for directory in self._directories:
+            self._disk.sync_directory(directory)
+        times = struct.pack(">qqq", self._store_time, self._store_time, self._store_time)
+        self._disk.write_durably(STORE_CHECKPOINT, times.ljust(_STORE_CHECKPOINT_BYTES, b"\0"))
+        values = {"endIndex": self._notes.end_index, "committedIndex": self._notes.committed_index}
+        self._disk.write_durably(self._dledger_path, encode_values(values))
+        self._disk.write_durably(NOTES, encode_notes(self._notes))

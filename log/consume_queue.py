@@ -1,0 +1,435 @@
+"""ConsumeQueue: per queue of a topic, one 20-byte unit per message (storage.md 4).
+
+    8 physical offset of the record   4 its size   8 tags code
+
+Unit n is message n of the queue. Units are built from committed records only, in log order, and can always
+be built again; so nothing here is flushed before an acknowledgement.
+
+Thousands of queues must cost little: a queue is a small object, its files are mapped when they are used, and
+all queues share one pool of mappings (`MappingPool`, a CLOCK). What is hot in `append` and `units` is a
+comparison or two and one `struct` call.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from struct import Struct
+from zlib import crc32
+
+import numpy as np
+
+from log.disk import Disk, MappedFile
+from log.errors import QueueOrderError
+from log.layout import file_name
+from log.options import StoreOptions
+
+UNIT = Struct(">qiq")
+UNIT_BYTES = 20
+FILLER = UNIT.pack(0, 0x7FFFFFFF, 0)
+"""Stands for messages before the first one that this queue holds."""
+
+_UNIT_TYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+_NO_BYTES = memoryview(b"")
+_SMALLEST_STEP_BYTES = 1 << 12
+_LARGEST_STEP_BYTES = 1 << 18
+
+
+class Boundary(Enum):
+    """Which message a search by time means when none has exactly that time."""
+
+    LOWER = "lower"
+    """The earliest not before it (the default of 5.x)."""
+    UPPER = "upper"
+    """The latest not after it."""
+    NEAREST = "nearest"
+    """The nearer neighbour (4.9)."""
+
+
+class MappingPool:
+    """Mapped files of all queues, at most `limit`. Not used for a whole round of evictions means out (CLOCK).
+
+    Keys are (queue, start of file); a queue is told when its tail goes.
+    """
+
+    __slots__ = ("_limit", "_mapped")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._mapped: dict[tuple[ConsumeQueue, int], MappedFile] = {}
+
+    def __len__(self) -> int:
+        return len(self._mapped)
+
+    def get(self, queue: "ConsumeQueue", start: int, *, create: bool = False) -> MappedFile:
+        """Raises DiskError, also if the file is missing and not `create`."""
+        key = (queue, start)
+        mapped = self._mapped.get(key)
+        if mapped is None:
+            mapped = queue.open_file(start, create=create)
+            while len(self._mapped) >= self._limit:
+                self._evict_one()
+            self._mapped[key] = mapped
+        return mapped
+
+    def forget(self, queue: "ConsumeQueue", start: int) -> None:
+        self._mapped.pop((queue, start), None)
+
+    def clear(self) -> None:
+        for queue, _ in self._mapped:
+            queue.let_go()
+        self._mapped.clear()
+
+    def _evict_one(self) -> None:
+        while True:
+            key = next(iter(self._mapped))
+            mapped = self._mapped.pop(key)
+            queue, start = key
+            if queue.tail_start == start:
+                if queue.recently_used:
+                    queue.recently_used = False
+                    self._mapped[key] = mapped
+                    continue
+                queue.let_go()
+            return
+
+
+class ConsumeQueue:
+    """Units `min_offset`..`max_offset` - 1 of one queue. An empty queue may begin at any offset."""
+
+    __slots__ = (
+        "_buffer",
+        "_directory",
+        "_disk",
+        "_file_units",
+        "_limit",
+        "_pool",
+        "_starts",
+        "_tail_first",
+        "checked_crc",
+        "checked_end",
+        "flushed_end",
+        "max_offset",
+        "min_offset",
+        "new_files",
+        "queue_id",
+        "recently_used",
+        "tail_start",
+        "topic",
+    )
+
+    def __init__(
+        self, disk: Disk, directory: str, topic: str, queue_id: int, options: StoreOptions, pool: MappingPool
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self._disk = disk
+        self._directory = f"{directory}/{topic}/{queue_id}"
+        self._file_units = options.consume_queue_file_units
+        self._pool = pool
+        self._starts = [
+            int(name) for name in disk.list(self._directory) if len(name) == 20 and name.isdigit()
+        ]
+        """First bytes of the files, as in their names."""
+        self.min_offset = 0
+        self.max_offset = 0
+        self._buffer = _NO_BYTES
+        self._tail_first = 0
+        self._limit = 0  # appending at or beyond this offset takes the slow path
+        self.tail_start = -1
+        self.recently_used = False
+        self.flushed_end = 0
+        """Units before this offset are durable."""
+        self.new_files = False
+        self.checked_end = 0
+        self.checked_crc = 0
+
+    # ---- writing -------------------------------------------------------------------------------------
+
+    def append(self, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        """Adds unit `offset`; False if the queue has it already (a replay).
+
+        Raises QueueOrderError if it would leave a hole, DiskFullError, DiskError; nothing has changed then.
+        """
+        if (offset >= self._limit or offset != self.max_offset) and not self._make_room(offset):
+            return False
+        UNIT.pack_into(
+            self._buffer, (offset - self._tail_first) * UNIT_BYTES, physical_offset, size, tags_code
+        )
+        self.max_offset = offset + 1
+        self.recently_used = True
+        return True
+
+    def start_at(self, offset: int) -> None:
+        """Tells an empty queue where its next message belongs (its history is not on this node)."""
+        assert self.min_offset == self.max_offset, "only an empty queue can be moved"
+        self.min_offset = self.max_offset = offset
+
+    def correct_min(self, physical_begin: int) -> None:
+        """Raises `min_offset` to the first unit whose record is still in the log, which begins at
+        `physical_begin`."""
+        # No record begins at physical offset 0 (an entry header comes first), so that fillers never count.
+        bound = max(physical_begin, 1)
+        self.min_offset = self._first(self.min_offset, lambda unit: unit[0] >= bound)
+
+    def delete_before(self, physical_begin: int) -> int:
+        """`correct_min`, and removes files all of whose records are gone, but never the last; how many."""
+        self.correct_min(physical_begin)
+        removed = 0
+        while len(self._starts) > 1 and self._starts[1] // UNIT_BYTES <= self.min_offset:
+            self._remove_file(self._starts[0])
+            removed += 1
+        return removed
+
+    def truncate_to(self, physical_end: int) -> None:
+        """Drops units whose record begins at or after `physical_end`; zeroes what was behind the end."""
+        self._starts = self._contiguous_starts()
+        first = self._starts[0] // UNIT_BYTES if self._starts else self.max_offset
+        end = self._first(first, lambda unit: unit[0] >= physical_end or unit[0] < 0 or unit[1] <= 0, True)
+        self._cut(end)
+
+    def _cut(self, end: int) -> None:
+        for start in reversed(self._starts):
+            if start // UNIT_BYTES < end or (start // UNIT_BYTES == end and start == self._starts[0]):
+                break
+            self._remove_file(start)
+        if self._starts:
+            start = self._starts[-1]
+            mapped = self._pool.get(self, start)
+            at = min(end * UNIT_BYTES - start, mapped.size)
+            _zero_rest(mapped.buffer, at)
+        self.flushed_end = min(self.flushed_end, end)
+        self.let_go()
+        self.max_offset = end
+        self.min_offset = min(self.min_offset, end)
+        if self.checked_end > end:
+            self.checked_end = self.checked_crc = 0
+
+    def remove(self) -> None:
+        """Removes all files: the topic is gone, or the queue is built again from the log."""
+        for start in list(self._starts):
+            self._remove_file(start)
+        self._disk.remove_tree(self._directory)
+        self.let_go()
+        self.min_offset = self.max_offset = 0
+        self.flushed_end = 0
+        self.checked_end = self.checked_crc = 0
+
+    # ---- reading -------------------------------------------------------------------------------------
+
+    def unit_bytes(self, offset: int, count: int) -> memoryview:
+        """Up to `count` units from `offset`, as bytes; fewer at the end of the queue or of a file, none
+        outside of `min_offset`..`max_offset`."""
+        end = min(self.max_offset, offset + count)
+        if offset < self.min_offset or offset >= end:
+            return _NO_BYTES
+        first = self._tail_first
+        if offset >= first and self.tail_start >= 0:
+            self.recently_used = True
+            return self._buffer[(offset - first) * UNIT_BYTES : (end - first) * UNIT_BYTES]
+        first = offset - offset % self._file_units
+        buffer = self._pool.get(self, first * UNIT_BYTES).buffer
+        return buffer[(offset - first) * UNIT_BYTES : (end - first) * UNIT_BYTES]
+
+    def units(self, offset: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """(physical offset, size, tags code) of up to `count` units from `offset` to the end of their file;
+        the caller asks again for what follows. Raises DiskError if the file vanished."""
+        return UNIT.iter_unpack(self.unit_bytes(offset, count))
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """One unit, None outside of `min_offset`..`max_offset`."""
+        raw = self.unit_bytes(offset, 1)
+        return UNIT.unpack(raw) if raw else None
+
+    def offset_at_time(
+        self, timestamp: int, store_time_of: Callable[[int, int], int], boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """The offset of the message stored at `timestamp` (ms), or the neighbour that `boundary` names.
+
+        `store_time_of(physical offset, size)` reads a record's time. With no message on that side: LOWER
+        gives `max_offset`, UPPER and NEAREST the closest there is, an empty queue its `max_offset`.
+        """
+        low = self._first(self.min_offset, lambda unit: store_time_of(unit[0], unit[1]) >= timestamp)
+        if boundary is Boundary.LOWER or low == self.min_offset:
+            return low
+        if low < self.max_offset:
+            at_low = self._time(low, store_time_of)
+            if at_low == timestamp:
+                return low
+            if boundary is Boundary.NEAREST:
+                before = self._time(low - 1, store_time_of)
+                return low - 1 if timestamp - before <= at_low - timestamp else low
+        return low - 1
+
+    # ---- recovery and checkpoints --------------------------------------------------------------------
+
+    def restore(self, min_offset: int, max_offset: int) -> None:
+        """Takes the extent noted by a checkpoint, before anything else is done with the queue."""
+        self.min_offset = min_offset
+        self.max_offset = self.flushed_end = max_offset
+
+    def recover(self, physical_begin: int, physical_end: int) -> None:
+        """Finds the extent from the files, keeping units of records in [physical_begin, physical_end)."""
+        self._starts = self._contiguous_starts()
+        if self._starts:
+            self.min_offset = self._starts[0] // UNIT_BYTES
+            self.max_offset = self._starts[-1] // UNIT_BYTES + self._file_units
+            self.truncate_to(physical_end)
+            self.correct_min(physical_begin)
+        else:
+            self.min_offset = self.max_offset = 0
+
+    def is_sound(self, begin: int, end: int, checksum: int) -> bool:
+        """Whether units [begin, end), which lie in one file, are those that a checkpoint summed up."""
+        if begin >= end:
+            return True
+        start = begin // self._file_units * self._file_units * UNIT_BYTES
+        if start not in self._starts or self._disk.size(self._path(start)) != self._file_units * UNIT_BYTES:
+            return False
+        buffer = self._pool.get(self, start).buffer
+        first = start // UNIT_BYTES
+        units = buffer[(begin - first) * UNIT_BYTES : (end - first) * UNIT_BYTES]
+        if crc32(units) != checksum:
+            return False
+        offsets = np.frombuffer(units, _UNIT_TYPE)["offset"]
+        return bool((np.diff(offsets) >= 0).all())
+
+    def checksum(self) -> tuple[int, int]:
+        """(first offset, CRC-32) of the units in the last file, continued from the last call."""
+        if not self._starts or self.max_offset == self.min_offset:
+            return self.max_offset, 0
+        first = (self.max_offset - 1) // self._file_units * self._file_units
+        if not first <= self.checked_end <= self.max_offset:
+            self.checked_end, self.checked_crc = first, 0
+        if self.checked_end < self.max_offset:
+            buffer = self._pool.get(self, first * UNIT_BYTES).buffer
+            begin, end = (self.checked_end - first) * UNIT_BYTES, (self.max_offset - first) * UNIT_BYTES
+            self.checked_crc = crc32(buffer[begin:end], self.checked_crc if self.checked_end > first else 0)
+            self.checked_end = self.max_offset
+        return first, self.checked_crc
+
+    def dirty_files(self) -> list[str]:
+        """Paths of the files with units that were never flushed; from now on they count as being flushed."""
+        begin = self.flushed_end // self._file_units * self._file_units * UNIT_BYTES
+        self.flushed_end = self.max_offset
+        return [self._path(start) for start in self._starts if start >= begin]
+
+    @property
+    def directory(self) -> str:
+        return self._directory
+
+    # ---- for the pool --------------------------------------------------------------------------------
+
+    def open_file(self, start: int, *, create: bool) -> MappedFile:
+        return self._disk.open(self._path(start), self._file_units * UNIT_BYTES, create=create)
+
+    def let_go(self) -> None:
+        """The tail is no longer mapped; the next append maps it again."""
+        self._buffer = _NO_BYTES
+        self._limit = 0
+        self.tail_start = -1
+
+    # ---- inside --------------------------------------------------------------------------------------
+
+    def _make_room(self, offset: int) -> bool:
+        if offset != self.max_offset:
+            if self.max_offset > self.min_offset:
+                if offset < self.max_offset:
+                    return False
+                raise QueueOrderError(self.topic, self.queue_id, offset, self.max_offset)
+            if self._starts:
+                self.remove()  # units of records that are all gone
+        if self.max_offset == self.min_offset and not self._starts:
+            self._begin(offset)
+            return True
+        self._map_tail(offset)
+        return True
+
+    def _begin(self, offset: int) -> None:
+        """The first unit of the queue; fillers stand for what came before it in its file."""
+        self._map_tail(offset)
+        fillers = offset - self._tail_first
+        if fillers:
+            self._mapped_tail().prepare(0, fillers * UNIT_BYTES)
+            self._buffer[: fillers * UNIT_BYTES] = FILLER * fillers
+        self.flushed_end = self._tail_first
+        self.min_offset = self.max_offset = offset
+
+    def _map_tail(self, offset: int) -> None:
+        """Maps the file of `offset` and allocates its next units, in steps that grow with the queue."""
+        first = offset - offset % self._file_units
+        start = first * UNIT_BYTES
+        if start != self.tail_start:
+            known = start in self._starts
+            mapped = self._pool.get(self, start, create=not known)
+            if not known:
+                self._starts.append(start)
+                self.new_files = True
+            self.tail_start = start
+            self._tail_first = first
+            self._buffer = mapped.buffer
+        at = (offset - first) * UNIT_BYTES
+        step = min(max(at, _SMALLEST_STEP_BYTES), _LARGEST_STEP_BYTES)
+        end = min(at + step, self._file_units * UNIT_BYTES)
+        self._limit = offset  # if this fails, the next append tries again
+        self._mapped_tail().prepare(at, end)
+        self._limit = first + end // UNIT_BYTES
+
+    def _mapped_tail(self) -> MappedFile:
+        return self._pool.get(self, self.tail_start)
+
+    def _first(
+        self,
+        begin: int,
+        holds: Callable[[tuple[int, int, int]], bool],
+        raw: bool = False,
+    ) -> int:
+        """The first offset from `begin` whose unit `holds` is true for (it is false before, true behind);
+        `max_offset` if none. `raw` looks at the files as they are, whatever the extent."""
+        low, high = begin, self.max_offset
+        if raw and self._starts:
+            high = self._starts[-1] // UNIT_BYTES + self._file_units
+        while low < high:
+            middle = (low + high) // 2
+            first = middle - middle % self._file_units
+            buffer = self._pool.get(self, first * UNIT_BYTES).buffer
+            if holds(UNIT.unpack_from(buffer, (middle - first) * UNIT_BYTES)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _time(self, offset: int, store_time_of: Callable[[int, int], int]) -> int:
+        unit = self.unit(offset)
+        assert unit is not None, "the offset is within the queue"
+        return store_time_of(unit[0], unit[1])
+
+    def _contiguous_starts(self) -> list[int]:
+        """The files that follow each other without a hole up to the last one; others are removed."""
+        file_bytes = self._file_units * UNIT_BYTES
+        starts = [start for start in self._starts if start % file_bytes == 0]
+        keep = len(starts)
+        while keep > 1 and starts[keep - 1] - starts[keep - 2] == file_bytes:
+            keep -= 1
+        for start in self._starts:
+            if start % file_bytes or start < starts[keep - 1]:
+                self._pool.forget(self, start)
+                self._disk.remove(self._path(start))
+        return starts[keep - 1 :] if starts else []
+
+    def _path(self, start: int) -> str:
+        return f"{self._directory}/{file_name(start)}"
+
+    def _remove_file(self, start: int) -> None:
+        self._pool.forget(self, start)
+        if self.tail_start == start:
+            self.let_go()
+        self._disk.remove(self._path(start))
+        self._starts.remove(start)
+
+
+def _zero_rest(buffer: memoryview, begin: int) -> None:
+    """Zeroes from `begin` on, up to a piece that is zero already: no writer is further ahead than that."""
+    for at in range(begin, len(buffer), _LARGEST_STEP_BYTES):
+        end = min(len(buffer), at + _LARGEST_STEP_BYTES)
+        if not np.frombuffer(buffer[at:end], np.uint8).any():
+            return
+        buffer[at:end] = bytes(end - at)

@@ -1,0 +1,144 @@
+"""All ConsumeQueues of a store, by topic and queue id.
+
+At start only the table is built (from the checkpoint's notes and the directory listing); files are mapped
+when they are used. What the notes say about a queue is believed only as far as a checksum over its last
+file agrees; a queue that is missing, shorter or different is built again from the log.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from log.consume_queue import ConsumeQueue, MappingPool
+from log.disk import Disk
+from log.options import StoreOptions
+
+DIRECTORY = "consumequeue"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNote:
+    """What a checkpoint says of a queue; `checksum` covers units [checksum_begin, max_offset)."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    checksum_begin: int
+    checksum: int
+
+
+def is_storable_topic(topic: str) -> bool:
+    """Whether a topic can name a directory. Senders check more (behaviour.md 3); this is the last line."""
+    return (
+        0 < len(topic.encode("utf-8", "surrogatepass")) <= 255
+        and topic not in (".", "..")
+        and "/" not in topic
+        and topic.isprintable()
+    )
+
+
+class ConsumeQueues:
+    """`queues[topic, queue_id]` for what exists; `make` for what a record needs."""
+
+    __slots__ = ("_disk", "_options", "_pool", "_table")
+
+    def __init__(self, disk: Disk, options: StoreOptions) -> None:
+        self._disk = disk
+        self._options = options
+        self._pool = MappingPool(options.consume_queue_mappings)
+        self._table: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._table.values())
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._table.get((topic, queue_id))
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made empty if it does not exist. Nothing is written until its first unit."""
+        queue = self._table.get((topic, queue_id))
+        if queue is None:
+            assert is_storable_topic(topic), f"a topic that names no directory: {topic!r}"
+            queue = ConsumeQueue(self._disk, DIRECTORY, topic, queue_id, self._options, self._pool)
+            self._table[topic, queue_id] = queue
+        return queue
+
+    def mapped_files(self) -> int:
+        """How many files are mapped now."""
+        return len(self._pool)
+
+    def remove(self, topic: str) -> None:
+        """Removes all queues of a topic. Raises DiskError."""
+        for key in [key for key in self._table if key[0] == topic]:
+            self._table.pop(key).remove()
+        self._disk.remove_tree(f"{DIRECTORY}/{topic}")
+
+    def remove_all(self) -> None:
+        """Removes every queue: the log was reset. Raises DiskError."""
+        self._pool.clear()
+        self._table.clear()
+        self._disk.remove_tree(DIRECTORY)
+
+    def recover(
+        self, notes: list[QueueNote] | None, physical_begin: int, physical_end: int, *, clean_stop: bool
+    ) -> list[tuple[str, int]]:
+        """Opens all queues. `physical_end` is where the records end that are known to be dispatched.
+
+        Returns the queues that must be built again from the log's beginning; they are empty now. Without
+        notes these are all (the list names those that have files). Raises DiskError.
+        """
+        found = [
+            (topic, int(name))
+            for topic in self._disk.list(DIRECTORY)
+            for name in self._disk.list(f"{DIRECTORY}/{topic}")
+            if name.isdigit()
+        ]
+        if notes is None:
+            for topic, queue_id in found:
+                self.make(topic, queue_id).remove()
+            return found
+        rebuild = []
+        for note in notes:
+            queue = self.make(note.topic, note.queue_id)
+            if not queue.is_sound(note.checksum_begin, note.max_offset, note.checksum):
+                queue.remove()
+                rebuild.append((note.topic, note.queue_id))
+            elif note.min_offset == note.max_offset:
+                queue.remove()
+                queue.start_at(note.max_offset)
+            else:
+                queue.restore(note.min_offset, note.max_offset)
+                if not clean_stop:
+                    queue.truncate_to(physical_end)
+                queue.correct_min(physical_begin)
+        noted = {(note.topic, note.queue_id) for note in notes}
+        for topic, queue_id in found:
+            if (topic, queue_id) not in noted:
+                self.make(topic, queue_id).remove()  # made after the checkpoint: dispatch makes it again
+                del self._table[topic, queue_id]
+        return rebuild
+
+    def notes(self) -> tuple[list[QueueNote], list[str], list[str]]:
+        """(what a checkpoint must note, files to flush first, directories to flush first)."""
+        notes, files, directories = [], [], []
+        for queue in self._table.values():
+            begin, checksum = queue.checksum()
+            notes.append(
+                QueueNote(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, begin, checksum)
+            )
+            if queue.flushed_end != queue.max_offset:
+                files += queue.dirty_files()
+            if queue.new_files:
+                queue.new_files = False
+                directories.append(queue.directory)
+        return notes, files, directories
+
+    def delete_before(self, physical_begin: int) -> int:
+        """Removes files whose records are all gone from the log; returns how many."""
+        return sum(queue.delete_before(physical_begin) for queue in self._table.values())
+
+    def close(self) -> None:
+        self._pool.clear()

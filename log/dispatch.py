@@ -1,0 +1,266 @@
+"""From committed entries to ConsumeQueue and IndexFile units: the one pass over every message of every node.
+
+The pass walks the mapping, not objects: one `struct` call reads entry and record heads, slices and `find`
+get topic, tags and keys; hashes of all keys of a pass are computed by numpy at the end. A pass may be repeated
+from any earlier entry: units and keys that exist are left alone.
+
+Rules of storage.md 4 and 5: prepared and rolled back transaction records get no unit, rolled back ones no
+keys either; delayed messages carry their deliver time instead of a tags code; records of the internal
+topic get neither and are handed to the caller, whose state machine they are for.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from log.consume_queue import ConsumeQueue
+from log.consume_queues import ConsumeQueues, is_storable_topic
+from log.entry_log import EntryLog
+from log.errors import RecordError
+from log.index_file import IndexFiles
+from log.java_hash import java_hash_utf8
+from log.layout import ENTRY_MAGIC, HEADER_BYTES
+from log.options import INTERNAL_TOPIC, SCHEDULE_TOPIC, StoreOptions
+from log.properties import KEYS, TAGS, UNIQ_KEY, get_property
+from log.record import (
+    MAGIC_V1,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_PREPARED,
+    SYS_FLAG_ROLLBACK,
+    SYS_FLAG_STORE_HOST_V6,
+    SYS_FLAG_TRANSACTION_MASK,
+    peek,
+)
+
+# Entry: magic, size. Record with IPv4 hosts: TOTALSIZE, MAGIC, QUEUEID, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG,
+# STORETIMESTAMP, BODYLEN (storage.md 1.1 and 3.1).
+_HEADS = Struct(">ii40xiI4xi4xqqi16xq20xi")
+_HEADS_BYTES = 136
+_ANY_HOST_V6 = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
+_ENTRIES_PER_PASS = 4096
+_TAGS_REMEMBERED = 4096
+
+assert _HEADS.size == _HEADS_BYTES
+
+
+class Arrival(NamedTuple):
+    """New units `first_offset`..`end_offset` - 1 of one queue."""
+
+    topic: str
+    queue_id: int
+    first_offset: int
+    end_offset: int
+
+
+class Dispatch(NamedTuple):
+    """What a dispatch did. `last_index` is the last entry dispatched; `internal` has (index, record) of
+    commands to the state machine, in log order, as views of the log."""
+
+    last_index: int
+    arrivals: list[Arrival]
+    internal: list[tuple[int, memoryview]]
+
+
+class _Topic:
+    """What dispatch needs to know of a topic, found by its bytes."""
+
+    __slots__ = ("key_prefix", "name", "queues", "scheduled", "storable")
+
+    def __init__(self, raw: bytes) -> None:
+        self.name = raw.decode("utf-8", "replace")
+        self.queues: dict[int, ConsumeQueue] = {}
+        self.key_prefix = raw + b"#"
+        self.scheduled = raw == SCHEDULE_TOPIC
+        self.storable = is_storable_topic(self.name) and self.name.encode() == raw
+
+
+class Dispatcher:
+    """Builds the queues and index files of one store from its log."""
+
+    __slots__ = ("_delays", "_index", "_log", "_queues", "_tags", "_topics", "_touched", "unreadable_entries")
+
+    def __init__(
+        self, log: EntryLog, queues: ConsumeQueues, index: IndexFiles, options: StoreOptions
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._delays = options.delay_levels_ms
+        self._topics: dict[bytes, _Topic] = {}
+        self._tags: dict[bytes, int] = {}
+        # Kept from a call that failed to the next, so that no arrival is forgotten.
+        self._touched: dict[ConsumeQueue, int] = {}
+        self.unreadable_entries = 0
+        """Entries whose body is no record, or whose topic cannot name a queue: every replica skips them alike."""
+
+    def forget_topics(self) -> None:
+        """Queues were removed: look them up again."""
+        self._topics.clear()
+        self._touched.clear()
+
+    def run(
+        self, first_index: int, to_index: int, wall_ms: int, *, stop_at_internal: bool = False
+    ) -> Dispatch:
+        """Dispatches entries `first_index`..`to_index`, or up to the first internal one if so wished.
+
+        Raises DiskError, QueueOrderError; repeat the call from the same `first_index` then.
+        """
+        internal: list[tuple[int, memoryview]] = []
+        index = first_index
+        while index <= to_index and not (stop_at_internal and internal):
+            index = self._pass(
+                index, min(to_index, index + _ENTRIES_PER_PASS - 1), wall_ms, internal, stop_at_internal
+            )
+        arrivals = [
+            Arrival(queue.topic, queue.queue_id, first, queue.max_offset)
+            for queue, first in self._touched.items()
+        ]
+        self._touched.clear()
+        return Dispatch(index - 1, arrivals, internal)
+
+    def _pass(
+        self,
+        index: int,
+        to_index: int,
+        wall_ms: int,
+        internal: list[tuple[int, memoryview]],
+        stop_at_internal: bool,
+    ) -> int:
+        log, topics, tags, touched = self._log, self._topics, self._tags, self._touched
+        unpack = _HEADS.unpack_from
+        keys: list[bytes] = []
+        key_offsets: list[int] = []
+        key_times: list[int] = []
+        at = log.position_of(index)
+        buffer, start = log.file_view(at)
+        at -= start
+        last_at = len(buffer) - _HEADS_BYTES
+        while index <= to_index:
+            if at > last_at or buffer[at] == 0xFF:
+                # The end marker, or what may be one: ask the index.
+                at = log.position_of(index)
+                buffer, start = log.file_view(at)
+                at -= start
+            (
+                magic,
+                size,
+                total,
+                record_magic,
+                queue_id,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                store_time,
+                body_length,
+            ) = unpack(buffer, at)
+            assert magic == ENTRY_MAGIC, "the index leads to entries"
+            end = at + size
+            if sys_flag & _ANY_HOST_V6 or record_magic != MAGIC_V1:
+                topic_at, store_time = self._locate_slowly(buffer, at, size)
+            else:
+                topic_at = at + _HEADS_BYTES + body_length
+            if (
+                total != size - HEADER_BYTES
+                or not 0 < topic_at < end
+                or physical_offset != start + at + HEADER_BYTES
+            ):
+                self.unreadable_entries += 1
+                index += 1
+                at = end
+                continue
+            if record_magic == MAGIC_V1:
+                topic_end = topic_at + 1 + buffer[topic_at]
+                raw_topic = bytes(buffer[topic_at + 1 : topic_end])
+            else:
+                topic_end = topic_at + 2 + (buffer[topic_at] << 8 | buffer[topic_at + 1])
+                raw_topic = bytes(buffer[topic_at + 2 : topic_end])
+            topic = topics.get(raw_topic)
+            if topic is None:
+                if raw_topic == INTERNAL_TOPIC:
+                    internal.append((index, buffer[at + HEADER_BYTES : end]))
+                    index += 1
+                    at = end
+                    if stop_at_internal:
+                        break
+                    continue
+                topic = topics[raw_topic] = _Topic(raw_topic)
+            properties = bytes(buffer[topic_end + 2 : end])
+            transaction = sys_flag & SYS_FLAG_TRANSACTION_MASK
+            if transaction != SYS_FLAG_PREPARED and transaction != SYS_FLAG_ROLLBACK:
+                queue = topic.queues.get(queue_id)
+                if queue is None:
+                    queue = self._queue(topic, queue_id)
+                if queue is None:
+                    self.unreadable_entries += 1
+                else:
+                    if topic.scheduled:
+                        code = store_time + self._delay(queue_id)
+                    elif b"TAGS\x01" in properties:
+                        tag = get_property(properties, TAGS) or b""
+                        known = tags.get(tag)
+                        code = self._tags_code(tag) if known is None else known
+                    else:
+                        code = 0
+                    if queue.append(queue_offset, physical_offset, total, code) and queue not in touched:
+                        touched[queue] = queue_offset
+            if transaction != SYS_FLAG_ROLLBACK:
+                unique = get_property(properties, UNIQ_KEY) if b"UNIQ_KEY\x01" in properties else None
+                if unique:
+                    keys.append(topic.key_prefix + unique)
+                    key_offsets.append(physical_offset)
+                    key_times.append(store_time)
+                if b"KEYS\x01" in properties:
+                    for key in (get_property(properties, KEYS) or b"").split(b" "):
+                        if key:
+                            keys.append(topic.key_prefix + key)
+                            key_offsets.append(physical_offset)
+                            key_times.append(store_time)
+            index += 1
+            at = end
+        if keys:
+            self._index.put(keys, key_offsets, key_times, wall_ms)
+        return index
+
+    def _queue(self, topic: _Topic, queue_id: int) -> ConsumeQueue | None:
+        if not topic.storable or queue_id < 0:
+            return None
+        queue = topic.queues[queue_id] = self._queues.make(topic.name, queue_id)
+        return queue
+
+    def _tags_code(self, tag: bytes) -> int:
+        if len(self._tags) >= _TAGS_REMEMBERED:
+            self._tags.clear()
+        code = self._tags[tag] = java_hash_utf8(tag)
+        return code
+
+    def _delay(self, queue_id: int) -> int:
+        """Queue n of the schedule topic holds delay level n + 1."""
+        return self._delays[min(queue_id, len(self._delays) - 1)] if self._delays else 0
+
+    @staticmethod
+    def _locate_slowly(buffer: memoryview, at: int, size: int) -> tuple[int, int]:
+        """(where the topic's length stands, store time) of records with IPv6 hosts or of version 2."""
+        try:
+            head = peek(buffer[at + HEADER_BYTES : at + size])
+        except RecordError:
+            return 0, 0
+        return at + HEADER_BYTES + head.body_end, head.store_timestamp
+
+
+def queue_ends_of_entries(log: EntryLog, first_index: int, to_index: int) -> dict[tuple[str, int], int]:
+    """By queue, the offset behind the last record in a run of entries, for those not dispatched yet.
+
+    A new leader assigns offsets from these where they are beyond the queue's end. Internal records, and
+    transaction records that get no unit, do not count.
+    """
+    ends: dict[tuple[str, int], int] = {}
+    for index in range(first_index, to_index + 1):
+        view = log.slice(index, index)[HEADER_BYTES:]
+        try:
+            head = peek(view)
+        except RecordError:
+            continue
+        raw_topic = bytes(view[head.topic_begin : head.topic_end])
+        transaction = head.sys_flag & SYS_FLAG_TRANSACTION_MASK
+        if raw_topic != INTERNAL_TOPIC and transaction not in (SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK):
+            ends[raw_topic.decode("utf-8", "replace"), head.queue_id] = head.queue_offset + 1
+    return ends

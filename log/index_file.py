@@ -1,0 +1,408 @@
+"""IndexFile: from a message key to physical offsets, a hash table in a file (storage.md 5).
+
+    40 header | 4 * slots: newest entry of each chain | 20 * entries: hash, offset, seconds, previous entry
+
+`IndexFiles` is the sequence of them, written by dispatch and read newest first. Hashes of a batch are
+computed by numpy at once; large batches are also linked into the table by numpy, small ones entry by entry,
+which is faster below some tens of keys.
+
+Only the checkpoint flushes. It notes each file's header and a checksum of its entries; after an unclean stop
+a file is cut back to its note and the slots, whose pages may have reached the disk in any order, are made
+again from the entries. What does not match is dropped, and dispatch builds it again from the log.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from log.disk import Disk, MappedFile
+from log.java_hash import java_hash_utf8, java_hash_utf8_many
+from log.options import StoreOptions
+
+DIRECTORY = "index"
+MAX_QUERY_RESULTS = 64
+
+# beginTimestamp, endTimestamp, beginPhyOffset, endPhyOffset, hashSlotCount, indexCount
+HEADER = Struct(">qqqqii")
+ENTRY = Struct(">iqii")
+_SLOT = Struct(">i")
+HEADER_BYTES = 40
+ENTRY_BYTES = 20
+_ENTRY_TYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+_BULK_FROM = 48
+_STEP_BYTES = 1 << 18
+_LARGEST_SECONDS = 0x7FFFFFFF
+
+
+def key_hash(key: bytes) -> int:
+    """`IndexFile.indexKeyHashMethod`: the absolute value of the Java hash, 0 for the one that has none."""
+    value = abs(java_hash_utf8(key))
+    return 0 if value == 0x80000000 else value
+
+
+def file_name(wall_ms: int) -> str:
+    """yyyyMMddHHmmssSSS in UTC."""
+    days, ms = divmod(wall_ms, 86_400_000)
+    # Civil date from days since 1970-01-01, in years that begin in March (leap day last).
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted_month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * shifted_month + 2) // 5 + 1
+    month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
+    year = year_of_era + era * 400 + (month <= 2)
+    seconds, ms = divmod(ms, 1000)
+    return (
+        f"{year:04d}{month:02d}{day:02d}"
+        f"{seconds // 3600:02d}{seconds // 60 % 60:02d}{seconds % 60:02d}{ms:03d}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexNote:
+    """What a checkpoint says of one file: its header, and the CRC-32 of its entries 1..indexCount-1."""
+
+    name: str
+    header: bytes
+    checksum: int
+
+
+class IndexFile:
+    """One file; `count` is the number of the next entry (1 for an empty file)."""
+
+    __slots__ = (
+        "_checked_count",
+        "_checked_crc",
+        "_entries_at",
+        "_entries_max",
+        "_prepared_count",
+        "_slots",
+        "begin_offset",
+        "begin_time",
+        "count",
+        "end_offset",
+        "end_time",
+        "flushed_count",
+        "name",
+        "used_slots",
+    )
+
+    def __init__(self, name: str, options: StoreOptions) -> None:
+        self.name = name
+        self._slots = options.index_slots
+        self._entries_max = options.index_entries
+        self._entries_at = HEADER_BYTES + 4 * options.index_slots
+        self._prepared_count = 0
+        self._checked_count = 1
+        self._checked_crc = 0
+        self.flushed_count = 0
+        self.begin_time = self.end_time = 0
+        self.begin_offset = self.end_offset = 0
+        self.used_slots = 0
+        self.count = 1
+
+    @staticmethod
+    def file_bytes(options: StoreOptions) -> int:
+        return HEADER_BYTES + 4 * options.index_slots + ENTRY_BYTES * options.index_entries
+
+    @property
+    def room(self) -> int:
+        """How many entries still fit."""
+        return self._entries_max - self.count
+
+    def header(self) -> bytes:
+        return HEADER.pack(
+            self.begin_time,
+            self.end_time,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
+            self.count,
+        )
+
+    def load_header(self, raw: bytes) -> bool:
+        """Takes over a header; False if it makes no sense."""
+        values = HEADER.unpack(raw)
+        self.begin_time, self.end_time, self.begin_offset, self.end_offset, self.used_slots, self.count = (
+            values
+        )
+        return 1 <= self.count <= self._entries_max and self.begin_offset <= self.end_offset
+
+    def put(
+        self, mapped: MappedFile, hashes: NDArray[np.int32], offsets: Sequence[int], times: Sequence[int]
+    ) -> None:
+        """Adds entries, as many as there are hashes; they must fit. Raises DiskFullError."""
+        number = len(hashes)
+        assert 0 < number <= self.room, "the caller goes on to a new file when one is full"
+        self._prepare(mapped, self.count + number)
+        if self.count == 1:
+            self.begin_time, self.begin_offset = times[0], offsets[0]
+        if number < _BULK_FROM:
+            self._put_each(mapped.buffer, hashes.tolist(), offsets, times)
+        else:
+            self._put_bulk(mapped.buffer, hashes, offsets, times)
+        self.count += number
+        self.end_time, self.end_offset = times[-1], offsets[-1]
+        mapped.buffer[:HEADER_BYTES] = self.header()
+
+    def query(
+        self, buffer: memoryview, wanted_hash: int, limit: int, begin_time: int, end_time: int
+    ) -> list[int]:
+        """Physical offsets of entries with that hash stored in [begin_time, end_time], newest first.
+
+        Stored times are whole seconds after the file's first, so that the lower bound is taken 1 s wider.
+        """
+        found: list[int] = []
+        (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + 4 * (wanted_hash % self._slots))
+        while 0 < number < self.count and len(found) < limit:
+            entry_hash, offset, seconds, previous = ENTRY.unpack_from(
+                buffer, self._entries_at + ENTRY_BYTES * number
+            )
+            stored = self.begin_time + 1000 * seconds
+            if entry_hash == wanted_hash and begin_time < stored + 1000 and stored <= end_time:
+                if offset not in found:  # a key may stand twice in one record
+                    found.append(offset)
+            if previous >= number:
+                break  # a chain only leads to older entries
+            number = previous
+        return found
+
+    def checksum(self, buffer: memoryview) -> int:
+        """CRC-32 of entries 1..count-1, continued from the last call."""
+        begin, end = (self._entries_at + ENTRY_BYTES * number for number in (self._checked_count, self.count))
+        self._checked_crc = crc32(buffer[begin:end], self._checked_crc)
+        self._checked_count = self.count
+        return self._checked_crc
+
+    def rebuild_slots(self, mapped: MappedFile) -> None:
+        """Makes the slot table again from the entries, whose checksum was right. Raises DiskFullError."""
+        mapped.prepare(0, self._entries_at, touch=False)
+        table = self._table(mapped.buffer)
+        table[:] = 0
+        entries = self._entries(mapped.buffer)[1 : self.count]
+        # Of several values for one slot the last assigned, the newest entry, stays.
+        table[entries["hash"] % self._slots] = np.arange(1, self.count)
+        mapped.buffer[:HEADER_BYTES] = self.header()
+
+    def _put_each(
+        self, buffer: memoryview, hashes: list[int], offsets: Sequence[int], times: Sequence[int]
+    ) -> None:
+        number = self.count
+        slots, begin_time = self._slots, self.begin_time
+        at = self._entries_at + ENTRY_BYTES * number
+        for entry_hash, offset, time in zip(hashes, offsets, times, strict=True):
+            slot_at = HEADER_BYTES + 4 * (entry_hash % slots)
+            (previous,) = _SLOT.unpack_from(buffer, slot_at)
+            if not 0 < previous < number:
+                previous = 0
+                self.used_slots += 1
+            seconds = min(max((time - begin_time) // 1000, 0), _LARGEST_SECONDS)
+            ENTRY.pack_into(buffer, at, entry_hash, offset, seconds, previous)
+            _SLOT.pack_into(buffer, slot_at, number)
+            number += 1
+            at += ENTRY_BYTES
+
+    def _put_bulk(
+        self,
+        buffer: memoryview,
+        hashes: NDArray[np.int32],
+        offsets: Sequence[int],
+        times: Sequence[int],
+    ) -> None:
+        number = len(hashes)
+        numbers = np.arange(self.count, self.count + number, dtype=np.int32)
+        table = self._table(buffer)
+        slots = hashes % self._slots
+        previous = table[slots].astype(np.int32)
+        previous[(previous <= 0) | (previous >= self.count)] = 0
+        # Entries of this batch that share a slot are linked to each other, in order.
+        order = np.argsort(slots, kind="stable")
+        shared = np.flatnonzero(slots[order[1:]] == slots[order[:-1]])
+        previous[order[shared + 1]] = numbers[order[shared]]
+        entries = self._entries(buffer)[self.count : self.count + number]
+        entries["hash"] = hashes
+        entries["offset"] = offsets
+        seconds = (np.asarray(times, dtype=np.int64) - self.begin_time) // 1000
+        entries["seconds"] = np.clip(seconds, 0, _LARGEST_SECONDS)
+        entries["previous"] = previous
+        table[slots] = numbers
+        self.used_slots += int((previous == 0).sum())
+
+    def _prepare(self, mapped: MappedFile, count: int) -> None:
+        if count <= self._prepared_count:
+            return
+        if not self._prepared_count:
+            # The slots are touched at random, so only their blocks are allocated.
+            mapped.prepare(0, self._entries_at, touch=False)
+            self._prepared_count = self.count
+        begin = self._entries_at + ENTRY_BYTES * self._prepared_count
+        end = min(mapped.size, max(self._entries_at + ENTRY_BYTES * count, begin + _STEP_BYTES))
+        mapped.prepare(begin, end)
+        self._prepared_count = (end - self._entries_at) // ENTRY_BYTES
+
+    def _table(self, buffer: memoryview) -> NDArray[np.int32]:
+        return np.frombuffer(buffer, ">i4", self._slots, HEADER_BYTES)
+
+    def _entries(self, buffer: memoryview) -> NDArray[np.void]:
+        return np.frombuffer(buffer, _ENTRY_TYPE, self._entries_max, self._entries_at)
+
+
+class IndexFiles:
+    """All IndexFiles of a store, oldest first. `end_offset` is the last record that was indexed, or -1."""
+
+    __slots__ = ("_disk", "_file_bytes", "_files", "_mapped", "_options", "_tail", "end_offset", "new_files")
+
+    def __init__(self, disk: Disk, options: StoreOptions) -> None:
+        self._disk = disk
+        self._options = options
+        self._file_bytes = IndexFile.file_bytes(options)
+        self._files: list[IndexFile] = []
+        self._mapped: dict[str, MappedFile] = {}
+        self._tail: MappedFile | None = None
+        self.end_offset = -1
+        self.new_files = False
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], wall_ms: int) -> None:
+        """Indexes keys (`topic#key`, UTF-8), each with its record's physical offset and store time in ms.
+
+        Offsets ascend; all keys of a record come in one call. Raises DiskFullError, DiskError: what was
+        not indexed then is indexed when the call is repeated.
+        """
+        begin = 0
+        while begin < len(keys) and offsets[begin] <= self.end_offset:
+            begin += 1
+        if begin == len(keys):
+            return
+        hashes = _index_hashes(keys[begin:])
+        while begin < len(keys):
+            if not self._files or not self._files[-1].room:
+                self._add_file(wall_ms)
+            file = self._files[-1]
+            if self._tail is None:
+                self._tail = self._map(file)
+            end = min(begin + file.room, len(keys))
+            file.put(self._tail, hashes[: end - begin], offsets[begin:end], times[begin:end])
+            hashes = hashes[end - begin :]
+            begin = end
+        self.end_offset = offsets[-1]
+
+    def query(self, topic: str, key: str, limit: int, begin_time: int, end_time: int) -> list[int]:
+        """Physical offsets of records that may have the key (hashes collide), stored in the given time
+        (ms, both ends included), newest first, at most min(limit, 64)."""
+        wanted = key_hash(f"{topic}#{key}".encode("utf-8", "surrogatepass"))
+        limit = min(limit, MAX_QUERY_RESULTS)
+        found: list[int] = []
+        for file in reversed(self._files):
+            if len(found) >= limit:
+                break
+            if file.begin_time <= end_time and file.end_time >= begin_time and file.count > 1:
+                found += file.query(self._map(file).buffer, wanted, limit - len(found), begin_time, end_time)
+        return found
+
+    def delete_before(self, physical_begin: int) -> int:
+        """Removes files all of whose records are gone from the log (not the last); returns how many."""
+        removed = 0
+        while len(self._files) > 1 and self._files[0].end_offset < physical_begin:
+            self._remove(self._files.pop(0).name)
+            removed += 1
+        return removed
+
+    def remove_all(self) -> None:
+        for name in self._disk.list(DIRECTORY):
+            self._remove(name)
+        self._files.clear()
+        self._tail = None
+        self.end_offset = -1
+
+    def recover(self, notes: list[IndexNote] | None, *, clean_stop: bool) -> int | None:
+        """Opens the files that the last checkpoint noted, cut back to what it noted, and removes others.
+
+        Returns the physical offset from which on records must be indexed again although the checkpoint
+        had them (0 for all), None if nothing is missing. Raises DiskError.
+        """
+        rebuild_from = None if notes is not None else 0
+        for note in notes or ():
+            file = IndexFile(note.name, self._options)
+            sensible = file.load_header(note.header)
+            if not sensible or not self._is_sound(file, note, clean_stop=clean_stop):
+                rebuild_from = file.begin_offset if sensible and self._files else 0
+                break
+            self._files.append(file)
+            self.end_offset = file.end_offset
+        known = {file.name for file in self._files}
+        for name in self._disk.list(DIRECTORY):
+            if name not in known:
+                self._remove(name)
+        return rebuild_from
+
+    def notes(self) -> tuple[list[IndexNote], list[str]]:
+        """(what a checkpoint must note, files to flush first)."""
+        notes, files = [], []
+        for file in self._files:
+            if file.count != file.flushed_count:
+                files.append(f"{DIRECTORY}/{file.name}")
+                file.flushed_count = file.count
+            notes.append(IndexNote(file.name, file.header(), self._checksum(file)))
+        return notes, files
+
+    def close(self) -> None:
+        self._mapped.clear()
+        self._tail = None
+
+    def _is_sound(self, file: IndexFile, note: IndexNote, *, clean_stop: bool) -> bool:
+        path = f"{DIRECTORY}/{note.name}"
+        if not self._disk.exists(path) or self._disk.size(path) != self._file_bytes:
+            return False
+        mapped = self._map(file)
+        if file.checksum(mapped.buffer) != note.checksum:
+            return False
+        if clean_stop:
+            return bytes(mapped.buffer[:HEADER_BYTES]) == note.header
+        if file.room or bytes(mapped.buffer[:HEADER_BYTES]) != note.header:
+            file.rebuild_slots(mapped)
+        return True
+
+    def _checksum(self, file: IndexFile) -> int:
+        # A full file needs no mapping: its checksum was continued to the end when it was the last.
+        return file.checksum(self._map(file).buffer)
+
+    def _add_file(self, wall_ms: int) -> None:
+        name = file_name(wall_ms)
+        if self._files and name <= self._files[-1].name:
+            # Two files in one millisecond, or the clock went back: names still ascend.
+            name = f"{int(self._files[-1].name) + 1:017d}"
+        self._remove(name)
+        self._files.append(IndexFile(name, self._options))
+        self._tail = self._disk.open(f"{DIRECTORY}/{name}", self._file_bytes, create=True)
+        self._remember(name, self._tail)
+        self.new_files = True
+
+    def _map(self, file: IndexFile) -> MappedFile:
+        mapped = self._mapped.get(file.name)
+        if mapped is None:
+            mapped = self._disk.open(f"{DIRECTORY}/{file.name}", self._file_bytes, create=False)
+            self._remember(file.name, mapped)
+        return mapped
+
+    def _remember(self, name: str, mapped: MappedFile) -> None:
+        while len(self._mapped) >= self._options.index_mappings:
+            del self._mapped[next(iter(self._mapped))]
+        self._mapped[name] = mapped
+
+    def _remove(self, name: str) -> None:
+        self._mapped.pop(name, None)
+        self._disk.remove(f"{DIRECTORY}/{name}")
+
+
+def _index_hashes(keys: Sequence[bytes]) -> NDArray[np.int32]:
+    hashes = java_hash_utf8_many(keys)
+    hashes = np.abs(hashes)
+    hashes[hashes < 0] = 0  # the absolute value of -2**31 is itself
+    return hashes

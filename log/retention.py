@@ -1,0 +1,54 @@
+"""Which data files may go (dledger.md 6, behaviour.md 10), as a pure function of what is known.
+
+Never the last file, never an entry that the metadata snapshot does not cover: a follower that needs it could
+be served by nothing else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """Ratios are of the whole file system that is in use, 0..1."""
+
+    reserved_ms: int = 72 * 3600 * 1000
+    delete_ratio: float = 0.75
+    """Above it expired files are deleted at any hour."""
+    force_ratio: float = 0.85
+    """Above it files are deleted whatever their age."""
+    files_per_pass: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """`newest_ms` is the store time of the last record, or close to it; `next_index` the first entry of the
+    following file."""
+
+    newest_ms: int
+    next_index: int
+
+
+def files_to_delete(
+    files: Sequence[DataFile],
+    policy: RetentionPolicy,
+    *,
+    wall_ms: int,
+    used_ratio: float,
+    is_delete_hour: bool,
+    covered_index: int,
+) -> int:
+    """How many of `files` (oldest first, without the last file of the log) to delete now.
+
+    `covered_index` is the last entry that nobody needs from the log any more.
+    """
+    forced = used_ratio > policy.force_ratio
+    if not (forced or is_delete_hour or used_ratio > policy.delete_ratio):
+        return 0
+    count = 0
+    for file in files[: policy.files_per_pass]:
+        expired = wall_ms - file.newest_ms > policy.reserved_ms
+        if file.next_index - 1 > covered_index or not (expired or forced):
+            break
+        count += 1
+    return count

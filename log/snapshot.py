@@ -1,0 +1,46 @@
+"""The snapshot of the replicated metadata: one file, replaced as a whole, with a checksum.
+
+    8 magic  8 applied index  8 length  4 CRC-32 of all but this field  then the data
+
+What the data are is the state machine's business. The log may be deleted up to `applied_index` only.
+"""
+
+import struct
+from typing import NamedTuple
+from zlib import crc32
+
+from log.disk import Disk
+from log.errors import DamagedStateError
+
+PATH = "snapshot"
+_MAGIC = b"TRVSNAP1"
+_HEAD = struct.Struct(">8sqq")
+_CHECKSUM = struct.Struct(">I")
+_DATA_AT = _HEAD.size + _CHECKSUM.size
+
+
+class Snapshot(NamedTuple):
+    applied_index: int
+    data: bytes
+
+
+def write_snapshot(disk: Disk, snapshot: Snapshot) -> None:
+    """Worker. Durable when it returns. Raises DiskFullError, FlushError, DiskError."""
+    head = _HEAD.pack(_MAGIC, snapshot.applied_index, len(snapshot.data))
+    checksum = _CHECKSUM.pack(crc32(snapshot.data, crc32(head)))
+    disk.write_durably(PATH, b"".join((head, checksum, snapshot.data)))
+
+
+def read_snapshot(disk: Disk) -> Snapshot | None:
+    """None if none was ever written. Raises DamagedStateError, DiskError."""
+    if not disk.exists(PATH):
+        return None
+    raw = disk.read(PATH)
+    if len(raw) < _DATA_AT:
+        raise DamagedStateError(PATH, len(raw), "it is cut off")
+    magic, applied_index, length = _HEAD.unpack_from(raw)
+    data = raw[_DATA_AT:]
+    (checksum,) = _CHECKSUM.unpack_from(raw, _HEAD.size)
+    if magic != _MAGIC or len(data) != length or crc32(data, crc32(raw[: _HEAD.size])) != checksum:
+        raise DamagedStateError(PATH, 0, "its bytes do not match their checksum")
+    return Snapshot(applied_index, data)
