@@ -1,0 +1,91 @@
+"""The replicated state: a function of its commands, equal after a snapshot, the same from every encoding."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.metadata import (
+    ORDER_LOCK_TTL_MS,
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteTopic,
+    LockQueues,
+    Metadata,
+    PutGroup,
+    PutTopic,
+    UnknownCommandError,
+    UnlockQueues,
+    decode_command,
+    encode_command,
+)
+from broker.remoting.bodies import SubscriptionGroupConfig
+from broker.topics import topic_config
+
+topic = st.sampled_from(["T1", "T2"])
+group = st.sampled_from(["g1", "g2"])
+client = st.sampled_from(["c1", "c2"])
+wall_ms = st.integers(0, 10**13)
+queue = st.integers(0, 3)
+queues = st.lists(st.tuples(topic, queue), max_size=3).map(tuple)
+
+commands = st.one_of(
+    st.builds(PutTopic, st.builds(topic_config, topic, st.integers(1, 8)), wall_ms),
+    st.builds(DeleteTopic, topic, wall_ms),
+    st.builds(PutGroup, st.builds(lambda name: SubscriptionGroupConfig(group_name=name), group), wall_ms),
+    st.builds(DeleteGroup, group, st.booleans(), wall_ms),
+    st.builds(
+        CommitOffsets, st.lists(st.tuples(group, topic, queue, st.integers(0, 10**9)), max_size=3).map(tuple)
+    ),
+    st.builds(LockQueues, group, client, queues, wall_ms),
+    st.builds(UnlockQueues, group, client, queues),
+)
+
+
+@given(commands)
+def test_commands_come_back_from_their_encoding(command: Command) -> None:
+    assert decode_command(encode_command(command)) == command
+
+
+@given(st.lists(commands, max_size=20), st.lists(commands, max_size=20))
+def test_a_snapshot_stands_for_the_commands_before_it(before: list[Command], after: list[Command]) -> None:
+    metadata = Metadata()
+    for command in before:
+        metadata.apply(command)
+    restored = Metadata.restore(metadata.snapshot())
+    assert restored == metadata
+    for command in after:
+        assert restored.apply(command) == metadata.apply(command)
+    assert restored == metadata
+    assert restored.snapshot() == metadata.snapshot(), "replicas' snapshots are byte-identical"
+
+
+def test_a_command_of_a_newer_version_stops_the_node() -> None:
+    import cbor2
+
+    with pytest.raises(UnknownCommandError, match="paint_topic"):
+        decode_command(cbor2.dumps(["paint_topic", "T1", "red"]))
+
+
+def test_order_locks_are_granted_refreshed_taken_over_and_released() -> None:
+    metadata = Metadata()
+    two = (("T1", 0), ("T1", 1))
+    assert metadata.apply(LockQueues("g", "a", two, 1000)) == two
+    assert metadata.apply(LockQueues("g", "b", two, 2000)) == ()
+    assert metadata.apply(LockQueues("other group", "b", two, 2000)) == two
+    assert metadata.apply(LockQueues("g", "a", two[:1], 50_000)) == two[:1]
+    expired_ms = 1000 + ORDER_LOCK_TTL_MS + 1
+    assert metadata.apply(LockQueues("g", "b", two, expired_ms)) == two[1:], "only what was not refreshed"
+    metadata.apply(UnlockQueues("g", "b", two))
+    assert metadata.apply(LockQueues("g", "c", two, expired_ms)) == two[1:], "b released only its own"
+
+
+def test_deleting_a_topic_or_a_group_takes_its_offsets_along() -> None:
+    metadata = Metadata()
+    metadata.apply(CommitOffsets((("g1", "T1", 0, 5), ("g1", "T2", 0, 6), ("g2", "T1", 0, 7))))
+    metadata.apply(DeleteTopic("T1", 0))
+    assert metadata.offsets == {("g1", "T2"): {0: 6}}
+    metadata.apply(DeleteGroup("g1", clean_offsets=False, wall_ms=0))
+    assert metadata.offsets == {("g1", "T2"): {0: 6}}
+    metadata.apply(DeleteGroup("g1", clean_offsets=True, wall_ms=0))
+    assert metadata.offsets == {}
