@@ -189,6 +189,10 @@ class Note:
     text: str
 
 
+# Other languages read these into signed 64-bit integers. Times may be negative: a clock's zero is arbitrary.
+MAX_INTEGER: Final = 2**63 - 1
+MIN_TIME_NS: Final = -(2**63)
+
 ClientEvent = Invoke | Ok | Fail | Info
 ReplicaEvent = (
     NodeStarted
@@ -237,8 +241,8 @@ def parse_event(record: Sequence[Any]) -> TraceEvent | None:
     for position, (allowed, value) in enumerate(zip(shape.types, values, strict=True), 1):
         if type(value) not in allowed:
             raise TraceFormatError(f"record kind {kind}: element {position} is {value!r:.60}")
-        if type(value) is int and value < 0 and position > 1:
-            raise TraceFormatError(f"record kind {kind}: element {position} is negative")
+        if type(value) is int and not (MIN_TIME_NS if position == 1 else 0) <= value <= MAX_INTEGER:
+            raise TraceFormatError(f"record kind {kind}: element {position} is out of range: {value}")
     if kind == INVOKE:
         values[3], values[5] = _function_and_argument(values[3], values[5], values[6])
     elif kind == OK and type(values[2]) is list:
@@ -286,7 +290,11 @@ def _function_and_argument(function: int, argument: Any, group: str | None) -> t
         if not argument:
             raise TraceFormatError("an append of no values")
     elif function == F_READ:
-        if type(argument) is not list or [type(part) for part in argument] != [int, bool] or argument[0] < 0:
+        if (
+            type(argument) is not list
+            or [type(part) for part in argument] != [int, bool]
+            or not 0 <= argument[0] <= MAX_INTEGER
+        ):
             raise TraceFormatError(f"a read's argument is {argument!r:.60}, not [offset, filtered]")
         argument = tuple(argument)
     elif function == F_COMMIT_OFFSET:
@@ -306,6 +314,9 @@ def _read_result(result: list[Any]) -> ReadResult:
     if len(result) != 4 or type(result[0]) is not int or type(result[3]) not in _OPTIONAL_INT:
         wrong()
     next_offset, offsets, values, end = result
+    for number in (next_offset, end or 0, *(offsets if type(offsets) is list else [offsets])):
+        if type(number) is not int or not 0 <= number <= MAX_INTEGER:
+            wrong()
     texts = _texts(values)
     if type(offsets) is int:
         offsets = range(offsets, offsets + len(texts))

@@ -1,0 +1,80 @@
+"""One history in Spark: its operations, what its replicas and drivers recorded, and where it could not be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_analysis import schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class History:
+    """``operations``: schema.OPERATIONS; ``events`` and ``damage``: with file and position before schema.EVENTS."""
+
+    path: str
+    operations: DataFrame
+    events: DataFrame
+    damage: DataFrame
+
+
+def load_trace(spark: SparkSession, path: str, directory: Path | str) -> History:
+    """Decode the traces at ``path`` once into Parquet under ``directory`` and read the history from there.
+
+    Parquet because every later stage reads a few columns, several times; ``directory`` must be reachable from all
+    executors (any URL that Spark can write).
+    """
+    parquet = f"{directory}/records"
+    records = spark.read.format("trivet_trace").load(path)
+    records.write.mode("overwrite").partitionBy("record").parquet(parquet)
+    return load_parquet(spark, path, parquet)
+
+
+def load_parquet(spark: SparkSession, path: str, parquet: str) -> History:
+    """A history from what :func:`load_trace` has written."""
+    from pyspark.sql import functions as sf
+
+    records = spark.read.schema(schema.RECORDS).parquet(parquet)
+    whole = records.where("record = 'operation'").select(*schema.OPERATION_NAMES)
+    placed = ["file", "position"]
+    return History(
+        path,
+        whole.unionByName(join_halves(records.where("record in ('invocation', 'completion')"))),
+        records.where("record = 'event'").select(*placed, *schema.EVENT_NAMES),
+        records.where("record = 'damage'").select(*placed, "kind", sf.col("detail").alias("reason")),
+    )
+
+
+def join_halves(halves: DataFrame) -> DataFrame:
+    """Operations whose invocation and completion the reader met in different splits; without completion: unknown.
+
+    A completion without invocation states nothing that could be judged (its invocation was in damaged bytes).
+    """
+    from pyspark.sql import functions as sf
+
+    begun = halves.where("record = 'invocation'").alias("begun")
+    ended = halves.where("record = 'completion'").alias("ended")
+    is_append = sf.col("begun.function") == "append"
+    is_read = sf.col("begun.function") == "read"
+    chosen = {
+        "key": sf.coalesce("ended.key", "begun.key"),
+        "outcome": sf.coalesce("ended.outcome", sf.lit("info")),
+        "complete_ns": sf.col("ended.complete_ns"),
+        "offset": sf.when(is_read, sf.col("begun.offset")).otherwise(
+            sf.when(~is_append, sf.coalesce("ended.offset", "begun.offset"))
+        ),
+        "first_offset": sf.when(is_append, sf.col("ended.offset")).otherwise(sf.col("ended.first_offset")),
+        "offsets": sf.col("ended.offsets"),
+        "values": sf.when(is_append, sf.col("begun.values")).otherwise(sf.col("ended.values")),
+        "next_offset": sf.col("ended.next_offset"),
+        "end_offset": sf.col("ended.end_offset"),
+        "reason": sf.col("ended.reason"),
+    }
+    joined = begun.join(ended, sf.col("begun.op") == sf.col("ended.op"), "left")
+    return joined.select(
+        *(chosen.get(name, sf.col(f"begun.{name}")).alias(name) for name in schema.OPERATION_NAMES)
+    )

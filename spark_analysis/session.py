@@ -1,0 +1,139 @@
+"""A Spark session that works on a laptop without preparation, and the checks that turn its traps into
+sentences.
+
+PySpark reports a missing Java as ``JAVA_GATEWAY_EXITED`` and starts workers with whatever ``python3`` is
+first on the PATH; both are settled here before Spark is asked. On a cluster (``master`` given, or already
+inside ``spark-submit``) the package ships itself to the executors as a zip, so that nothing has to be
+installed there but PySpark's own needs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MINIMUM_JAVA: Final = 17
+
+
+class AnalysisUnavailableError(RuntimeError):
+    """The machine lacks something the analysis needs; the message is one line and says how to get it."""
+
+
+def java_major_version() -> int | None:
+    """The major version of the Java that Spark would start, or None without one."""
+    home = os.environ.get("JAVA_HOME")
+    candidate = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if candidate is None:
+        return None
+    try:
+        completed = subprocess.run(
+            [candidate, "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except OSError:
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', completed.stderr + completed.stdout)
+    return int(found[1]) if found else None
+
+
+def require_environment() -> None:
+    """Raise :class:`AnalysisUnavailableError` unless PySpark and Java 17 or later are at hand."""
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise AnalysisUnavailableError(
+            f"trivet analyze needs {error.name}, which is not installed: pip install 'trivet[analysis]'"
+        ) from None
+    version = java_major_version()
+    if version is None or version < MINIMUM_JAVA:
+        have = "no Java was found" if version is None else f"this machine's Java is {version}"
+        raise AnalysisUnavailableError(
+            f"trivet analyze needs Java {MINIMUM_JAVA} or later for Spark, but {have}: install it "
+            "(Debian/Ubuntu: apt install openjdk-17-jre-headless; "
+            "macOS: brew install openjdk@17) or set JAVA_HOME"
+        )
+
+
+def start_session(
+    master: str | None = None, *, driver_memory: str | None = None, shuffle_partitions: int | None = None
+) -> SparkSession:
+    """The session of this process, started if there is none.
+
+    ``master`` is any Spark master URL; None keeps what ``spark-submit`` has set, else means every core of
+    this machine. Raises :class:`AnalysisUnavailableError`.
+    """
+    require_environment()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    from spark_analysis.source import TraceDataSource
+
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # started by spark-submit, which has its own settings
+    builder = SparkSession.builder.appName("trivet analyze")
+    if master is not None:
+        builder = builder.master(master)
+    elif not submitted:
+        builder = builder.master("local[*]")
+    local = not submitted and (master or "local").startswith("local")
+    settings: dict[str, str] = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Timing and size estimates of Python sources are poor: let adaptive execution choose the joins.
+        "spark.sql.adaptive.enabled": "true",
+    }
+    if local:
+        cores = _cores(master)
+        settings |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": driver_memory or os.environ.get("TRIVET_SPARK_MEMORY", _half_of_memory()),
+            "spark.sql.shuffle.partitions": str(shuffle_partitions or max(4, 4 * cores)),
+            # Quiet by default: a user's terminal shows the verdict, not log4j.
+            "spark.driver.extraJavaOptions": "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    if not str(session.sparkContext.master).startswith("local["):
+        session.sparkContext.addPyFile(str(package_archive()))
+    session.dataSource.register(TraceDataSource)
+    return session
+
+
+def package_archive() -> Path:
+    """A zip of ``spark_analysis`` and the trace codec, for the executors' Python path."""
+    root = Path(__file__).resolve().parent.parent
+    target = Path(tempfile.mkdtemp(prefix="trivet-")) / "trivet_analysis.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("broker/__init__.py", "")
+        for folder in ("broker/trace", "spark_analysis"):
+            for path in sorted((root / folder).rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    archive.write(path, path.relative_to(root))
+    return target
+
+
+def _cores(master: str | None) -> int:
+    counted = re.fullmatch(r"local\[(\d+)\]", master or "")
+    return int(counted[1]) if counted else (os.cpu_count() or 1)
+
+
+def _half_of_memory() -> str:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return "2g"
+    return f"{max(1024, min(8192, total // (2 << 20)))}m"

@@ -1,0 +1,138 @@
+"""Appends of unknown outcome: can they account for what nobody acknowledged?
+
+Two things call for them: a value *seen* at an offset without an acknowledgement, and a *hole*, an offset that nobody
+acknowledged or saw although the queue grew past it. Each has a deadline, the earliest completion that needs it, and
+deadlines never decrease with the offset. An attempt can stand at an offset if it was invoked by the deadline. Because
+the sets of fitting attempts are nested, counting decides (Hall's theorem); docs/checker.md has the argument.
+
+Exact while attempts have one value each. An attempt of several values may have had effect for any number of its first
+ones; filling holes with those is a bin packing, so the answer there may be "unsure".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Value ``index`` of the ``size`` values of an append of unknown outcome, invoked at ``invoke_ns``."""
+
+    op: int
+    index: int
+    size: int
+    value: Hashable
+    invoke_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """``value`` was read at ``position`` and no append was acknowledged there."""
+
+    position: int
+    value: Hashable
+    deadline_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Offsets ``first..last`` must hold something, and nobody acknowledged or saw what."""
+
+    first: int
+    last: int
+    deadline_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a queue's history is not linearizable, or cannot be decided."""
+
+    kind: str
+    position: int
+
+
+def settle(
+    attempts: Iterable[Attempt], seen: Iterable[Seen], holes: Iterable[Hole], shared: Sequence[int] = ()
+) -> tuple[list[Finding], list[Finding]]:
+    """What cannot be explained, and what cannot be decided, about one queue.
+
+    ``shared``: invocation times of unseen attempts whose queue is not known; they may stand in any queue of the
+    topic.
+    """
+    single: dict[Hashable, list[int]] = defaultdict(list)
+    batches: dict[int, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        if attempt.size == 1:
+            insort(single[attempt.value], attempt.invoke_ns)
+        else:
+            batches[attempt.op].append(attempt)
+    for values in batches.values():
+        values.sort(key=lambda one: one.index)
+    tries = Counter(one.value for values in batches.values() for one in values)
+    ambiguous = {value for value, count in tries.items() if count > 1 or value in single}
+    findings: list[Finding] = []
+    unsure: list[Finding] = []
+    by_batch: dict[Hashable, Seen] = {}
+    open_positions = {
+        position: hole.deadline_ns for hole in holes for position in range(hole.first, hole.last + 1)
+    }
+    places = {one.position: one for one in seen}
+    for position in sorted(places):
+        one = places[position]
+        # Ascending offsets have ascending deadlines. The latest attempt that fits leaves the earliest ones, which fit
+        # most, for the holes.
+        fitting = bisect_right(single.get(one.value, []), one.deadline_ns)
+        if fitting:
+            del single[one.value][fitting - 1]
+        elif tries[one.value]:
+            if one.value in by_batch:
+                (unsure if one.value in ambiguous else findings).append(Finding("duplicate-value", position))
+            by_batch[one.value] = one
+        else:
+            findings.append(Finding("unexplained-value", position))
+
+    for values in batches.values():
+        found = [(by_batch[one.value], one.index) for one in values if one.value in by_batch]
+        if not found:
+            continue
+        complaints = unsure if any(one.value in ambiguous for one in values) else findings
+        bases = {place.position - index for place, index in found}
+        base = min(bases)
+        if len(bases) > 1 or base < 0:
+            complaints.append(Finding("torn-append", found[0][0].position))
+            continue
+        deadlines = []
+        for index in range(max(index for _, index in found) + 1):
+            position = base + index
+            if position in open_positions:
+                deadlines.append(open_positions.pop(position))
+            elif position in places and places[position].value == values[index].value:
+                deadlines.append(places[position].deadline_ns)
+            else:
+                complaints.append(Finding("torn-append", position))
+        if deadlines and values[0].invoke_ns > min(deadlines):
+            complaints.append(Finding("unexplained-value", found[0][0].position))
+    if findings:
+        return findings, unsure
+
+    left = sorted(open_positions.items())
+    deadlines = [deadline for _, deadline in left]
+    free = sorted(time_ns for times in single.values() for time_ns in times)
+    if not _enough(free, deadlines):
+        hole = Finding("unexplained-offset", left[0][0])
+        batched = [one.invoke_ns for values in batches.values() for one in values]
+        if _enough(sorted([*free, *batched, *shared]), deadlines):
+            unsure.append(hole)
+        else:
+            findings.append(hole)
+    return findings, unsure
+
+
+def _enough(free: list[int], deadlines: list[float]) -> bool:
+    """Whether each deadline (ascending) gets an invocation of its own at or before it."""
+    return len(free) >= len(deadlines) and all(
+        time_ns <= deadline for time_ns, deadline in zip(free, deadlines, strict=False)
+    )

@@ -1,0 +1,97 @@
+"""What the analysis answers: three verdicts, and anomalies with the operations that prove them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+VerdictName = Literal["linearizable", "violated", "undecided"]
+LINEARIZABLE: Final = "linearizable"
+VIOLATED: Final = "violated"
+UNDECIDED: Final = "undecided"
+
+EXIT_CODES: Final = {LINEARIZABLE: 0, VIOLATED: 1, UNDECIDED: 3}
+
+# Every kind of anomaly in one sentence, for reports and tables.
+EXPLANATIONS: Final = {
+    "duplicate-offset": "two acknowledged appends were given the same offset",
+    "inconsistent-offset": "one offset was seen with different values",
+    "append-order": "an append got a lower offset than another that had ended before it began",
+    "stale-read": "a read did not see what had been acknowledged, or seen, before it began",
+    "stale-tail": "a tail query stated an end that had been passed before it began",
+    "premature-read": "something was read, or counted, before its append began",
+    "torn-read": "a read left out or repeated offsets inside its own answer",
+    "torn-append": "the values of one append do not stand at consecutive offsets",
+    "aborted-read": "a value was read whose append had certainly failed",
+    "duplicate-value": "a value stands at more offsets than there were attempts to append it",
+    "phantom-value": "a value was read that nobody appended",
+    "unexplained-value": "no attempt to append the value seen here could have had effect in time",
+    "unexplained-offset": "the queue grew past an offset that no append can have filled",
+    "backward-head": "the queue's first offset went back",
+    "stale-offset": "a group's committed offset was read in a way that no order of the commits explains",
+    "phantom-offset": "a group's committed offset was read that nobody had committed",
+    "two-leaders": "two nodes were leader in one term",
+    "term-went-back": "a node's term decreased",
+    "commit-went-back": "a node's commit index decreased while it ran",
+    "committed-truncated": "a node removed entries that it had known committed",
+    "leader-incomplete": "a leader was elected without entries committed in an earlier term",
+    "log-mismatch": "two nodes hold different entries under one index and term",
+    "prefix-mismatch": "the committed prefixes of two nodes differ",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One finding:
+
+    ``kind`` of :data:`EXPLANATIONS`, where, and the rows of the operations or events that prove it.
+    """
+
+    kind: str
+    key: str
+    position: int | None
+    proof: tuple[dict[str, Any], ...] = ()
+    detail: str = ""
+
+    @property
+    def explanation(self) -> str:
+        return EXPLANATIONS.get(self.kind, self.kind)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "explanation": self.explanation,
+            "key": self.key,
+            "position": self.position,
+            "detail": self.detail,
+            "proof": list(self.proof),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer about one history.
+
+    ``counts``: how many anomalies of each kind; ``anomalies``: the first few of each.
+    """
+
+    path: str
+    verdict: VerdictName
+    operations: int
+    counts: dict[str, int]
+    anomalies: tuple[Anomaly, ...]
+    undecided: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "verdict": self.verdict,
+            "operations": self.operations,
+            "counts": self.counts,
+            "anomalies": [anomaly.as_json() for anomaly in self.anomalies],
+            "undecided": list(self.undecided),
+            "damage": list(self.damage),
+            **self.facts,
+        }

@@ -1,0 +1,94 @@
+"""Small histories of one queue for Hypothesis:
+
+valid ones run on a model, then bent a little, so that both verdicts come.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from spark_analysis.reference import Operation
+
+
+def random_history(
+    rng: random.Random, *, size: int = 7, values: int = 0, batches: bool = True
+) -> list[Operation]:
+    """Operations with random intervals around effects on one list; unknown outcomes; sometimes one thing made wrong.
+
+    ``values`` > 0 draws the values from so few that retries (several attempts of one value) are frequent.
+    """
+    state: list[str] = []
+    operations: list[Operation] = []
+    time_ns = 10
+    for op in range(rng.randrange(1, size + 1)):
+        time_ns += rng.randrange(0, 4)
+        begin, end = time_ns - rng.randrange(0, 8), time_ns + rng.randrange(0, 8)
+        kind = rng.random()
+        if kind < 0.5:
+            count = rng.choice([1, 1, 1, 2, 3]) if batches else 1
+            names = tuple(
+                f"v{rng.randrange(values)}" if values else f"v{op}.{index}" for index in range(count)
+            )
+            if len(set(names)) < len(names):
+                names = names[:1]
+            outcome = rng.choice(["ok", "ok", "info", "fail"])
+            if outcome == "ok":
+                operations.append(
+                    Operation(op, "append", "ok", begin, end, first_offset=len(state), values=names)
+                )
+                state += names
+            else:
+                if outcome == "info":
+                    state += names[: rng.randrange(len(names) + 1)]
+                operations.append(
+                    Operation(op, "append", outcome, begin, end if outcome == "fail" else None, values=names)
+                )
+        elif kind < 0.85:
+            offset = rng.randrange(0, len(state) + 2)
+            taken = tuple(state[offset : offset + rng.randrange(1, 4)])
+            ending = len(state) if rng.random() < 0.2 else None
+            operations.append(
+                Operation(
+                    op,
+                    "read",
+                    "ok",
+                    begin,
+                    end,
+                    offset=offset,
+                    first_offset=offset if taken else None,
+                    values=taken,
+                    next_offset=offset + len(taken),
+                    end_offset=ending,
+                )
+            )
+        else:
+            operations.append(Operation(op, "tail", "ok", begin, end, offset=len(state)))
+    for _ in range(rng.choice([0, 1, 2, 3, 4])):
+        if operations:
+            _bend(rng, operations)
+    return operations
+
+
+def _bend(rng: random.Random, operations: list[Operation]) -> None:
+    """Change one operation in one way; often, not always, that makes the history wrong."""
+    index = rng.randrange(len(operations))
+    one = operations[index]
+    shift = rng.choice([-12, -6, -3, 3, 6, 12])
+    change = rng.randrange(4)
+    if change == 0:
+        complete = None if one.complete_ns is None else one.complete_ns + shift
+        operations[index] = replace(one, invoke_ns=one.invoke_ns + shift, complete_ns=complete)
+    elif change == 1 and one.function == "tail":
+        assert one.offset is not None
+        operations[index] = replace(one, offset=max(0, one.offset + rng.choice([-1, 1])))
+    elif change == 1 and one.function == "read" and one.values:
+        values = list(one.values)
+        values[rng.randrange(len(values))] = f"v{rng.randrange(8)}"
+        operations[index] = replace(one, values=tuple(values))
+    elif change == 1 and one.function == "append" and one.first_offset is not None:
+        operations[index] = replace(one, first_offset=max(0, one.first_offset + rng.choice([-1, 1])))
+    elif change == 2 and one.function == "read" and one.values:
+        operations[index] = replace(one, values=(), first_offset=None, next_offset=one.offset)
+    elif change == 3:
+        del operations[index]
