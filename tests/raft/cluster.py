@@ -295,7 +295,12 @@ class Cluster:
         self.cut = set()
 
     def deliver(self, packet: Packet) -> None:
-        self.packets.remove(packet)
+        for position, candidate in enumerate(self.packets):
+            if candidate is packet:  # a duplicate is equal
+                del self.packets[position]
+                break
+        else:
+            return  # lost meanwhile
         host = self.hosts[packet.message.target]
         if host.raft is not None:
             host.receive(packet)

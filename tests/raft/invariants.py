@@ -88,6 +88,7 @@ class Invariants:
         before = self._commit_of(host)
         require(index > before, f"the commit index of {host.node} fell from {before} to {index}")
         self.commit_of_host[host.node] = (host.raft, index)
+        led = self.leaders.get(host.up.term) == host.node  # it may have stepped down by this very commit
         for position in range(max(before + 1, host.log.first_index), index + 1):
             entry = host.log[position]
             if position < len(self.committed):
@@ -95,9 +96,9 @@ class Invariants:
                 require(known == entry, f"{host.node} commits {entry} at {position}, others {known}")
             else:
                 require(position == len(self.committed), f"{host.node} commits {position} out of the blue")
-                require(host.up.role is Role.LEADER, "only a leader can be the first to commit")
+                require(led, "only a leader can be the first to commit")
                 self.committed.append((entry, host.up.term))
-        if host.up.role is Role.LEADER and self.durable:
+        if led and self.durable:
             self._is_on_majority(host, index)
 
     def _is_on_majority(self, leader: Host, index: int) -> None:
@@ -129,6 +130,7 @@ class Invariants:
         require(view.base_term == log.base_term, "the term before the log")
         require(list(raft.configurations) == log.configurations(), f"{host.node} mistakes its configurations")
         require(raft.commit_index <= log.last_index, "the commit index lies beyond the log")
+        require(raft.persisted_index <= log.last_index, f"{host.node} takes more for durable than it has")
         durable = host.durable_log
         for index in range(log.first_index, raft.persisted_index + 1):
             on_disk = durable[index] if index <= durable.last_index else None
