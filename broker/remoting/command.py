@@ -14,6 +14,7 @@ The answer to a command uses the command's own serialization, as clients other t
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -120,7 +121,7 @@ class RemotingCommand(msgspec.Struct, rename={"header": "extFields"}, gc=False):
             except (msgspec.MsgspecError, ValueError):
                 pass  # explained, or forgiven (a number where a string belongs), field by field below
         elif type(header) is header_type:
-            return header
+            return copy.copy(header)  # the reader may change it, and the command may yet be sent
         return _convert_fields(self.fields, header_type)
 
 
@@ -220,6 +221,13 @@ class _WireHeader(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     version: int
 
 
+_RESPONSE_HEADER = (
+    b'{"code":%%d,%%b"flag":%d,"language":"%b","opaque":%%d,%%b"serializeTypeCurrentRPC":"JSON","version":%d}'
+    % (FLAG_RESPONSE, OWN_LANGUAGE.encode(), OWN_VERSION)
+)
+"""`_WireHeader` of a response with everything filled in that never differs: a third faster, once a message."""
+
+
 def encode_head(command: RemotingCommand, body_length: int) -> bytes:
     """The frame up to its body, which the caller sends after it: ``body_length`` bytes in as many pieces
     as it likes.
@@ -253,17 +261,11 @@ def encode_response_head(
     if to.serialization == JSON:
         if fields is not None and type(fields) is not dict:
             fields = header_fields(fields)  # type: ignore[arg-type]
-        header = _encode_json(
-            _WireHeader(
-                code=code,
-                extFields=fields,
-                flag=FLAG_RESPONSE,
-                language=OWN_LANGUAGE,
-                opaque=to.opaque,
-                remark=remark,
-                serializeTypeCurrentRPC="JSON",
-                version=OWN_VERSION,
-            )
+        header = _RESPONSE_HEADER % (
+            code,
+            b"" if fields is None else b'"extFields":%b,' % _encode_json(fields),
+            to.opaque,
+            b"" if remark is None else b'"remark":%b,' % _encode_json(remark),
         )
         return _frame_head(JSON, header, body_length)
     return _encode_head(

@@ -99,7 +99,9 @@ def test_typed_fields(serialization: int) -> None:
     assert request.decode_fields(TopicHeader) == sent
     assert request.fields == {"topic": "主题", "queueId": "-3", "offset": str(2**63 - 1), "order": "true"}
     assert request.decode_fields(TopicHeader) == sent  # after the dict was made, too
-    assert remoting.request(1, sent).decode_fields(TopicHeader) is sent
+    unsent = remoting.request(1, sent)
+    unsent.decode_fields(TopicHeader).topic = "changed by its reader"
+    assert unsent.decode_fields(TopicHeader) == sent
 
 
 @pytest.mark.parametrize("serialization", [JSON, ROCKETMQ])
@@ -167,6 +169,19 @@ def test_limits_of_what_can_be_sent() -> None:
     assert one(remoting.encode(remoting.request(200050))).code == 200050
     with pytest.raises(ValueError, match="16777216"):
         remoting.encode_head(remoting.request(10), 16 * 1024 * 1024)
+
+
+@pytest.mark.parametrize("serialization", [JSON, ROCKETMQ])
+@pytest.mark.parametrize("remark", [None, "", 'quo"te\\\x01\n é'])
+@pytest.mark.parametrize(
+    "fields", [None, {}, {"queueId": "3", 'k"': "\x01é"}, TopicHeader("T", 1, None, False)]
+)
+def test_fast_response_head_equals_the_general_one(
+    serialization: int, remark: str | None, fields: dict[str, str] | TopicHeader | None
+) -> None:
+    request = remoting.request(10, opaque=-5, serialization=serialization)
+    general = remoting.encode_head(remoting.response(request, 0, remark, fields), 7)
+    assert remoting.encode_response_head(request, 0, remark, fields, 7) == general
 
 
 text_without_surrogates = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
