@@ -19,7 +19,7 @@ and makes the transitions; what happens within a role is in follower.py, electio
 
 A caller's turn: for each message, `step`, and carry out `take_effects`; the same for `tick` when `deadline` has
 passed, for `persisted` and for connections gained and lost; `propose`, and write; at the end `replicate`, and carry
-out its effects. `persisted` may be called at once after a write where acknowledgements need not survive a power
+out its effects: appends and acknowledgements are sent there, once for all that the turn brought. `persisted` may be called at once after a write where acknowledgements need not survive a power
 failure. The bytes that came with an append must have been checked before `step`.
 
 Sources: Ongaro, Ousterhout, In Search of an Understandable Consensus Algorithm (extended version), by section
@@ -315,9 +315,11 @@ class Raft:
         return self._leader.propose(count)
 
     def replicate(self, now: int) -> None:
-        """Ends a turn: a leader sends what the peers lack. Nothing in any other role."""
+        """Ends a turn, in every role: a leader sends what its peers lack, a follower what it acknowledges."""
         if self._leader is not None:
             self._leader.replicate(now)
+        else:
+            self._follower.acknowledge()
 
     def read_index(self, token: object, now: int) -> None:
         """Asks for an index at which a read is linearizable; ReadReady or ReadLost answers. Raises NotLeader."""

@@ -2,7 +2,9 @@
 
 `_agreed_index` is how far this log is known to be the leader's: it begins at the commit index, rises with every
 request that fits, and holds for the leader's term, since a leader never changes its log. What is acknowledged is
-the smaller of it and what is on the disk; an answer that waits for the disk is sent by `persisted`.
+the smaller of it and what is on the disk. An acknowledgement covers everything before it, so one is sent at the end
+of the turn, however many requests and flushes came to an end in it; entries that are not on the disk wait for the
+turn in which they are. A refusal is sent at once.
 """
 
 from raft.effects import AcceptEntries
@@ -15,13 +17,14 @@ __all__ = ["Follower"]
 class Follower:
     """A follower's view of one leader's log; a new one for every term."""
 
-    __slots__ = ("_acknowledged_index", "_agreed_index", "_round", "_state")
+    __slots__ = ("_acknowledged_index", "_agreed_index", "_answer_due", "_round", "_state")
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
         self._agreed_index = state.commit_index
         self._acknowledged_index = self._agreed_index
         self._round = 0
+        self._answer_due = False
 
     def append(self, request: AppendRequest) -> None:
         """Takes the entries that are new, if they follow what is here; answers as `AppendRequest` says."""
@@ -41,10 +44,12 @@ class Follower:
         news = request.round > self._round
         if news:
             self._round = request.round
-        durable = min(self._agreed_index, state.persisted.index)
         # Entries that are not on the disk are answered when they are, but a new round does not wait for a disk.
-        if (durable >= last_index or news) if request.spans else request.round:
-            self._acknowledge(durable)
+        if request.spans:
+            if news or state.persisted.index >= last_index:
+                self._answer_due = True
+        elif request.round:
+            self._answer_due = True
 
     def _accept(self, request: AppendRequest, last_index: int) -> None:
         state = self._state
@@ -103,21 +108,29 @@ class Follower:
             )
         )
 
-    def _acknowledge(self, durable: int) -> None:
+    def persisted(self) -> None:
+        """More of the log is on the disk: some of it may have been waiting for that."""
+        if min(self._agreed_index, self._state.persisted.index) > self._acknowledged_index:
+            self._answer_due = True
+
+    def acknowledge(self) -> None:
+        """The end of a turn: sends the acknowledgement that is due."""
         state = self._state
-        assert state.leader is not None, "an acknowledgement without a leader"
-        self._acknowledged_index = max(self._acknowledged_index, durable)
+        if not self._answer_due or state.leader is None:
+            return
+        self._answer_due = False
+        self._acknowledged_index = min(self._agreed_index, state.persisted.index)
         state.send(
             AppendResponse(
-                state.node_id, state.leader, state.term, True, durable, self._agreed_index, self._round
+                state.node_id,
+                state.leader,
+                state.term,
+                True,
+                self._acknowledged_index,
+                self._agreed_index,
+                self._round,
             )
         )
-
-    def persisted(self) -> None:
-        """More of the log is on the disk: acknowledges what was waiting for it."""
-        durable = min(self._agreed_index, self._state.persisted.index)
-        if durable > self._acknowledged_index and self._state.leader is not None:
-            self._acknowledge(durable)
 
     def install_snapshot(self, request: SnapshotRequest) -> None:
         """Begins anew where the leader's log begins, unless what is here reaches as far."""

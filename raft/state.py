@@ -100,6 +100,15 @@ class NodeState:
         )
         self.term = term
         self.vote = vote
+        # A term that was entered in order to vote in it is saved with the vote: one flush, not two. That is allowed
+        # as long as nothing was sent in between.
+        for position in range(len(self.effects) - 1, -1, -1):
+            effect = self.effects[position]
+            if isinstance(effect, SaveHardState):
+                self.effects[position] = SaveHardState(term, vote)
+                return
+            if isinstance(effect, Send):
+                break
         self.effects.append(SaveHardState(term, vote))
 
     def set_role(self, role: Role, leader: str | None, *, term_changed: bool = False) -> None:

@@ -25,7 +25,11 @@ class GroupMachine(RuleBasedStateMachine):
     size = 3
     starts: ClassVar[dict[str, list[list[int]]]] = {
         "empty": [],
-        "figure 7": [[1, 1, 1, 4, 4, 5, 5, 6, 6, 6], [1, 1, 1, 4, 4, 4, 4], [1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3]],
+        "figure 7": [
+            [1, 1, 1, 4, 4, 5, 5, 6, 6, 6],
+            [1, 1, 1, 4, 4, 4, 4],
+            [1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3],
+        ],
         "figure 8": [[1, 2], [1], [1, 3]],
     }
 

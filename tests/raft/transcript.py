@@ -5,7 +5,8 @@ comments. `run` executes the commands again and returns the file as it would hav
 
     group A B C [learner L] [spare S] [flush manual] [append N]
                                a new group; `append N`: at most N entries in a request
-    log A 1x3 4x2              A begins with three entries of term 1 and two of term 4 (right after `group`)
+    log A 1x3 4x2 [term 5]     A begins with three entries of term 1 and two of term 4 and, unless it is that of the
+                               last entry, in term 5 (only right after `group`)
     timeout A                  time passes until A's deadline, A's clock ticks
     wait MS                    MS milliseconds pass, nobody's clock ticks
     run MS                     MS milliseconds pass, all clocks tick, all messages arrive at once
@@ -78,7 +79,9 @@ def describe(message: Message) -> str:
         case VoteRequest():
             kind = "pre-vote?" if message.pre_vote else "vote?"
             transfer = " (transfer)" if message.leadership_transfer else ""
-            return f"{kind} term {message.term}, log ends at {message.last_index}/{message.last_term}{transfer}"
+            return (
+                f"{kind} term {message.term}, log ends at {message.last_index}/{message.last_term}{transfer}"
+            )
         case VoteResponse():
             kind = "pre-vote" if message.pre_vote else "vote"
             answer = "yes" if message.granted else f"no, in term {message.term}"
@@ -182,12 +185,14 @@ class Scenario:
         self.cluster.observers.append(self._observe)
 
     def do_log(self, node: str, *spans: str) -> None:
+        known_term = int(spans[-1]) if "term" in spans else 0
+        spans = spans[: spans.index("term")] if "term" in spans else spans
         terms = [int(span.split("x")[0]) for span in spans for _ in range(int(span.split("x")[1]))]
         host = self.cluster[node]
         entries = [Entry(term, f"old{index}.{term}") for index, term in enumerate(terms)]
         host.crash()
         host.durable_log = Log(entries, host.log.base)
-        host.hard_state = HardState(max(terms, default=0))
+        host.hard_state = HardState(max([known_term, *terms]))
         host.start()
 
     def do_timeout(self, node: str) -> None:
@@ -299,7 +304,9 @@ class Scenario:
     def do_status(self, node: str) -> None:
         status = self.cluster[node].up.status(self.cluster.now)
         log = f"log {status.first_index}..{status.last_index}, commit {status.commit_index}"
-        self.lines.append(f"{node}: {status.role} in term {status.term}, leader {status.leader or 'none'}, {log}")
+        self.lines.append(
+            f"{node}: {status.role} in term {status.term}, leader {status.leader or 'none'}, {log}"
+        )
         for peer in status.peers:
             voter = "voter" if peer.voter else "no vote"
             where = f"match {peer.match_index}, next {peer.next_index}, {peer.inflight_appends} in flight"
