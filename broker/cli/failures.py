@@ -13,6 +13,7 @@ from broker.cluster.child import ChildDiedError
 from broker.cluster.compare import StoresDifferError
 from broker.cluster.ports import PortInUseError
 from broker.config import ConfigError
+from broker.demo.scenario import DemoFailed
 from broker.settings import ImpossibleSettingError
 from log.errors import LogFault
 
@@ -35,7 +36,16 @@ def describe(error: BaseException) -> Failure | None:
     if isinstance(error, (ConfigError, ImpossibleSettingError, UsageError)):
         return Failure(str(error), USAGE)
     if isinstance(
-        error, (ClientError, ChildDiedError, StoresDifferError, PortInUseError, LogFault, trio.TooSlowError)
+        error,
+        (
+            ClientError,
+            ChildDiedError,
+            DemoFailed,
+            StoresDifferError,
+            PortInUseError,
+            LogFault,
+            trio.TooSlowError,
+        ),
     ):
         return Failure(str(error) or "took too long", FAILED)
     if isinstance(error, OSError):

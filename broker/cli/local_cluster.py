@@ -24,7 +24,7 @@ async def cluster(
         int, Parameter(help="The first broker's port, the next ones 10 higher each; 0 takes free ones.")
     ] = 10911,
     flush: Annotated[Literal["sync", "async"], Parameter(help="When a message is acknowledged.")] = "async",
-    trace: Annotated[bool, Parameter(help="Whether replicas write DIR/nX/replica.trace.")] = False,
+    trace: Annotated[bool, Parameter(help="Whether replicas write DIR/traces/nX.trace.")] = False,
     ready_timeout: Annotated[float, Parameter(help="Seconds until the group must serve.")] = 60.0,
 ) -> int:
     """Run a local name server and group until Ctrl-C, which stops them cleanly.
@@ -51,7 +51,7 @@ async def cluster(
         name_server_port=namesrv_port,
         port=port,
         storage=msgspec.structs.replace(storage, flush=flush),
-        traces=trace,
+        trace_directory=dir / "traces" if trace else None,
     )
     with stop_signals() as stopped:
         async with LocalCluster(options) as local, trio.open_nursery() as nursery:

@@ -66,8 +66,8 @@ class LocalClusterOptions:
     """Settings of every node's group; its peers are replaced."""
     change: Callable[[BrokerConfig], BrokerConfig] = lambda config: config
     """A last word on every node's configuration."""
-    traces: bool = False
-    """Whether replicas write ``DIR/nX/replica.trace``."""
+    trace_directory: Path | None = None
+    """Where replicas write ``nX.trace``; None for no traces."""
 
 
 class LocalNode:
@@ -153,6 +153,8 @@ class LocalCluster:
     def _lay_out(self) -> None:
         options = self.options
         self.directory.mkdir(parents=True, exist_ok=True)
+        if options.trace_directory is not None:
+            options.trace_directory.mkdir(parents=True, exist_ok=True)
         name_server_port = self._ports.reserve(options.name_server_port, "the name server's")
         self.name_server_address = join_address(options.host, name_server_port)
         listen: dict[str, str] = {}
@@ -174,6 +176,11 @@ class LocalCluster:
 
     def _config(self, node_id: str, listen: str, peers: dict[str, str], directory: Path) -> BrokerConfig:
         options = self.options
+        trace = (
+            ""
+            if options.trace_directory is None
+            else str(options.trace_directory.absolute() / f"{node_id}.trace")
+        )
         config = BrokerConfig(
             node=NodeSettings(
                 cluster="LocalCluster",
@@ -184,7 +191,7 @@ class LocalCluster:
             ),
             raft=msgspec.structs.replace(options.raft, peers=peers),
             storage=msgspec.structs.replace(options.storage, path=str(directory / "store")),
-            observe=ObserveSettings(trace=str(directory / "replica.trace") if options.traces else ""),
+            observe=ObserveSettings(trace=trace),
         )
         return options.change(config)
 
