@@ -86,7 +86,9 @@ def java() -> str:
     """The Java launcher, 11 or later."""
     launcher = shutil.which("java")
     if launcher is None:
-        raise ArtifactUnavailableError("no java on the PATH: install a JDK 17 (Debian: openjdk-17-jdk-headless)")
+        raise ArtifactUnavailableError(
+            "no java on the PATH: install a JDK 17 (Debian: openjdk-17-jdk-headless)"
+        )
     return launcher
 
 

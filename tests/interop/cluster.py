@@ -82,9 +82,7 @@ def wait_for_new_leader(cluster: Cluster, old: Node) -> Node:
 def make_topic(cluster: Cluster, topic: str, queues: int = 4) -> str:
     """Creates ``topic`` on the group and waits for its route at the name server."""
     wire.create_topic(cluster.leader().address, topic, queues)
-    wait_until(
-        lambda: wire.topic_queue_count(cluster.name_server, topic) == queues, 30, f"route of {topic}"
-    )
+    wait_until(lambda: wire.topic_queue_count(cluster.name_server, topic) == queues, 30, f"route of {topic}")
     return topic
 
 

@@ -66,9 +66,7 @@ class ReferenceCluster:
 
         name_server_port = free_base_port(1)
         self.name_server = f"{HOST}:{name_server_port}"
-        (conf / "namesrv.conf").write_text(
-            f"listenPort={name_server_port}\nkvConfigPath={folder}/kv.json\n"
-        )
+        (conf / "namesrv.conf").write_text(f"listenPort={name_server_port}\nkvConfigPath={folder}/kv.json\n")
         self.nodes: Sequence[Node] = []
         try:
             self._start("namesrv", NAME_SERVER_MAIN, conf / "namesrv.conf", heap_mib=128)
@@ -137,7 +135,13 @@ class ReferenceCluster:
         return Node(identity, process.pid, f"{HOST}:{self._ports[position]}")
 
     def _start(self, name: str, main: str, config: Path, heap_mib: int) -> subprocess.Popen[bytes]:
-        argv = [java(), f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=512m"]
+        argv = [
+            java(),
+            f"-Xms{heap_mib}m",
+            f"-Xmx{heap_mib}m",
+            "-XX:+UseSerialGC",
+            "-XX:MaxDirectMemorySize=512m",
+        ]
         argv += [*JAVA_OPENS, f"-Duser.home={self._folder}", "-cp", self._classpath, main, "-c", str(config)]
         with (self._folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
@@ -165,7 +169,12 @@ def main() -> None:
         try:
             leader = cluster.leader()
             nodes = [
-                {"id": n.id, "pid": n.pid, "address": n.address, "role": "leader" if n == leader else "follower"}
+                {
+                    "id": n.id,
+                    "pid": n.pid,
+                    "address": n.address,
+                    "role": "leader" if n == leader else "follower",
+                }
                 for n in cluster.nodes
             ]
             print("READY " + json.dumps({"namesrv": cluster.name_server, "nodes": nodes}), flush=True)

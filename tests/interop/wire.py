@@ -102,7 +102,7 @@ def topic_queue_count(name_server: str, topic: str) -> int | None:
         raise RefusedError(f"route of {topic}: code {answer.code} {answer.remark}")
     route = tolerant_json(answer.body)
     assert isinstance(route, dict)
-    return sum(queue_data["writeQueueNums"] for queue_data in route["queueDatas"])
+    return sum(int(queue_data["writeQueueNums"]) for queue_data in route["queueDatas"])
 
 
 def create_topic(leader: str, topic: str, queues: int) -> None:

@@ -12,27 +12,30 @@ and calls back from its own threads. Their options and events are the same as th
     {"event": "stopped"}                                        clean shutdown after the end of standard input
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys
 import threading
+from typing import Any
 
 _output = threading.Lock()
 
 
-def emit(event, **fields):
+def emit(event: str, **fields: object) -> None:
     """One JSON line; callable from the library's threads."""
     line = json.dumps({"event": event, **fields})
     with _output:
         print(line, flush=True)
 
 
-def text(value):
+def text(value: bytes | str | None) -> str:
     """The library gives bytes or nothing; messages of these tests are UTF-8."""
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode() if isinstance(value, bytes) else value or ""
 
 
-def options(description):
+def options(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--namesrv", required=True)
     parser.add_argument("--topic", required=True)
@@ -40,18 +43,18 @@ def options(description):
     return parser
 
 
-def wait_for_end_of_input():
+def wait_for_end_of_input() -> None:
     """Drivers run until their standard input ends."""
     sys.stdin.buffer.read()
 
 
-def message_fields(message):
+def message_fields(message: Any) -> dict[str, object]:
     """What a test may ask about a received message."""
     return {
         "topic": message.topic,
         "body": text(message.body),
-        "tags": text(message.tags) or "",
-        "keys": text(message.keys) or "",
+        "tags": text(message.tags),
+        "keys": text(message.keys),
         "queue": message.queue_id,
         "offset": message.queue_offset,
         "commit_log_offset": message.commit_log_offset,

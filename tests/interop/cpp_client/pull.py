@@ -1,10 +1,13 @@
 """A pull consumer of the C++ client: reads every queue of a topic to its end, ``--rounds`` times."""
 
-from common import emit, message_fields, options
+from __future__ import annotations
+
 from rocketmq.client import PullConsumer
 
+from tests.interop.cpp_client.common import emit, message_fields, options
 
-def main():
+
+def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--expression", default="*")
     parser.add_argument("--rounds", type=int, default=1)

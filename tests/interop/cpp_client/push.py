@@ -1,17 +1,22 @@
 """A push consumer of the C++ client that reports every message until standard input ends."""
 
-from common import emit, message_fields, options, wait_for_end_of_input
-from rocketmq.client import MessageModel, PushConsumer
+from __future__ import annotations
+
+from rocketmq.client import MessageModel, PushConsumer, RecvMessage
+
+from tests.interop.cpp_client.common import emit, message_fields, options, wait_for_end_of_input
 
 
-def main():
+def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--expression", default="*")
     parser.add_argument("--orderly", action="store_true")
     parser.add_argument("--broadcast", action="store_true")
     parser.add_argument("--instance", default="")
     parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--fail-times", type=int, default=0, help="refuse a message until its retry number is this")
+    parser.add_argument(
+        "--fail-times", type=int, default=0, help="refuse a message until its retry number is this"
+    )
     args = parser.parse_args()
 
     model = MessageModel.BROADCASTING if args.broadcast else MessageModel.CLUSTERING
@@ -21,7 +26,7 @@ def main():
     if args.instance:
         consumer.set_instance_name(args.instance)
 
-    def on_message(message):
+    def on_message(message: RecvMessage) -> None:
         refused = message.reconsume_times < args.fail_times
         emit("refused" if refused else "message", **message_fields(message))
         if refused:

@@ -1,15 +1,21 @@
 """Sends numbered messages with the C++ client: body ``<prefix><index>``, one event for each."""
 
+from __future__ import annotations
+
 import sys
+import threading
 import time
 
-from common import emit, options, wait_for_end_of_input
 from rocketmq.client import Message, Producer
 
+from tests.interop.cpp_client.common import emit, options, wait_for_end_of_input
 
-def main():
+
+def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--mode", choices=["sync", "orderly", "oneway", "oneway-orderly", "batch"], default="sync")
+    parser.add_argument(
+        "--mode", choices=["sync", "orderly", "oneway", "oneway-orderly", "batch"], default="sync"
+    )
     parser.add_argument("--count", type=int, default=1, help="0: until standard input ends")
     parser.add_argument("--prefix", default="m-")
     parser.add_argument("--tags", default="", help="separated by commas, taken in turn")
@@ -21,14 +27,14 @@ def main():
     parser.add_argument("--properties", default="", help="k=v separated by commas; a value of % is the index")
     args = parser.parse_args()
 
-    producer = Producer(args.group, timeout=args.timeout_ms)
+    producer = Producer(args.group, timeout=args.timeout_ms, max_message_size=4 << 20)
     producer.set_namesrv_addr(args.namesrv)
     producer.start()
     emit("started")
     ended = InputWatch() if args.count == 0 else None
     tags = args.tags.split(",") if args.tags else []
 
-    def build(index):
+    def build(index: int) -> Message:
         message = Message(args.topic)
         message.set_keys(f"key-{args.prefix}{index}")
         message.set_body(f"{args.prefix}{index}".ljust(args.size, "."))
@@ -60,7 +66,11 @@ def main():
         except Exception as error:  # whatever the library raises is the result
             emit("failed", index=index, error=f"{type(error).__name__}: {error}")
         else:
-            answer = {"status": result.status.name, "offset": result.offset, "msg_id": result.msg_id} if result else {}
+            answer = (
+                {"status": result.status.name, "offset": result.offset, "msg_id": result.msg_id}
+                if result
+                else {}
+            )
             emit("sent", index=index, ms=(time.monotonic() - begin) * 1e3, **answer)
         index += step
     emit("done")
@@ -73,16 +83,14 @@ def main():
 class InputWatch:
     """Whether standard input has ended, without blocking on it."""
 
-    def __init__(self):
-        import threading
-
+    def __init__(self) -> None:
         self._ended = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def seen(self):
+    def seen(self) -> bool:
         return self._ended.is_set()
 
-    def _watch(self):
+    def _watch(self) -> None:
         sys.stdin.buffer.read()
         self._ended.set()
 

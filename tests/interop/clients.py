@@ -1,0 +1,75 @@
+"""Other projects' clients as subjects: how each is started as a driver process.
+
+All drivers take the same subcommands and options and report the same events (``cpp_client/common.py`` lists them), so
+a test is written once and runs with every client that has the subcommand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.interop.artifacts import (
+    CPP_CLIENT_VERSION,
+    JAVA_CLIENT_VERSIONS,
+    cpp_client_path,
+    java,
+    java_client_classpath,
+)
+from tests.interop.processes import Child
+
+CPP = f"cpp-{CPP_CLIENT_VERSION}"
+JAVA = tuple(f"java-{version}" for version in JAVA_CLIENT_VERSIONS)
+ALL_CLIENTS = (CPP, *JAVA)
+
+Option = str | int | bool
+
+
+@dataclass(slots=True)
+class Client:
+    """Starts drivers of one client against one name server, their logs and home below ``folder``."""
+
+    name: str
+    name_server: str
+    folder: Path
+    running: list[Child] = field(default_factory=list)
+    _serial: itertools.count[int] = field(default_factory=itertools.count)
+
+    def start(self, subcommand: str, **options: Option) -> Child:
+        """Runs ``subcommand``; options by their names, ``True`` for a switch. Stopped by ``stop_all`` at the latest."""
+        argv, env = self._command(subcommand)
+        argv += ["--namesrv", self.name_server]
+        for name, value in options.items():
+            flag = "--" + name.replace("_", "-")
+            if value is True:
+                argv.append(flag)
+            elif value is not False:
+                # An option's value may begin with a dash or be empty: never a separate word.
+                argv += [flag, str(value)]
+        log = self.folder / f"{next(self._serial)}-{subcommand}.log"
+        child = Child(argv, log=log, env=env, cwd=self.folder)
+        self.running.append(child)
+        return child
+
+    def stop_all(self) -> None:
+        for child in self.running:
+            child.stop()
+        self.running.clear()
+
+    def _command(self, subcommand: str) -> tuple[list[str], dict[str, str]]:
+        if self.name == CPP:
+            # Its log files go to HOME.
+            env = {"PYTHONPATH": str(cpp_client_path()), "HOME": str(self.folder)}
+            return [sys.executable, "-m", f"tests.interop.cpp_client.{subcommand}"], env
+        classpath = java_client_classpath(self.name.removeprefix("java-"))
+        argv = [
+            java(),
+            "-Xmx192m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            f"-Duser.home={self.folder}",
+        ]
+        argv += [f"-Drocketmq.client.logRoot={self.folder}/logs", "-cp", classpath, "trivet.interop.Interop"]
+        return [*argv, subcommand], {}

@@ -1,0 +1,133 @@
+"""Which broker and which clients: ``--broker trivet|reference|reference-single``, ``--clients cpp-0.4.4,java-4.9.8``.
+
+The normal suite runs the C++ client against Trivet. ``make interop`` adds the Java clients.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop import artifacts
+from tests.interop.clients import ALL_CLIENTS, CPP, Client
+from tests.interop.cluster import Cluster, TrivetCluster, make_topic
+from tests.interop.reference import ReferenceCluster
+
+BROKERS = ("trivet", "reference", "reference-single")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("interop")
+    group.addoption("--broker", choices=BROKERS, default="trivet", help="the broker under test")
+    group.addoption("--clients", default=CPP, help=f"comma-separated, of {', '.join(ALL_CLIENTS)}, or 'all'")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test that takes ``client_name`` runs with each chosen client (``java_only`` ones with the Java ones)."""
+    if "client_name" not in metafunc.fixturenames:
+        return
+    # The options are unknown when the whole suite runs from the top: this file is read too late to add them.
+    wanted = metafunc.config.getoption("--clients", default=CPP)
+    names = list(ALL_CLIENTS) if wanted == "all" else [name for name in wanted.split(",") if name]
+    for name in names:
+        if name not in ALL_CLIENTS:
+            raise pytest.UsageError(f"--clients: no client {name!r}; there are {', '.join(ALL_CLIENTS)}")
+    if metafunc.definition.get_closest_marker("java_only"):
+        names = [name for name in names if name.startswith("java-")]
+    metafunc.parametrize("client_name", names)
+
+
+@pytest.fixture(scope="session")
+def broker_kind(pytestconfig: pytest.Config) -> str:
+    return str(pytestconfig.getoption("--broker", default="trivet"))
+
+
+@pytest.fixture(scope="session")
+def start_cluster(broker_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Cluster]:
+    """Starts a group of the kind under test."""
+
+    def start() -> Cluster:
+        folder = tmp_path_factory.mktemp(broker_kind)
+        if broker_kind == "trivet":
+            return TrivetCluster(folder)
+        with _available():
+            return ReferenceCluster(folder, replicas=1 if broker_kind == "reference-single" else 3)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def cluster(start_cluster: Callable[[], Cluster]) -> Iterator[Cluster]:
+    """One group for all tests that leave it whole."""
+    running = start_cluster()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def fresh_cluster(start_cluster: Callable[[], Cluster], broker_kind: str) -> Iterator[Cluster]:
+    """A group for this test alone, which may kill its nodes."""
+    if broker_kind == "reference-single":
+        pytest.skip("a single broker has no failover")
+    running = start_cluster()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(client_name: str, cluster: Cluster, tmp_path: Path) -> Iterator[Client]:
+    """Drivers of one client against the shared group."""
+    yield from _client(client_name, cluster, tmp_path)
+
+
+@pytest.fixture
+def failover_client(client_name: str, fresh_cluster: Cluster, tmp_path: Path) -> Iterator[Client]:
+    """Drivers of one client against the group of this test alone."""
+    yield from _client(client_name, fresh_cluster, tmp_path)
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    """A topic of four queues for this test alone."""
+    return make_topic(cluster, f"interop-{uuid.uuid4().hex[:12]}", queues=4)
+
+
+@pytest.fixture
+def group() -> str:
+    """A consumer group for this test alone."""
+    return f"group-{uuid.uuid4().hex[:12]}"
+
+
+def _client(name: str, cluster: Cluster, folder: Path) -> Iterator[Client]:
+    with _available():
+        if name == CPP:
+            artifacts.cpp_client_path()
+        else:
+            artifacts.java_client_classpath(name.removeprefix("java-"))
+    subject = Client(name, cluster.name_server, folder)
+    yield subject
+    subject.stop_all()
+
+
+class _available:
+    """Turns a missing artifact into a skip; into a failure where continuous integration must have it."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, artifacts.ArtifactUnavailableError):
+            if os.environ.get("TRIVET_REQUIRE_INTEROP"):
+                pytest.fail(str(error))
+            pytest.skip(str(error))

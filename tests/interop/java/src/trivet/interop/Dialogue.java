@@ -1,0 +1,124 @@
+package trivet.interop;
+
+import java.nio.charset.StandardCharsets;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** What needs the broker to speak to a producer: transactions and request-reply. */
+final class Dialogue {
+    private Dialogue() {}
+
+    /** Sends --count half messages with --outcome and answers checks with --check-outcome, until standard input ends. */
+    static void transaction(Options options) throws Exception {
+        LocalTransactionState outcome = state(options.text("outcome", "commit"));
+        LocalTransactionState checkOutcome = state(options.text("check-outcome", "commit"));
+        TransactionMQProducer producer = new TransactionMQProducer(options.required("group"), options.credentials());
+        producer.setNamesrvAddr(options.required("namesrv"));
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return outcome;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                Report.message("checked", message);
+                return checkOutcome;
+            }
+        });
+        producer.start();
+        Report.emit("started");
+        int count = options.number("count", 1);
+        for (int index = 0; index < count; index++) {
+            Message message = new Message(options.required("topic"), bytes(options.text("prefix", "t-") + index));
+            message.setKeys("key-" + index);
+            try {
+                SendResult result = producer.sendMessageInTransaction(message, null);
+                Report.emit("sent", "index", index, "status", result.getSendStatus().name().replace("SEND_OK", "OK"),
+                    "offset", result.getQueueOffset(), "msg_id", result.getMsgId());
+            } catch (Exception error) {
+                Report.emit("failed", "index", index, "error", Report.describe(error));
+            }
+        }
+        Report.emit("done");
+        Report.waitForEndOfInput();
+        producer.shutdown();
+        Report.emit("stopped");
+    }
+
+    /** Sends --count requests and reports each reply. */
+    static void request(Options options) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(options.required("group"), options.credentials());
+        producer.setNamesrvAddr(options.required("namesrv"));
+        producer.start();
+        Report.emit("started");
+        int count = options.number("count", 1);
+        for (int index = 0; index < count; index++) {
+            Message message = new Message(options.required("topic"), bytes("question-" + index));
+            try {
+                Message reply = producer.request(message, options.number("ttl-ms", 15000));
+                Report.emit("reply", "index", index, "body", Report.body(reply));
+            } catch (Exception error) {
+                Report.emit("failed", "index", index, "error", Report.describe(error));
+            }
+        }
+        Report.emit("done");
+        producer.shutdown();
+        Report.emit("stopped");
+    }
+
+    /** Answers each request with "answer to " + its body, until standard input ends. */
+    static void reply(Options options) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer(options.required("group") + "-replies", options.credentials());
+        producer.setNamesrvAddr(options.required("namesrv"));
+        producer.start();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.required("group"));
+        consumer.setNamesrvAddr(options.required("namesrv"));
+        consumer.setPullTimeDelayMillsWhenException(500);
+        consumer.subscribe(options.required("topic"), "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                try {
+                    Message reply = MessageUtil.createReplyMessage(message, bytes("answer to " + Report.body(message)));
+                    SendResult result = producer.send(reply, 5000);
+                    Report.emit("answered", "status", result.getSendStatus().name(), "body", Report.body(message));
+                } catch (Exception error) {
+                    Report.emit("failed", "index", -1, "error", Report.describe(error));
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        Report.emit("started");
+        Report.waitForEndOfInput();
+        consumer.shutdown();
+        producer.shutdown();
+        Report.emit("stopped");
+    }
+
+    private static LocalTransactionState state(String name) {
+        switch (name) {
+            case "commit":
+                return LocalTransactionState.COMMIT_MESSAGE;
+            case "rollback":
+                return LocalTransactionState.ROLLBACK_MESSAGE;
+            case "unknown":
+                return LocalTransactionState.UNKNOW;
+            default:
+                throw new IllegalArgumentException("transaction outcome " + name);
+        }
+    }
+
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+}

@@ -1,0 +1,141 @@
+package trivet.interop;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** The three consumers of the Java client. */
+final class Receive {
+    private Receive() {}
+
+    /** DefaultMQPushConsumer until standard input ends. */
+    static void push(Options options) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            options.required("group"), options.credentials(), new AllocateMessageQueueAveragely());
+        consumer.setNamesrvAddr(options.required("namesrv"));
+        consumer.setConsumeThreadMin(options.number("threads", 4));
+        consumer.setConsumeThreadMax(options.number("threads", 4));
+        consumer.setVipChannelEnabled(options.flag("vip"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
+            options.text("from", "CONSUME_FROM_LAST_OFFSET")));
+        if (options.flag("instance")) {
+            consumer.setInstanceName(options.required("instance"));
+        }
+        if (options.flag("max-reconsume")) {
+            consumer.setMaxReconsumeTimes(options.number("max-reconsume", 16));
+        }
+        if (options.flag("broadcast")) {
+            Models.broadcast(consumer);
+        }
+        String expression = options.text("expression", "*");
+        MessageSelector selector = options.flag("sql")
+            ? MessageSelector.bySql(expression) : MessageSelector.byTag(expression);
+        consumer.subscribe(options.required("topic"), selector);
+        int failTimes = options.number("fail-times", 0);
+        if (options.flag("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                for (MessageExt message : messages) {
+                    if (message.getReconsumeTimes() < failTimes) {
+                        Report.message("refused", message);
+                        return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+                    }
+                    Report.message("message", message);
+                }
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                for (MessageExt message : messages) {
+                    if (message.getReconsumeTimes() < failTimes) {
+                        Report.message("refused", message);
+                        context.setDelayLevelWhenNextConsume(options.number("retry-level", 1));
+                        return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                    }
+                    Report.message("message", message);
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        Report.emit("started");
+        Report.waitForEndOfInput();
+        consumer.shutdown();
+        Report.emit("stopped");
+    }
+
+    /** DefaultMQPullConsumer: every queue of the topic from offset 0 to its end. */
+    @SuppressWarnings("deprecation")
+    static void pull(Options options) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.required("group"), options.credentials());
+        consumer.setNamesrvAddr(options.required("namesrv"));
+        consumer.start();
+        Report.emit("started");
+        String topic = options.required("topic");
+        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+            long offset = 0;
+            boolean more = true;
+            while (more) {
+                PullResult result = consumer.pull(
+                    queue, options.text("expression", "*"), offset, options.number("max-num", 32));
+                offset = result.getNextBeginOffset();
+                if (result.getMsgFoundList() != null) {
+                    result.getMsgFoundList().forEach(message -> Report.message("message", message));
+                }
+                more = !result.getPullStatus().name().equals("NO_NEW_MSG");
+            }
+            Report.emit("queue-end",
+                "queue", queue.getQueueId(),
+                "next", offset,
+                "min", consumer.minOffset(queue),
+                "max", consumer.maxOffset(queue),
+                "earliest_store_ms", consumer.earliestMsgStoreTime(queue),
+                "search_at_0", consumer.searchOffset(queue, 0));
+        }
+        Report.emit("done");
+        consumer.shutdown();
+        Report.emit("stopped");
+    }
+
+    /** DefaultLitePullConsumer with group management, until standard input ends; commits by itself. */
+    static void litePull(Options options) throws Exception {
+        DefaultLitePullConsumer consumer =
+            new DefaultLitePullConsumer(options.required("group"), options.credentials());
+        consumer.setNamesrvAddr(options.required("namesrv"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(options.required("topic"), options.text("expression", "*"));
+        consumer.start();
+        Report.emit("started");
+        AtomicBoolean ended = new AtomicBoolean();
+        Thread poller = new Thread(() -> {
+            while (!ended.get()) {
+                for (MessageExt message : consumer.poll(200)) {
+                    Report.message("message", message);
+                }
+            }
+        });
+        poller.start();
+        Report.waitForEndOfInput();
+        ended.set(true);
+        poller.join();
+        Set<MessageQueue> assigned = consumer.assignment();
+        List<String> queues = new ArrayList<>();
+        assigned.forEach(queue -> queues.add("" + queue.getQueueId()));
+        consumer.commitSync();
+        consumer.shutdown();
+        Report.emit("stopped", "queues", String.join(",", queues));
+    }
+}

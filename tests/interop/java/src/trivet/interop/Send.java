@@ -1,0 +1,150 @@
+package trivet.interop;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+
+/** Sends numbered messages, body "prefix" + index, in one of the client's modes; one event for each. */
+final class Send {
+    private static final int ASYNC_IN_FLIGHT = 64;
+
+    private final Options options;
+    private final DefaultMQProducer producer;
+    private final String[] tags;
+
+    Send(Options options) {
+        this.options = options;
+        String names = options.text("tags", "");
+        this.tags = names.isEmpty() ? new String[0] : names.split(",");
+        this.producer = new DefaultMQProducer(options.required("group"), options.credentials());
+        producer.setNamesrvAddr(options.required("namesrv"));
+        producer.setSendMsgTimeout(options.number("timeout-ms", 3000));
+        producer.setVipChannelEnabled(options.flag("vip"));
+    }
+
+    void run() throws Exception {
+        producer.start();
+        Report.emit("started");
+        int count = options.number("count", 1);
+        AtomicBoolean ended = new AtomicBoolean();
+        if (count == 0) {
+            Thread watch = new Thread(() -> {
+                try {
+                    Report.waitForEndOfInput();
+                } catch (java.io.IOException error) {
+                    // a closed input is an ended one
+                }
+                ended.set(true);
+            });
+            watch.setDaemon(true);
+            watch.start();
+        }
+        String mode = options.text("mode", "sync");
+        Semaphore inFlight = new Semaphore(ASYNC_IN_FLIGHT);
+        int batch = mode.equals("batch") ? options.number("batch", 10) : 1;
+        for (int index = 0; count == 0 ? !ended.get() : index < count; index += batch) {
+            long begin = System.nanoTime();
+            try {
+                SendResult result = null;
+                switch (mode) {
+                    case "sync":
+                        result = producer.send(build(index));
+                        break;
+                    case "orderly":
+                        int shards = options.number("shards", 4);
+                        result = producer.send(build(index),
+                            (queues, message, shard) -> queues.get((Integer) shard % queues.size()), index % shards);
+                        break;
+                    case "oneway":
+                        producer.sendOneway(build(index));
+                        break;
+                    case "batch":
+                        List<Message> messages = new ArrayList<>();
+                        for (int i = 0; i < batch; i++) {
+                            messages.add(build(index + i));
+                        }
+                        result = producer.send(messages);
+                        break;
+                    case "async":
+                        inFlight.acquire();
+                        producer.send(build(index), callback(index, begin, inFlight));
+                        continue;
+                    default:
+                        throw new IllegalArgumentException("--mode " + mode);
+                }
+                if (result == null) {
+                    Report.emit("sent", "index", index);
+                } else {
+                    report(index, begin, result);
+                }
+            } catch (Exception error) {
+                Report.emit("failed", "index", index, "error", Report.describe(error));
+            }
+        }
+        inFlight.acquire(ASYNC_IN_FLIGHT);
+        Report.emit("done");
+        if (mode.equals("oneway")) {
+            Report.waitForEndOfInput();
+        }
+        producer.shutdown();
+        Report.emit("stopped");
+    }
+
+    private SendCallback callback(int index, long begin, Semaphore inFlight) {
+        return new SendCallback() {
+            @Override
+            public void onSuccess(SendResult result) {
+                report(index, begin, result);
+                inFlight.release();
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                Report.emit("failed", "index", index, "error", Report.describe(error));
+                inFlight.release();
+            }
+        };
+    }
+
+    private static void report(int index, long begin, SendResult result) {
+        Report.emit("sent",
+            "index", index,
+            "ms", (System.nanoTime() - begin) / 1e6,
+            "status", result.getSendStatus().name().replace("SEND_OK", "OK"),
+            "offset", result.getQueueOffset(),
+            "queue", result.getMessageQueue().getQueueId(),
+            "broker", result.getMessageQueue().getBrokerName(),
+            "msg_id", result.getMsgId(),
+            "offset_msg_id", String.valueOf(result.getOffsetMsgId()));
+    }
+
+    private Message build(int index) {
+        String prefix = options.text("prefix", "m-");
+        StringBuilder body = new StringBuilder(prefix + index);
+        for (int size = options.number("size", 0); body.length() < size; ) {
+            body.append('.');
+        }
+        Message message = new Message(options.required("topic"), body.toString().getBytes(StandardCharsets.UTF_8));
+        message.setKeys("key-" + prefix + index);
+        if (tags.length > 0) {
+            message.setTags(tags[index % tags.length]);
+        }
+        if (options.number("delay-level", 0) > 0) {
+            message.setDelayTimeLevel(options.number("delay-level", 0));
+        }
+        for (String pair : options.text("properties", "").split(",")) {
+            int equals = pair.indexOf('=');
+            if (equals > 0) {
+                String value = pair.substring(equals + 1);
+                message.putUserProperty(pair.substring(0, equals), value.equals("%") ? "" + index : value);
+            }
+        }
+        return message;
+    }
+}
