@@ -76,6 +76,11 @@ class ConsumeQueues:
             self._table.pop(key).remove()
         self._disk.remove_tree(f"{DIRECTORY}/{topic}")
 
+    def discard(self, queue: ConsumeQueue) -> None:
+        """Removes one queue. Raises DiskError."""
+        del self._table[queue.topic, queue.queue_id]
+        queue.remove()
+
     def remove_all(self) -> None:
         """Removes every queue: the log was reset. Raises DiskError."""
         self._pool.clear()
@@ -105,6 +110,7 @@ class ConsumeQueues:
             queue = self.make(note.topic, note.queue_id)
             if not queue.is_sound(note.checksum_begin, note.max_offset, note.checksum):
                 queue.remove()
+                queue.start_at(note.max_offset)  # should the log hold none of its records
                 rebuild.append((note.topic, note.queue_id))
             elif note.min_offset == note.max_offset:
                 queue.remove()

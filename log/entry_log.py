@@ -19,6 +19,7 @@ truncated while a slice is held show zeros or other entries. A leader never trun
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 from zlib import crc32
 
 from log.disk import Disk, MappedFile
@@ -83,6 +84,7 @@ class EntryLog:
         "_flush_job",
         "_last_term",
         "_prepare_job",
+        "_reset_pending",
         "_runs",
         "_tail",
         "_unit_first",
@@ -123,6 +125,7 @@ class EntryLog:
         self._flush_job: FlushJob | None = None
         self._prepare_job: PrepareJob | None = None
         self._runs: list[tuple[int, int]] = []
+        self._reset_pending = False
         self.damaged = False
         """Valid entries follow behind a damaged place: appending needs `cut_damage` first."""
 
@@ -376,17 +379,20 @@ class EntryLog:
             self._flush_job.last_index = min(self._flush_job.last_index, last_index)
         self._set_limits()
 
-    def reset(self, first_index: int, position: int, base_term: int) -> None:
+    def reset(
+        self, first_index: int, position: int, base_term: int, install: Callable[[], None] | None = None
+    ) -> None:
         """Empties the log, which will go on with entry `first_index` at `position`: a snapshot that covers
-        all before was installed. `base_term` is the term of entry first_index - 1. Durable.
+        all before is being installed. `base_term` is the term of entry first_index - 1. Durable.
 
-        Raises DiskError, FlushError: stop the node; the next start finishes the reset.
+        `install` makes the rest of the node's state durable. A crash before it is done leaves a log that
+        recovery reports as RESET_PENDING, empty, to be reset again.
+        Raises DiskError, FlushError: stop the node.
         """
         write_begin(self._disk, self._begin_path, LogBegin(first_index, position, base_term, pending=True))
         self._data.remove_from(0)
         self._units.remove_from(0)
-        write_begin(self._disk, self._begin_path, LogBegin(first_index, position, base_term))
-        self.damaged = False
+        self.damaged = self._reset_pending = False
         self._runs = []
         self.first_index = first_index
         self.last_index = first_index - 1
@@ -395,6 +401,9 @@ class EntryLog:
         self._start_writing()
         if self._flush_job is not None:
             self._flush_job.last_index = self.last_index
+        if install is not None:
+            install()
+        write_begin(self._disk, self._begin_path, LogBegin(first_index, position, base_term))
 
     def delete_before(self, index: int) -> int:
         """Deletes the data files all of whose entries come before `index` (never the last file) and returns
@@ -424,6 +433,7 @@ class EntryLog:
 
     def cut_damage(self) -> None:
         """Gives up everything behind the damaged place, so that the group can send it again. Durable."""
+        assert not self._reset_pending, "a reset that was begun is repeated, not cut"
         if self.damaged:
             erase_behind(self._data, self.end_position)
             self.damaged = False
@@ -499,7 +509,8 @@ class EntryLog:
         self.base_term = recovery.base_term
         self.last_index = recovery.last_good_index
         self.end_position = recovery.end_position
-        self.damaged = recovery.kind is RecoveryKind.DAMAGED
+        self._reset_pending = recovery.kind is RecoveryKind.RESET_PENDING
+        self.damaged = self._reset_pending or recovery.kind is RecoveryKind.DAMAGED
         if self.damaged:
             self._durable_index = self.last_index
             self._flush_from = self.end_position

@@ -42,6 +42,7 @@ class RecoveryKind(Enum):
     CLEAN = "clean"
     TORN_TAIL = "torn tail"
     DAMAGED = "damaged"
+    RESET_PENDING = "reset pending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,21 @@ def recover(
     if begin.pending:
         data.remove_from(0)
         units.remove_from(0)
-        begin = LogBegin(begin.index, begin.position, begin.base_term)
-        write_begin(disk, begin_path, begin)
-        checkpoint_index = None  # it spoke of the log that was given up
+        return LogRecovery(
+            kind=RecoveryKind.RESET_PENDING,
+            first_index=begin.index,
+            first_position=begin.position,
+            base_term=begin.base_term,
+            last_good_index=begin.index - 1,
+            end_position=begin.position,
+            checkpoint_index=None,
+            damaged_file=begin_path,
+            damaged_at=0,
+            reason="the log was being replaced by a snapshot",
+            later_index=None,
+            scanned_entries=0,
+            rebuilt_units=0,
+        )
     data.remove_before(begin.position)
     units.remove_before(begin.index * UNIT_BYTES)
     wanted = 1 if clean_stop else options.unclean_scan_files

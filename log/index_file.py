@@ -163,9 +163,9 @@ class IndexFile:
                 buffer, self._entries_at + ENTRY_BYTES * number
             )
             stored = self.begin_time + 1000 * seconds
-            if entry_hash == wanted_hash and begin_time < stored + 1000 and stored <= end_time:
-                if offset not in found:  # a key may stand twice in one record
-                    found.append(offset)
+            in_time = begin_time < stored + 1000 and stored <= end_time
+            if entry_hash == wanted_hash and in_time and offset not in found:  # twice: a repeated key
+                found.append(offset)
             if previous >= number:
                 break  # a chain only leads to older entries
             number = previous

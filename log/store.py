@@ -1,0 +1,412 @@
+"""Everything one node keeps on disk, opened, recovered, checkpointed and closed together.
+
+    <root>/dledger-<id>/   entry log (data/, index/, begin), term and vote (currterm), checkpoint
+    <root>/consumequeue/   units per queue            } built from committed entries by `dispatch`,
+    <root>/index/          key to offset              } and again whenever they are missing or damaged
+    <root>/snapshot        replicated metadata, covering the log up to its applied index
+    <root>/recovery-notes, checkpoint, abort, lock    see `log.checkpoint`
+
+The order in which a node uses it: `open`; `hard_state.read`; append and truncate through `log`; `flush_job`
+and `prepare_job` in workers; `dispatch` up to the commit index; `save_snapshot` and `checkpoint_job` now and
+then; `close`. One thread owns the store; what a worker may run says so.
+
+Start (behaviour.md 12): recover the log; bring the queues and index files to exactly what the last
+checkpoint noted (cut what is beyond, build again from the log what is missing or does not match its
+checksum); dispatch then goes on from there, as far as the group says is committed. Nothing beyond the noted
+commit index is dispatched before that.
+"""
+
+from dataclasses import dataclass
+
+from log.checkpoint import ABORT, NOTES, CheckpointJob, Notes, read_notes
+from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
+from log.consume_queues import ConsumeQueues
+from log.disk import Disk, StoreLock
+from log.dispatch import Dispatch, Dispatcher, queue_ends_of_entries
+from log.entry_log import EntryLog, FlushJob
+from log.entry_recovery import LogRecovery, RecoveryKind
+from log.errors import DamagedStateError, LogFault, OutOfRangeError, RecordError
+from log.hard_state import HardStateFile
+from log.index_file import DIRECTORY as INDEX_DIRECTORY
+from log.index_file import IndexFiles
+from log.layout import HEADER_BYTES
+from log.options import StoreOptions
+from log.record import peek
+from log.retention import DataFile, RetentionPolicy, files_to_delete
+from log.snapshot import Snapshot, read_snapshot, write_snapshot
+from log.tail import PrepareJob
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What `Store.open` found and did.
+
+    `committed_index` is known to be committed from before the stop (the group may know more). `damage` has
+    one sentence for every file that was not as it had been left, repaired or not. With `needs_snapshot` this
+    node's state was given up for a snapshot that did not arrive whole: it must not vote for itself, and calls
+    `reset` with what the leader sends before anything else. With `log.kind` DAMAGED it calls `cut_damage`
+    before it appends, if the group can repair it.
+    """
+
+    log: LogRecovery
+    clean_stop: bool
+    committed_index: int
+    dispatched_index: int
+    rebuilt_queues: tuple[tuple[str, int], ...]
+    rebuilt_index_from: int | None
+    damage: tuple[str, ...]
+    needs_snapshot: bool
+
+
+class Store:
+    """`dispatched_index`: entries up to it are in the queues and index files; `dispatch` goes on behind
+    it."""
+
+    __slots__ = (
+        "_built_index",
+        "_checkpoint_index",
+        "_checkpoint_job",
+        "_disk",
+        "_dispatcher",
+        "_lock",
+        "dispatched_index",
+        "hard_state",
+        "index",
+        "log",
+        "options",
+        "queues",
+        "snapshot_index",
+    )
+
+    def __init__(self, disk: Disk, options: StoreOptions, lock: StoreLock, log: EntryLog) -> None:
+        """Not for users: `Store.open` recovers first."""
+        self._disk = disk
+        self._lock = lock
+        self.options = options
+        self.log = log
+        self.queues = ConsumeQueues(disk, options)
+        self.index = IndexFiles(disk, options)
+        self.hard_state = HardStateFile(disk, f"{options.dledger_directory}/currterm")
+        self.dispatched_index = log.first_index - 1
+        self.snapshot_index = -1
+        """Applied index of the snapshot on disk, -1 if there is none."""
+        self._dispatcher = Dispatcher(log, self.queues, self.index, options)
+        self._built_index = log.first_index - 1
+        self._checkpoint_index = log.first_index - 1
+        self._checkpoint_job: CheckpointJob | None = None
+
+    @classmethod
+    def open(cls, disk: Disk, options: StoreOptions, wall_ms: int) -> tuple["Store", RecoveryReport]:
+        """Opens or makes the store in `disk`.
+
+        Raises StoreLockedError, DiskError, DamagedStateError (term and vote, snapshot or the log's beginning
+        cannot be read: nothing may be guessed).
+        """
+        lock = disk.lock()
+        try:
+            return cls._open(disk, options, wall_ms, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _open(
+        cls, disk: Disk, options: StoreOptions, wall_ms: int, lock: StoreLock
+    ) -> tuple["Store", RecoveryReport]:
+        damage: list[str] = []
+        try:
+            notes = read_notes(disk)
+        except DamagedStateError as error:
+            damage.append(f"{error}; queues and index files are built again from the log")
+            notes = None
+        clean_stop = notes is not None and not disk.exists(ABORT)
+        log, recovery = EntryLog.open(
+            disk,
+            options.dledger_directory,
+            options,
+            clean_stop=clean_stop,
+            checkpoint_index=None if notes is None else notes.end_index,
+        )
+        if recovery.kind is not RecoveryKind.CLEAN:
+            damage.append(f"{recovery.damaged_file} at byte {recovery.damaged_at}: {recovery.reason}")
+        store = cls(disk, options, lock, log)
+        if log.last_index >= 0 and store.hard_state.read() is None:
+            path = f"{options.dledger_directory}/currterm"
+            raise DamagedStateError(path, 0, "it is missing although the log has entries")
+        snapshot = read_snapshot(disk)
+        if snapshot is not None:
+            store.snapshot_index = snapshot.applied_index
+        if not disk.exists(ABORT):
+            disk.write_durably(ABORT, b"open\n")
+        rebuilt, index_from = store._recover_derived(notes, clean_stop, wall_ms, damage)
+        return store, RecoveryReport(
+            log=recovery,
+            clean_stop=clean_stop,
+            committed_index=log.first_index - 1
+            if notes is None
+            else max(log.first_index - 1, min(notes.committed_index, log.last_index)),
+            dispatched_index=store.dispatched_index,
+            rebuilt_queues=tuple(rebuilt),
+            rebuilt_index_from=index_from,
+            damage=tuple(damage),
+            needs_snapshot=recovery.kind is RecoveryKind.RESET_PENDING
+            or store.snapshot_index < log.first_index - 1,
+        )
+
+    # ---- committed entries to queues -----------------------------------------------------------------
+
+    def dispatch(self, to_index: int, wall_ms: int, *, stop_at_internal: bool = False) -> Dispatch:
+        """Builds queue and index units of entries `dispatched_index` + 1 .. `to_index`, all committed.
+
+        With `stop_at_internal` it ends behind the first internal record, so that the caller applies it before
+        later records get their units (a topic that is deleted and made again needs this); call again until
+        `dispatched_index` is where it should be. Internal records may come again after a restart (down to
+        `snapshot_index` + 1 or earlier): the caller skips those that it has applied.
+
+        Raises DiskError, QueueOrderError: nothing is lost, the next call begins with the same entry.
+        """
+        assert to_index <= self.log.last_index, "only entries in the log can be dispatched"
+        result = self._dispatcher.run(
+            self.dispatched_index + 1, to_index, wall_ms, stop_at_internal=stop_at_internal
+        )
+        self.dispatched_index = max(self.dispatched_index, result.last_index)
+        self._built_index = max(self._built_index, self.dispatched_index)
+        return result
+
+    def queue_end_offsets(self) -> dict[tuple[str, int], int]:
+        """By (topic, queue id): the offset of the next message, undispatched entries included. What a new
+        leader assigns next, and what a snapshot must carry for `reset`."""
+        ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues}
+        ends.update(queue_ends_of_entries(self.log, self.dispatched_index + 1, self.log.last_index))
+        return ends
+
+    def remove_topic(self, topic: str) -> None:
+        """Removes a topic's queues and their files. Raises DiskError."""
+        self.queues.remove(topic)
+        self._dispatcher.forget_topics()
+
+    def store_time_of(self, physical_offset: int, size: int | None = None) -> int:
+        """The store time (ms) of a record, for searches by time. Raises OutOfRangeError, RecordError."""
+        return peek(self.log.record_at(physical_offset, size)).store_timestamp
+
+    # ---- jobs for workers ----------------------------------------------------------------------------
+
+    def flush_job(self) -> FlushJob | None:
+        """See `EntryLog.flush_job`; queues and index files are only flushed by checkpoints."""
+        return self.log.flush_job()
+
+    def flushed(self, job: FlushJob) -> int:
+        """See `EntryLog.flushed`; returns the durable index."""
+        return self.log.flushed(job)
+
+    def prepare_job(self) -> PrepareJob | None:
+        """See `EntryLog.prepare_job`; queues and index files are prepared in small steps as they grow."""
+        return self.log.prepare_job()
+
+    def prepared(self, job: PrepareJob) -> None:
+        """See `EntryLog.prepared`."""
+        self.log.prepared(job)
+
+    def checkpoint_job(self, commit_index: int) -> CheckpointJob | None:
+        """What makes the next start short; None while one is out, or while damage is not cut."""
+        if self._checkpoint_job is not None or self.log.damaged:
+            return None
+        # What was dispatched is committed, even if the group has not said so again since the start.
+        end_index = min(max(commit_index, self._built_index), self.log.last_index)
+        queue_notes, files, directories = self.queues.notes()
+        index_notes, index_files = self.index.notes()
+        if self.index.new_files:
+            self.index.new_files = False
+            directories.append(INDEX_DIRECTORY)
+        store_time = 0
+        if self.log.first_index <= self._built_index <= self.log.last_index:
+            try:
+                store_time = self.store_time_of(self.log.position_of(self._built_index) + HEADER_BYTES)
+            except RecordError:
+                pass  # an entry that is no record has no time; readers of the file see "unknown"
+        self._checkpoint_job = CheckpointJob(
+            self._disk,
+            self.options.dledger_directory,
+            Notes(end_index, end_index, self._built_index, queue_notes, index_notes),
+            [*self.log.files_since(self._checkpoint_index + 1), *files, *index_files],
+            directories,
+            store_time,
+        )
+        return self._checkpoint_job
+
+    def checkpointed(self, job: CheckpointJob) -> None:
+        """Takes back a job whose `run` returned without an error."""
+        assert job is self._checkpoint_job, "the job that is out comes back, once"
+        self._checkpoint_job = None
+        self._checkpoint_index = max(self._checkpoint_index, job.end_index)
+
+    def save_snapshot(self, applied_index: int, data: bytes) -> None:
+        """Worker. Replaces the snapshot durably. Raises DiskFullError, FlushError, DiskError."""
+        write_snapshot(self._disk, Snapshot(applied_index, data))
+        self.snapshot_index = applied_index
+
+    def load_snapshot(self) -> Snapshot | None:
+        """Raises DamagedStateError, DiskError."""
+        return read_snapshot(self._disk)
+
+    # ---- rare events ---------------------------------------------------------------------------------
+
+    def reset(
+        self,
+        first_index: int,
+        position: int,
+        base_term: int,
+        queue_ends: dict[tuple[str, int], int],
+        snapshot: Snapshot,
+    ) -> None:
+        """A snapshot from the leader replaces all that is here: the log goes on with `first_index` at
+        `position`, queues are empty and begin where `queue_ends` says, or at their first record.
+
+        Raises DiskError, FlushError: stop the node. A start that finds a reset half done reports
+        `needs_snapshot`: nothing can be appended until `reset` was repeated.
+        """
+        assert self._checkpoint_job is None, "no checkpoint is written while its store is replaced"
+
+        def install() -> None:
+            self._forget_notes()
+            write_snapshot(self._disk, snapshot)
+            self.snapshot_index = snapshot.applied_index
+            self.queues.remove_all()
+            self.index.remove_all()
+            self._dispatcher.forget_topics()
+            for (topic, queue_id), end in sorted(queue_ends.items()):
+                self.queues.make(topic, queue_id).start_at(end)
+            self.dispatched_index = self._built_index = self._checkpoint_index = first_index - 1
+            self._write_checkpoint(first_index - 1)
+
+        self.log.reset(first_index, position, base_term, install)
+
+    def cut_damage(self) -> None:
+        """Gives up the log behind a damaged place (see `LogRecovery`), for the group to send it again.
+
+        Raises DiskError, FlushError.
+        """
+        if self.log.damaged:
+            self._forget_notes()
+            self.log.cut_damage()
+            self._built_index = min(self._built_index, self.log.last_index)
+            self._checkpoint_index = min(self._checkpoint_index, self.log.last_index)
+
+    def delete_expired(
+        self,
+        policy: RetentionPolicy,
+        *,
+        wall_ms: int,
+        is_delete_hour: bool,
+        needed_from_index: int | None = None,
+    ) -> int:
+        """Deletes data files by age and disk usage, and queue and index files below the new beginning.
+
+        Nothing behind the snapshot, the durable and the dispatched index goes, nor from `needed_from_index`
+        on. Returns the number of data files deleted. Raises DiskError.
+        """
+        usage = self._disk.usage()
+        covered = min(self.snapshot_index, self.dispatched_index, self.log.durable_index)
+        if needed_from_index is not None:
+            covered = min(covered, needed_from_index - 1)
+        starts = self.log.file_starts()
+        files = []
+        for start in starts[1 : policy.files_per_pass + 1]:
+            index = self.log.index_at(start)
+            try:
+                newest_ms = self.store_time_of(start + HEADER_BYTES)
+            except (RecordError, OutOfRangeError):
+                newest_ms = wall_ms
+            files.append(DataFile(newest_ms, index))
+        count = files_to_delete(
+            files,
+            policy,
+            wall_ms=wall_ms,
+            used_ratio=1 - usage.free_bytes / max(usage.total_bytes, 1),
+            is_delete_hour=is_delete_hour,
+            covered_index=covered,
+        )
+        if not count:
+            return 0
+        removed = self.log.delete_before(files[count - 1].next_index)
+        self.queues.delete_before(self.log.first_position)
+        self.index.delete_before(self.log.first_position)
+        return removed
+
+    def close(self, commit_index: int) -> None:
+        """A clean stop: everything is flushed and noted. No job may be out. Raises DiskError, FlushError
+        (the next start then treats the stop as unclean)."""
+        try:
+            job = self.flush_job()
+            if job is not None:
+                job.run()
+                self.flushed(job)
+            if not self.log.damaged:
+                self._write_checkpoint(commit_index)
+                self._disk.remove(ABORT)
+                self._disk.sync_directory(".")
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Closes without flushing or noting anything, as a crash of the process would."""
+        self.log.close()
+        self.queues.close()
+        self.index.close()
+        self._lock.release()
+
+    # ---- inside --------------------------------------------------------------------------------------
+
+    def _recover_derived(
+        self, notes: Notes | None, clean_stop: bool, wall_ms: int, damage: list[str]
+    ) -> tuple[list[tuple[str, int]], int | None]:
+        """Queues and index files as they were at the checkpoint; returns what had to be built again."""
+        log = self.log
+        noted = log.first_index - 1 if notes is None else notes.dispatched_index
+        dispatched = max(log.first_index - 1, min(noted, log.last_index))
+        bound = log.end_of(dispatched)
+        queues = self.queues.recover(
+            None if notes is None else notes.queues,
+            log.first_position,
+            bound,
+            clean_stop=clean_stop and dispatched == noted,
+        )
+        index_from = self.index.recover(None if notes is None else notes.index_files, clean_stop=clean_stop)
+        if self.index.end_offset >= bound:
+            self.index.remove_all()
+            index_from = 0
+        if notes is None:
+            queues = [] if log.last_index < log.first_index else queues
+        damage += [f"{QUEUE_DIRECTORY}/{topic}/{queue_id} was built again" for topic, queue_id in queues]
+        if index_from is not None and len(self.index) == 0 and dispatched < log.first_index:
+            index_from = None  # there was nothing to index
+        if index_from is not None:
+            damage.append(f"{INDEX_DIRECTORY} was built again from offset {index_from}")
+        if dispatched >= log.first_index and (queues or index_from is not None):
+            begin = log.first_index
+            if not queues and index_from is not None and index_from > log.first_position:
+                begin = log.index_at(index_from - HEADER_BYTES)
+            self._dispatcher.run(begin, dispatched, wall_ms)
+            known = set() if notes is None else {(note.topic, note.queue_id) for note in notes.queues}
+            for queue in [queue for queue in self.queues if (queue.topic, queue.queue_id) not in known]:
+                self.queues.discard(queue)  # of a topic deleted since
+            self._dispatcher.forget_topics()
+        self._checkpoint_index = log.first_index - 1
+        if notes is not None:
+            self._checkpoint_index = max(self._checkpoint_index, min(notes.end_index, log.last_index))
+        self._built_index = dispatched
+        # Commands behind the snapshot must reach the state machine again.
+        self.dispatched_index = max(log.first_index - 1, min(dispatched, self.snapshot_index))
+        return queues, index_from
+
+    def _forget_notes(self) -> None:
+        """Durably, before something that would contradict them."""
+        self._disk.remove(NOTES)
+        self._disk.sync_directory(".")
+
+    def _write_checkpoint(self, commit_index: int) -> None:
+        job = self.checkpoint_job(commit_index)
+        if job is None:
+            raise LogFault("a checkpoint is still out")
+        job.run()
+        self.checkpointed(job)
