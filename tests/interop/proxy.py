@@ -2,8 +2,8 @@
 
     python -m tests.interop.proxy --namesrv 127.0.0.1:9876 > frames.jsonl
 
-prints ``{"event": "proxy", "namesrv": ...}``, to which a client is then pointed. Routes that the name server answers are
-rewritten so that brokers are reached through the proxy too. A development tool: it shows what a client puts on the
+prints ``{"event": "proxy", "namesrv": ...}``, to which a client is then pointed. Routes that the name server answers
+are rewritten so that brokers are reached through the proxy too. A development tool: it shows what a client puts on the
 wire and what a broker answers, for the reference and for Trivet alike.
 """
 
