@@ -16,24 +16,35 @@ def analyze(
         Path, Parameter(help="Trace files, or directories with *.trace files; each is one history.")
     ],
     json: AsJson = False,
-    report: Annotated[Path | None, Parameter(help="Directory for the report.")] = None,
+    format: Annotated[str, Parameter(help="What the files are.")] = "trace",
+    model: Annotated[str, Parameter(help="What the history is judged against.")] = "log",
     master: Annotated[str | None, Parameter(help="Spark master; local[*] by default.")] = None,
+    report: Annotated[Path | None, Parameter(help="Directory for the report.")] = None,
+    to_parquet: Annotated[
+        Path | None, Parameter(help="Directory in which to keep the histories as Parquet.")
+    ] = None,
 ) -> int:
     """Decide with Spark whether the traces are what a linearizable log allows.
 
-    Exit codes: 0 it holds, 1 violated, 3 undecided, 2 wrong usage. Needs Java 17 or later.
+    A PATH is a trace file, or a directory whose *.trace files are one history. Exit codes: 0 it holds, 1 violated, 3
+    undecided, 2 wrong usage. Needs Java 17 or later.
     """
     if not paths:
         raise CommandError("analyze needs at least one PATH of a trace", USAGE)
-    for path in paths:
-        if not path.exists():
-            raise CommandError(f"{path}: no such file or directory", USAGE)
     try:
         from spark_analysis.main import analyze as decide
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pandas", "pyarrow"):
             raise
         raise CommandError(
-            f'the analysis needs {error.name}, which is not installed: pip install "trivet[analysis]"'
+            f'the analysis needs {error.name}, which is not installed: pip install "trivet[analysis]"', USAGE
         ) from None
-    return decide([str(path) for path in paths], json=json, report=report, master=master)
+    return decide(
+        paths,
+        format=format,
+        model=model,
+        master=master,
+        report=report,
+        json_output=json,
+        to_parquet=to_parquet,
+    )

@@ -78,10 +78,14 @@ class Child:
         """Send a signal; does nothing once it has ended."""
         self._process.send_signal(number)
 
-    async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+    def kill_nowait(self) -> None:
+        """SIGKILL; ``exited`` tells when it is gone."""
         self.expected_to_end = True
         self.send_signal(signal.SIGKILL)
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.kill_nowait()
         await self.exited.wait()
 
     async def stop(self, grace_s: float) -> bool:

@@ -213,6 +213,12 @@ class LocalCluster:
         """SIGKILL to a running node; returns when its process is gone."""
         await self._child_of(node_id).kill()
 
+    def kill_nowait(self, node_id: str) -> Child:
+        """SIGKILL to a running node; the child's ``exited`` tells when it is gone."""
+        child = self._child_of(node_id)
+        child.kill_nowait()
+        return child
+
     async def stop(self, node_id: str, grace_s: float = STOP_GRACE_S) -> bool:
         """SIGTERM to a running node; returns whether it stopped by itself, with exit code 0."""
         return await self._child_of(node_id).stop(grace_s)
@@ -262,8 +268,8 @@ class LocalCluster:
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Return when a leader serves and every running node is registered under its role.
 
-        Raises ChildDiedError if a server ends meanwhile, trio.TooSlowError (with the last state in its text) if it takes
-        too long.
+        Raises ChildDiedError if a server ends meanwhile, and trio.TooSlowError, whose text has the last state, if it
+        takes too long.
         """
         missing = "nothing has been asked yet"
         with trio.move_on_after(timeout_s):

@@ -201,12 +201,12 @@ class Demonstration:
     async def _break_leader(self, cluster: LocalCluster, recording: Recording) -> None:
         await self._third.wait()
         leader = await cluster.leader()
-        assert leader.child is not None
         recording.fault("kill", [leader.id], "SIGKILL")
+        killed = cluster.kill_nowait(leader.id)
         self._killed_ns = time.monotonic_ns()
-        await cluster.kill(leader.id)
         self.summary.killed = leader.id
-        self._narrate(f"{leader.id}, the leader, is killed with SIGKILL (pid {leader.child.pid})")
+        self._narrate(f"{leader.id}, the leader, is killed with SIGKILL (pid {killed.pid})")
+        await killed.exited.wait()
         successor = await cluster.leader()
         self.summary.new_leader = successor.id
         self._narrate(f"{successor.id} leads now")
