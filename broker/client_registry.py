@@ -1,30 +1,36 @@
 """Which clients there are: producers and consumers by group and connection, as their heartbeats say
 (behaviour.md 8.1).
 
-Nothing here is replicated: a client tells every broker it is connected to, and tells a new one within a
-heartbeat. An entry ends with its connection, with an unregistration, or when it has not been renewed for
-120 s.
+Nothing here is replicated: a node registers the clients that are connected to it and tells the leader, whose
+table is the group's (broker/processors/clients.py). An entry ends with its connection, with an
+unregistration, or when it has not been renewed for 120 s.
+
+So a client may stand in the leader's table through several connections, its own and those that other nodes
+relay. It is a member once, ceases to be one with the last of them, and is told of changes once.
 
 Every change returns the consumer groups whose members or subscribed topics changed; the caller sends
 NOTIFY_CONSUMER_IDS_CHANGED (40) to `connections_to_notify` of each, after the group's own switch has been
 asked.
 
-Connections are opaque and hashable. Iteration follows the order of registration everywhere.
+Connections are opaque and hashable, but that relayed ones are known as such. Iteration follows the order of
+registration everywhere.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from broker.connection import RelayedConnection
 from broker.remoting.bodies import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
     HeartbeatData,
     MessageModel,
+    ProducerData,
     SubscriptionData,
 )
 from broker.remoting.codes import LanguageCode
@@ -59,6 +65,23 @@ class ConsumerGroup(Generic[ConnectionType]):
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     """by topic"""
 
+    def has_member(self, client_id: str) -> bool:
+        """Whether the client is here through any connection."""
+        return any(client.client_id == client_id for client in self.clients.values())
+
+    def members(self) -> list[RegisteredClient[ConnectionType]]:
+        """Each client once: by its newest connection to this node, or else by its newest relayed one."""
+        chosen: dict[str, RegisteredClient[ConnectionType]] = {}
+        for client in self.clients.values():
+            known = chosen.get(client.client_id)
+            if (
+                known is None
+                or isinstance(known.connection, RelayedConnection)
+                or not isinstance(client.connection, RelayedConnection)
+            ):
+                chosen[client.client_id] = client
+        return list(chosen.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Expiry(Generic[ConnectionType]):
@@ -78,7 +101,7 @@ class _Entry(Generic[ConnectionType]):
 
 
 class ClientRegistry(Generic[ConnectionType]):
-    """The clients connected to one broker node."""
+    """The clients connected to one broker node, and on a leader those that other nodes relay."""
 
     def __init__(self, expiry_ns: int = EXPIRY_NS) -> None:
         self._expiry_ns = expiry_ns
@@ -105,16 +128,23 @@ class ClientRegistry(Generic[ConnectionType]):
             self._renew(_Entry(client.connection, producer.group_name, False), now_ns)
         return changed
 
-    def unregister(
-        self, connection: ConnectionType, producer_group: str | None, consumer_group: str | None
-    ) -> list[str]:
-        """UNREGISTER_CLIENT 35: leave the named groups; returns the consumer groups that changed."""
+    def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> list[str]:
+        """UNREGISTER_CLIENT 35: a client leaves the named groups, on whatever connections it is known.
+
+        Returns the consumer groups that changed.
+        """
         entries: list[_Entry[ConnectionType]] = []
         if producer_group:
-            entries.append(_Entry(connection, producer_group, False))
-        if consumer_group:
-            entries.append(_Entry(connection, consumer_group, True))
-        return self._remove(entry for entry in entries if entry in self._renewed_ns)
+            producers = self._producers.get(producer_group, {}).values()
+            entries += [
+                _Entry(c.connection, producer_group, False) for c in producers if c.client_id == client_id
+            ]
+        if consumer_group and (group := self._consumers.get(consumer_group)) is not None:
+            consumers = group.clients.values()
+            entries += [
+                _Entry(c.connection, consumer_group, True) for c in consumers if c.client_id == client_id
+            ]
+        return self._remove(entries)
 
     def connection_closed(self, connection: ConnectionType) -> list[str]:
         """Everything registered on the connection ends; returns the consumer groups that changed."""
@@ -135,16 +165,20 @@ class ClientRegistry(Generic[ConnectionType]):
         return None if first is None else first + self._expiry_ns
 
     def connections_to_notify(self, group: str) -> list[ConnectionType]:
-        """Who must rebalance when the group changes: its clients, none of a broadcasting group."""
+        """Who must rebalance when the group changes: each client once, none of a broadcasting group."""
         found = self._consumers.get(group)
         if found is None or found.message_model is MessageModel.BROADCASTING:
             return []
-        return list(found.clients)
+        return [client.connection for client in found.members()]
 
     def members(self, group: str) -> list[str]:
         """Client ids of a consumer group (answer to 38), each once, though a client may be connecting anew."""
         found = self._consumers.get(group)
-        return [] if found is None else list(dict.fromkeys(c.client_id for c in found.clients.values()))
+        return [] if found is None else [client.client_id for client in found.members()]
+
+    def consumer_groups(self) -> list[str]:
+        """Consumer groups with at least one client."""
+        return list(self._consumers)
 
     def consumer_group(self, group: str) -> ConsumerGroup[ConnectionType] | None:
         """All that is known of a consumer group, to be read only; None while it has no client."""
@@ -173,6 +207,38 @@ class ClientRegistry(Generic[ConnectionType]):
         """Producer groups with at least one client (answer to 328)."""
         return list(self._producers)
 
+    def local_heartbeats(self) -> Iterator[tuple[RegisteredClient[ConnectionType], HeartbeatData]]:
+        """What the clients connected to this very node would say now, for a leader that has yet to hear of them."""
+        for connection, entries in self._entries.items():
+            if isinstance(connection, RelayedConnection):
+                continue
+            client: RegisteredClient[ConnectionType] | None = None
+            consumers: list[ConsumerData] = []
+            producers: list[ProducerData] = []
+            for entry in entries:
+                if entry.is_consumer:
+                    group = self._consumers[entry.group]
+                    client = group.clients[connection]
+                    consumers.append(
+                        ConsumerData(
+                            consume_from_where=group.consume_from_where,
+                            consume_type=group.consume_type,
+                            group_name=group.name,
+                            message_model=group.message_model,
+                            subscription_data_set=list(group.subscriptions.values()),
+                        )
+                    )
+                else:
+                    client = self._producers[entry.group][connection]
+                    producers.append(ProducerData(entry.group))
+            assert client is not None, "a connection without entries is not in the table"
+            yield (
+                client,
+                HeartbeatData(
+                    client_id=client.client_id, consumer_data_set=consumers, producer_data_set=producers
+                ),
+            )
+
     def _register_consumer(self, client: RegisteredClient[ConnectionType], consumer: ConsumerData) -> bool:
         """Enter a client into its group; returns whether the members changed."""
         group = self._consumers.get(consumer.group_name)
@@ -186,9 +252,11 @@ class ClientRegistry(Generic[ConnectionType]):
         group.consume_type = consumer.consume_type
         group.message_model = consumer.message_model
         group.consume_from_where = consumer.consume_from_where
-        before = group.clients.get(client.connection)
+        joined = not group.has_member(client.client_id)
+        before = group.clients.pop(client.connection, None)
         group.clients[client.connection] = client
-        return before is None or before.client_id != client.client_id
+        left = before is not None and not group.has_member(before.client_id)
+        return joined or left
 
     def _update_subscriptions(self, consumer: ConsumerData) -> bool:
         """Take over newer subscriptions and drop absent topics; returns whether the set of topics changed."""
@@ -212,7 +280,7 @@ class ClientRegistry(Generic[ConnectionType]):
         self._entries.setdefault(entry.connection, {})[entry] = None
 
     def _remove(self, entries: Iterable[_Entry[ConnectionType]]) -> list[str]:
-        """Take known entries out of every table; returns the consumer groups that lost a client."""
+        """Take known entries out of every table; returns the consumer groups that lost a member."""
         changed: dict[str, None] = {}
         for entry in entries:
             del self._renewed_ns[entry]
@@ -222,8 +290,9 @@ class ClientRegistry(Generic[ConnectionType]):
                 del self._entries[entry.connection]
             if entry.is_consumer:
                 group = self._consumers[entry.group]
-                del group.clients[entry.connection]
-                changed[entry.group] = None
+                client = group.clients.pop(entry.connection)
+                if not group.has_member(client.client_id):
+                    changed[entry.group] = None
                 if not group.clients:
                     del self._consumers[entry.group]
             else:

@@ -26,10 +26,15 @@ ORDER_LOCK_TTL_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class PutTopic:
-    """Creates a topic or replaces its configuration."""
+    """Creates a topic or replaces its configuration; with `if_absent` an existing topic stays as it is.
+
+    What is created by use, and not by an administrator's order, is put `if_absent`: it must not undo an order that
+    came in between.
+    """
 
     config: TopicConfig
     wall_ms: int
+    if_absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +47,11 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class PutGroup:
-    """Creates a subscription group or replaces its configuration."""
+    """Creates a subscription group or replaces its configuration; `if_absent` as with `PutTopic`."""
 
     config: SubscriptionGroupConfig
     wall_ms: int
+    if_absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,15 @@ class UnlockQueues:
     queues: tuple[tuple[str, int], ...]
 
 
-Command = PutTopic | DeleteTopic | PutGroup | DeleteGroup | CommitOffsets | LockQueues | UnlockQueues
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Commands that are applied together, in order; the result is the tuple of theirs."""
+
+    commands: "tuple[SingleCommand, ...]"
+
+
+SingleCommand = PutTopic | DeleteTopic | PutGroup | DeleteGroup | CommitOffsets | LockQueues | UnlockQueues
+Command = SingleCommand | Several
 
 
 class UnknownCommandError(Exception):
@@ -92,13 +106,17 @@ class UnknownCommandError(Exception):
 
 def encode_command(command: Command) -> bytes:
     """The body of a command record: a CBOR array, its first item the kind."""
+    return cbor2.dumps(_fields_of(command))
+
+
+def _fields_of(command: Command) -> list[Any]:
     match command:
-        case PutTopic(config, wall_ms):
-            fields: list[Any] = ["put_topic", msgspec.to_builtins(config), wall_ms]
+        case PutTopic(config, wall_ms, if_absent):
+            fields: list[Any] = ["put_topic", msgspec.to_builtins(config), wall_ms, if_absent]
         case DeleteTopic(topic, wall_ms):
             fields = ["delete_topic", topic, wall_ms]
-        case PutGroup(group_config, wall_ms):
-            fields = ["put_group", msgspec.to_builtins(group_config), wall_ms]
+        case PutGroup(group_config, wall_ms, if_absent):
+            fields = ["put_group", msgspec.to_builtins(group_config), wall_ms, if_absent]
         case DeleteGroup(group, clean_offsets, wall_ms):
             fields = ["delete_group", group, clean_offsets, wall_ms]
         case CommitOffsets(offsets):
@@ -107,19 +125,27 @@ def encode_command(command: Command) -> bytes:
             fields = ["lock_queues", group, client, queues, wall_ms]
         case UnlockQueues(group, client, queues):
             fields = ["unlock_queues", group, client, queues]
-    return cbor2.dumps(fields)
+        case Several(commands):
+            fields = ["several", [_fields_of(single) for single in commands]]
+    return fields
 
 
 def decode_command(body: bytes | memoryview) -> Command:
     """The command in a record's body; `UnknownCommandError` when a newer version wrote it."""
     kind, *fields = cbor2.loads(bytes(body))
+    if kind == "several":
+        return Several(tuple(_single(*single) for single in fields[0]))
+    return _single(kind, *fields)
+
+
+def _single(kind: str, *fields: Any) -> SingleCommand:
     match kind:
         case "put_topic":
-            return PutTopic(msgspec.convert(fields[0], TopicConfig), fields[1])
+            return PutTopic(msgspec.convert(fields[0], TopicConfig), *fields[1:])
         case "delete_topic":
             return DeleteTopic(*fields)
         case "put_group":
-            return PutGroup(msgspec.convert(fields[0], SubscriptionGroupConfig), fields[1])
+            return PutGroup(msgspec.convert(fields[0], SubscriptionGroupConfig), *fields[1:])
         case "delete_group":
             return DeleteGroup(*fields)
         case "commit_offsets":
@@ -161,15 +187,21 @@ class Metadata:
     def apply(self, command: Command) -> Any:
         """Carries out one committed command; the result is what the leader answers its client with."""
         match command:
-            case PutTopic(config, wall_ms):
+            case PutTopic(config, wall_ms, if_absent):
+                if if_absent and config.topic_name in self.topics:
+                    return None
                 self.topics[config.topic_name] = config
                 self.topics_version = _next_version(self.topics_version, wall_ms)
             case DeleteTopic(topic, wall_ms):
                 self.topics.pop(topic, None)
                 for key in [key for key in self.offsets if key[1] == topic]:
                     del self.offsets[key]
+                for lock_key in [lock_key for lock_key in self.locks if lock_key[1] == topic]:
+                    del self.locks[lock_key]
                 self.topics_version = _next_version(self.topics_version, wall_ms)
-            case PutGroup(group_config, wall_ms):
+            case PutGroup(group_config, wall_ms, if_absent):
+                if if_absent and group_config.group_name in self.groups:
+                    return None
                 self.groups[group_config.group_name] = group_config
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case DeleteGroup(group, clean_offsets, wall_ms):
@@ -177,6 +209,8 @@ class Metadata:
                 if clean_offsets:
                     for key in [key for key in self.offsets if key[0] == group]:
                         del self.offsets[key]
+                for lock_key in [lock_key for lock_key in self.locks if lock_key[0] == group]:
+                    del self.locks[lock_key]
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case CommitOffsets(offsets):
                 for group, topic, queue_id, offset in offsets:
@@ -188,6 +222,8 @@ class Metadata:
                     lock = self.locks.get((group, topic, queue_id))
                     if lock is not None and lock.client == client:
                         del self.locks[(group, topic, queue_id)]
+            case Several(commands):
+                return tuple(self.apply(single) for single in commands)
         return None
 
     def _lock(

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
-from log.store import Arrival
 
 from broker.client_registry import ClientRegistry
 from broker.connection import Buffer, Connection, Outgoing, RelayedConnection
-from broker.metadata import Command, DeleteTopic, PutTopic
+from broker.metadata import Command, DeleteTopic, PutTopic, Several
 from broker.peer_protocol import (
     ClientGone,
     Forward,
@@ -36,6 +35,7 @@ from broker.remoting.errors import FrameError, RemotingError
 from broker.remoting.frame import FrameDecoder
 from broker.replica import NotServingError, OverloadedError, Replica
 from log.errors import DiskFullError
+from log.store import Arrival
 
 log = structlog.get_logger("trivet.node")
 
@@ -82,6 +82,7 @@ class Node:
         self._arrival_listeners: list[Callable[[Iterable[Arrival]], None]] = []
         self._role_listeners: list[Callable[[], None]] = []
         self._disconnect_listeners: list[Callable[[Connection], None]] = []
+        self._leader_listeners: list[Callable[[], None]] = []
         self._timers: list[tuple[Callable[[], int], Callable[[], None]]] = []
         self._turn_hooks: list[Callable[[], None]] = []
         self._clients: dict[int, Connection] = {}
@@ -144,9 +145,6 @@ class Node:
                 self._handle_after_barrier(connection, command, handler)
             else:
                 self._handle(connection, command, handler)
-        elif place is Place.BOTH:
-            self._handle(connection, command, handler)
-            self._forward_copy(connection, command)
         else:
             self.forward(connection, command)
 
@@ -243,8 +241,8 @@ class Node:
         self._forwarding[number] = leader
         self._send_forward(leader, number, connection, command)
 
-    def _forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the leader, too, and expects no answer: this node has answered."""
+    def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
+        """Tells the leader, too, if it is another node, and expects no answer: this node answers the client."""
         leader = self.replica.leader
         number = self._client_numbers.get(connection)
         if leader is None or leader == self.replica.node_id or number is None:
@@ -372,7 +370,11 @@ class Node:
             raise PeerProtocolError(f"a relayed answer cannot be read: {error}") from error
         for command in commands:
             if command.flag & 1:
-                self._forwarded.pop((frame.connection, command.opaque), None)
+                key = (frame.connection, command.opaque)
+                asked = self._forwarded.get(key)
+                if asked is None or asked[0] != source:
+                    return  # answered otherwise meanwhile, or another node was asked anew: a client gets one answer
+                del self._forwarded[key]
         connection.send(body)
 
     def _answer_forwarded(self, node: str) -> None:
@@ -396,8 +398,14 @@ class Node:
         for node in sorted({node for node, _ in self._forwarded.values()}):
             if node != leader:
                 self._answer_forwarded(node)
+        if leader != self.replica.node_id:
+            # The other nodes tell the next leader about their clients; what this one knows of them grows old.
+            relayed, self._relayed = self._relayed, {}
+            for connection in relayed.values():
+                self._forget(connection)
         for listener in self._role_listeners:
             listener()
+        self._leader_may_hear()
         self._release_held()
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
@@ -407,7 +415,8 @@ class Node:
 
     def metadata_changed(self, command: Command) -> None:
         """A command was applied; topics are part of what name servers know."""
-        if isinstance(command, PutTopic | DeleteTopic):
+        commands = command.commands if isinstance(command, Several) else (command,)
+        if any(isinstance(single, PutTopic | DeleteTopic) for single in commands):
             self.registration_version += 1
 
     # ------------------------------------------------------------------ time and turns
@@ -419,6 +428,13 @@ class Node:
     def on_role_change(self, listener: Callable[[], None]) -> None:
         """Registers a processor that must act when the leader changes."""
         self._role_listeners.append(listener)
+
+    def on_leader_reachable(self, listener: Callable[[], None]) -> None:
+        """Registers a processor that must tell a leader, which is another node, what only this node knows.
+
+        Called for a new leader and after a new connection to it; several times for one leader does no harm.
+        """
+        self._leader_listeners.append(listener)
 
     def on_disconnect(self, listener: Callable[[Connection], None]) -> None:
         """Registers a processor that keeps something by connection."""
@@ -451,6 +467,12 @@ class Node:
         for deadline_ns, _ in self._timers:
             deadline = min(deadline, deadline_ns())
         return deadline
+
+    def _leader_may_hear(self) -> None:
+        leader = self.replica.leader
+        if leader is not None and leader != self.replica.node_id and leader in self.replica.links:
+            for listener in self._leader_listeners:
+                listener()
 
     def _forget(self, connection: Connection) -> None:
         for listener in self._disconnect_listeners:

@@ -25,8 +25,6 @@ class Place(enum.Enum):
     """On the leader once it serves; other nodes forward it, and hold it for a moment while there is no leader."""
     LEADER_READ = "leader read"
     """As LEADER, after a read barrier: what is read was current at some moment after the request came."""
-    BOTH = "both"
-    """On the node that received it and, one-way, on the leader too (which then answers nobody)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.client_registry import ClientRegistry, RegisteredClient
+from broker.connection import LOOPBACK_HOST, Connection, Outgoing, RelayedConnection
 from broker.remoting.bodies import (
     ConsumerData,
     ConsumeType,
@@ -62,14 +63,17 @@ def test_client_connecting_anew_is_one_member_and_found_by_its_new_connection(
     registry: ClientRegistry[str],
 ) -> None:
     registry.heartbeat(client("old", "me"), consuming(), 0)
-    assert registry.heartbeat(client("new", "me"), consuming(), 1) == ["g"]
+    assert registry.heartbeat(client("new", "me"), consuming(), 1) == []
     assert registry.members("g") == ["me"]
+    assert registry.connections_to_notify("g") == ["new"]
     found = registry.find_consumer("g", "me")
     assert found is not None
     assert found.connection == "new"
     assert registry.find_consumer("g", "other") is None
-    assert registry.connection_closed("old") == ["g"]
+    assert registry.connection_closed("old") == []
     assert registry.members("g") == ["me"]
+    assert registry.connection_closed("new") == ["g"]
+    assert registry.members("g") == []
 
 
 def test_changed_client_id_is_a_change(registry: ClientRegistry[str]) -> None:
@@ -120,8 +124,8 @@ def test_broadcasting_groups_are_not_notified_and_the_last_heartbeat_wins(
 def test_group_is_forgotten_with_its_last_client(registry: ClientRegistry[str]) -> None:
     registry.heartbeat(client("a"), consuming(), 0)
     registry.heartbeat(client("b"), consuming(), 0)
-    assert registry.unregister("a", None, "g") == ["g"]
-    assert registry.unregister("a", None, "g") == []
+    assert registry.unregister("id-a", None, "g") == ["g"]
+    assert registry.unregister("id-a", None, "g") == []
     assert registry.members("g") == ["id-b"]
     assert registry.connection_closed("b") == ["g"]
     assert registry.connection_closed("b") == []
@@ -135,7 +139,7 @@ def test_producers_are_kept_apart_from_consumers(registry: ClientRegistry[str]) 
     assert registry.heartbeat(client("a"), producing("same", "p"), 0) == []
     assert [found.connection for found in registry.producers("same")] == ["a"]
     assert registry.producer_groups() == ["same", "p"]
-    assert registry.unregister("a", "same", None) == []
+    assert registry.unregister("id-a", "same", None) == []
     assert registry.producers("same") == []
     assert registry.members("same") == ["id-a"]
     assert registry.connection_closed("a") == ["same"]
@@ -158,6 +162,43 @@ def test_silence_expires_entries(registry: ClientRegistry[str]) -> None:
     assert registry.producers("p") == []
     assert registry.connection_closed("b") == []
     assert registry.deadline_ns() == 130 * SECOND
+
+
+def test_relayed_client_is_one_member_told_once_and_gone_with_its_last_connection() -> None:
+    outgoing = Outgoing()
+    own = Connection(outgoing, "own")
+    relayed = [
+        RelayedConnection(outgoing, f"n{number}/0", LOOPBACK_HOST, lambda _: None) for number in (1, 2)
+    ]
+    registry: ClientRegistry[Connection] = ClientRegistry()
+
+    def heartbeat(connection: Connection) -> list[str]:
+        return registry.heartbeat(RegisteredClient(connection, "me", LanguageCode.CPP, 409), consuming(), 0)
+
+    assert heartbeat(relayed[0]) == ["g"]
+    assert registry.connections_to_notify("g") == [relayed[0]]
+    assert heartbeat(own) == []
+    assert heartbeat(relayed[1]) == []
+    assert registry.members("g") == ["me"]
+    assert registry.connections_to_notify("g") == [own]
+    assert [found.connection for found, _ in registry.local_heartbeats()] == [own]
+    assert registry.connection_closed(own) == []
+    assert registry.connections_to_notify("g") == [relayed[1]]
+    assert registry.connection_closed(relayed[1]) == []
+    assert registry.connection_closed(relayed[0]) == ["g"]
+
+
+def test_what_a_node_tells_a_new_leader_is_what_its_clients_said() -> None:
+    said: ClientRegistry[str] = ClientRegistry()
+    said.heartbeat(client("a"), consuming("g", {"T": 3, "U": 4}), 0)
+    said.heartbeat(client("a"), consuming("h", model=MessageModel.BROADCASTING), 0)
+    said.heartbeat(client("a"), producing("p"), 0)
+    heard: ClientRegistry[str] = ClientRegistry()
+    for told, heartbeat in said.local_heartbeats():
+        heard.heartbeat(told, heartbeat, 0)
+    for group in ("g", "h"):
+        assert heard.consumer_group(group) == said.consumer_group(group)
+    assert heard.producers("p") == said.producers("p")
 
 
 class RegistryMachine(RuleBasedStateMachine):
@@ -188,7 +229,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(connection=connections, consumer=st.none() | groups, producer=st.none() | groups)
     def unregister(self, connection: str, consumer: str | None, producer: str | None) -> None:
-        changed = self.registry.unregister(connection, producer, consumer)
+        changed = self.registry.unregister(f"id-{connection}", producer, consumer)
         assert changed == ([consumer] if (consumer, connection) in self.consumers else [])
         self.consumers = {k: v for k, v in self.consumers.items() if k != (consumer, connection)}
         self.producers = {k: v for k, v in self.producers.items() if k != (producer, connection)}

@@ -1,0 +1,206 @@
+"""Heartbeats, and what they make known: who consumes what (remoting.md 7.3, behaviour.md 8.1).
+
+A client's heartbeat is registered on the node that it reached, and the leader is told too, so that its table is the
+group's: the list of a group's consumers, from which every consumer computes its share of the queues, must be one
+list. Only the leader tells consumers that the list has changed (code 40), each once, on its own connection or through
+the node that it is connected to.
+
+A heartbeat of a group that the group of brokers does not know is answered when the group and its retry topic exist:
+the first pull may follow at once, and would otherwise be refused.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker.client_registry import RegisteredClient
+from broker.connection import Connection, RelayedConnection
+from broker.creation import missing_for_consumers
+from broker.metadata import Several
+from broker.node import Node
+from broker.processing import Place, RequestError, Route
+from broker.remoting.bodies import CheckClientConfigBody, ConsumerListBody, HeartbeatData
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, encode, request
+from broker.remoting.headers import (
+    GetConsumerListByGroupHeader,
+    NotifyConsumerIdsChangedHeader,
+    UnregisterClientHeader,
+)
+from broker.remoting.json_body import decode_body, encode_body
+from broker.replica import ReplicaError
+from broker.subscriptions import parse_tag_filter
+from broker.topics import InvalidNameError, check_group_name
+
+_NEVER: Final = 1 << 62
+
+
+class ClientsProcessor:
+    """HEART_BEAT 34, UNREGISTER_CLIENT 35, GET_CONSUMER_LIST_BY_GROUP 38, CHECK_CLIENT_CONFIG 46."""
+
+    def __init__(self, node: Node, *, auto_create_groups: bool, notify_changes: bool = True) -> None:
+        self._node = node
+        self._auto_create_groups = auto_create_groups
+        self._notify_changes = notify_changes
+        self._was_serving = False
+        self._next_opaque = 0
+        node.add_timer(self._next_expiry_ns, self._expire)
+        node.on_disconnect(self._disconnected)
+        node.on_role_change(self._role_changed)
+        node.on_leader_reachable(self._tell_leader)
+
+    def routes(self) -> Iterable[Route]:
+        """Only the leader's list of consumers is complete."""
+        return (
+            Route(RequestCode.HEART_BEAT, self.heartbeat, Place.ANY),
+            Route(RequestCode.UNREGISTER_CLIENT, self.unregister, Place.ANY),
+            Route(RequestCode.CHECK_CLIENT_CONFIG, self.check_config, Place.ANY),
+            Route(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list, Place.LEADER),
+        )
+
+    # ------------------------------------------------------------------ requests
+
+    def heartbeat(self, connection: Connection, command: RemotingCommand) -> None:
+        """Registers the client's groups here and with the leader, which creates what they need."""
+        node = self._node
+        data = decode_body(command.body, HeartbeatData)
+        self._check(data)
+        client = RegisteredClient(connection, data.client_id, command.language_code, command.version)
+        changed = node.registry.heartbeat(client, data, node.now_ns)
+        replica = node.replica
+        missing = missing_for_consumers(
+            replica.metadata,
+            (consumer.group_name for consumer in data.consumer_data_set),
+            self._auto_create_groups,
+            node.wall_ms,
+        )
+        if replica.serving:
+            self._notify(changed)
+            if missing:
+                replica.propose_command(
+                    Several(tuple(missing)),
+                    lambda _: node.reply(connection, command, ResponseCode.SUCCESS),
+                    lambda: node.forward(connection, command),
+                )
+                return
+        elif missing and not command.is_one_way:
+            node.forward(connection, command)
+            return
+        else:
+            node.forward_copy(connection, command)
+        node.reply(connection, command, ResponseCode.SUCCESS)
+
+    def _check(self, data: HeartbeatData) -> None:
+        """Raises `RequestError` before anything of a heartbeat is registered."""
+        if not data.client_id:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat has an empty clientID")
+        try:
+            for consumer in data.consumer_data_set:
+                check_group_name(consumer.group_name)
+            for producer in data.producer_data_set:
+                check_group_name(producer.group_name)
+        except InvalidNameError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+    def unregister(self, connection: Connection, command: RemotingCommand) -> None:
+        """Takes the client out of the groups, here and at the leader."""
+        header = command.decode_fields(UnregisterClientHeader)
+        node = self._node
+        changed = node.registry.unregister(header.client_id, header.producer_group, header.consumer_group)
+        if node.replica.serving:
+            self._notify(changed)
+        else:
+            node.forward_copy(connection, command)
+        node.reply(connection, command, ResponseCode.SUCCESS)
+
+    def check_config(self, connection: Connection, command: RemotingCommand) -> None:
+        """Says whether a subscription's expression can be used on this broker, before the consumer starts."""
+        subscription = decode_body(command.body, CheckClientConfigBody).subscription_data
+        if subscription.expression_type not in {"", "TAG"}:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker does not support consumer to filter message by {subscription.expression_type}",
+            )
+        parse_tag_filter(subscription.sub_string)
+        self._node.reply(connection, command, ResponseCode.SUCCESS)
+
+    def consumer_list(self, connection: Connection, command: RemotingCommand) -> None:
+        """The members of a consumer group, each once."""
+        group = command.decode_fields(GetConsumerListByGroupHeader).consumer_group
+        members = self._node.registry.members(group)
+        if not members:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        body = encode_body(ConsumerListBody(members))
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+    # ------------------------------------------------------------------ changes
+
+    def _notify(self, groups: Iterable[str]) -> None:
+        """Tells the members of changed groups to compute their shares anew; the leader's task."""
+        if not self._notify_changes:
+            return
+        configs = self._node.replica.metadata.groups
+        for group in groups:
+            config = configs.get(group)
+            if config is not None and not config.notify_consumer_ids_changed_enable:
+                continue
+            for connection in self._node.registry.connections_to_notify(group):
+                self._next_opaque = (self._next_opaque + 1) & 0x7FFF_FFFF
+                notice = request(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                    NotifyConsumerIdsChangedHeader(group),
+                    opaque=self._next_opaque,
+                    one_way=True,
+                )
+                connection.send(encode(notice))
+
+    def _disconnected(self, connection: Connection) -> None:
+        changed = self._node.registry.connection_closed(connection)
+        if self._node.replica.serving:
+            self._notify(changed)
+
+    def _next_expiry_ns(self) -> int:
+        deadline = self._node.registry.deadline_ns()
+        return _NEVER if deadline is None else deadline
+
+    def _expire(self) -> None:
+        node = self._node
+        expired = node.registry.expire(node.now_ns)
+        for connection in expired.connections:
+            if not isinstance(connection, RelayedConnection):
+                connection.close()  # a client that still lives connects anew and says so
+        if node.replica.serving:
+            self._notify(expired.changed_groups)
+
+    # ------------------------------------------------------------------ leaders come and go
+
+    def _role_changed(self) -> None:
+        serving = self._node.replica.serving
+        if serving and not self._was_serving:
+            self._begin_serving()
+        self._was_serving = serving
+
+    def _begin_serving(self) -> None:
+        """What was registered while nobody served: groups are created now, and members hear of each other."""
+        node = self._node
+        groups = node.registry.consumer_groups()
+        missing = missing_for_consumers(node.replica.metadata, groups, self._auto_create_groups, node.wall_ms)
+        if missing:
+            try:
+                node.replica.propose_command(Several(tuple(missing)), _nothing, _nothing)
+            except ReplicaError:
+                pass  # the clients' next heartbeats cause it again
+        self._notify(groups)
+
+    def _tell_leader(self) -> None:
+        """Relays what this node's clients last said: a new leader has not heard it, one newly connected forgot it."""
+        node = self._node
+        for client, data in node.registry.local_heartbeats():
+            heartbeat = request(
+                RequestCode.HEART_BEAT, None, encode_body(data), one_way=True, version=client.version
+            )
+            heartbeat.language = client.language.name
+            node.forward_copy(client.connection, heartbeat)
+
+
+def _nothing(_: object = None) -> None:
+    """Nobody waits for this."""
