@@ -1,0 +1,165 @@
+"""Help, wrong usage and servers that are not there: exit codes and one clear line each."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import CommandLine, run_process
+
+COMMANDS = [
+    "namesrv",
+    "broker",
+    "cluster",
+    "topic",
+    "topic create",
+    "topic list",
+    "topic describe",
+    "produce",
+    "consume",
+    "status",
+    "demo",
+    "analyze",
+    "bench",
+]
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def refused_port() -> Iterator[int]:
+    """A port on which nobody listens, kept from others meanwhile."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(trivet: CommandLine, command: str) -> None:
+    outcome = trivet(*command.split(), "--help")
+    assert outcome.exit_code == 0
+    assert f"trivet {command}" in outcome.out
+    assert outcome.err == ""
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    """`trivet --help` must stay fast: what takes long to import is not imported."""
+    script = (
+        "import sys\n"
+        "from broker.cli import run\n"
+        "code = run(['--help'])\n"
+        "heavy = [name for name in ('trio', 'numpy', 'msgspec', 'structlog', 'pyspark') if name in sys.modules]\n"
+        "assert not heavy, heavy\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in COMMANDS:
+        assert f" {command.split()[0]} " in done.stdout
+
+
+def test_version(trivet: CommandLine) -> None:
+    outcome = trivet("--version")
+    assert outcome.exit_code == 0
+    assert outcome.out.strip()[0].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["clutser"], "clutser"),
+        (["cluster"], "--dir"),
+        (["cluster", "--dir", "x", "--nodes", "0"], "--nodes 0: at least 1"),
+        (["cluster", "--dir", "x", "--nodes", "three"], '"three"'),
+        (["cluster", "--dir", "x", "--port", "70000"], "--port 70000: a port from 0"),
+        (["cluster", "--dir", "x", "--flush", "never"], "never"),
+        (["namesrv", "--listen", "9876"], "--listen 9876: needs the form host:port"),
+        (["namesrv", "--bogus"], "--bogus"),
+        (["broker"], "--config"),
+        (["status", "--namesrv", "here"], "--namesrv here: needs the form host:port"),
+        (["status", "--namesrv", ";"], "--namesrv: at least one HOST:PORT"),
+        (["topic", "create", "T", "--queues", "0"], "--queues 0: from 1 to 1024"),
+        (["produce"], "TOPIC"),
+        (["produce", "T", "m", "--file", "x"], "not both"),
+        (["produce", "T", "m", "--in-flight", "0"], "--in-flight 0"),
+        (["produce", "T", "m", "--delay-level", "19"], "--delay-level 19: from 0 to 18"),
+        (["consume", "T", "--count", "0"], "--count 0: at least 1"),
+        (["demo", "--input", "no-such-file"], "no-such-file: no such file"),
+        (["analyze"], "at least one PATH"),
+        (["bench", "--only", "Z"], "letters of ABCDEI"),
+    ],
+)
+def test_wrong_usage(trivet: CommandLine, arguments: list[str], said: str) -> None:
+    outcome = trivet(*arguments)
+    assert outcome.exit_code == 2
+    assert said.lower() in outcome.complaint.lower()
+    assert outcome.out == ""
+
+
+def test_broker_refuses_its_configuration(trivet: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("brokerName=a\nflushDiskTyp=SYNC_FLUSH\n")
+    outcome = trivet("broker", "--config", str(path))
+    assert outcome.exit_code == 2
+    assert outcome.complaint == (
+        f"trivet: {path}:2: flushDiskTyp = SYNC_FLUSH: unknown key; did you mean flushDiskType?"
+    )
+    assert trivet("broker", "--config", str(tmp_path / "absent.toml")).exit_code == 2
+
+
+def test_name_server_on_a_taken_port(taken_port: int) -> None:
+    outcome = run_process(["namesrv", "--listen", f"127.0.0.1:{taken_port}"])
+    assert outcome.exit_code == 1
+    assert f"127.0.0.1:{taken_port}" in outcome.complaint
+    assert "in use" in outcome.complaint
+
+
+def test_broker_on_a_taken_port(taken_port: int, tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text(f'[node]\nlisten = "127.0.0.1:{taken_port}"\n[storage]\npath = "{tmp_path / "store"}"\n')
+    outcome = run_process(["broker", "--config", str(path)])
+    assert outcome.exit_code == 1
+    assert f"127.0.0.1:{taken_port}" in outcome.complaint
+    assert "in use" in outcome.complaint
+
+
+def test_cluster_on_a_taken_port(taken_port: int, tmp_path: Path) -> None:
+    outcome = run_process(
+        ["cluster", "--dir", str(tmp_path), "--namesrv-port", str(taken_port), "--port", "0"]
+    )
+    assert outcome.exit_code == 1
+    assert outcome.complaint == f"trivet: port {taken_port} of 127.0.0.1 (the name server's) is in use"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["topic", "list"], ["topic", "describe", "T"], ["topic", "create", "T"]]
+)
+def test_unreachable_name_server(trivet: CommandLine, refused_port: int, arguments: list[str]) -> None:
+    outcome = trivet(*arguments, "--namesrv", f"127.0.0.1:{refused_port}")
+    assert outcome.exit_code == 1
+    assert f"127.0.0.1:{refused_port}" in outcome.complaint
+
+
+def test_produce_without_a_name_server(trivet: CommandLine, refused_port: int) -> None:
+    outcome = trivet("produce", "T", "m", "--timeout", "0.2", "--namesrv", f"127.0.0.1:{refused_port}")
+    assert outcome.exit_code == 1
+    assert f"127.0.0.1:{refused_port}" in outcome.complaint
+
+
+def test_demo_deletes_nothing_that_is_not_its_own(trivet: CommandLine, tmp_path: Path) -> None:
+    treasure = tmp_path / "thesis.txt"
+    treasure.write_text("years of work")
+    outcome = trivet("demo", "--dir", str(tmp_path))
+    assert outcome.exit_code == 2
+    assert "files that no demo left there" in outcome.complaint
+    assert treasure.read_text() == "years of work"
