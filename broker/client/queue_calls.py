@@ -77,6 +77,7 @@ class QueueCalls:
         self._core = core
         self._group = group
         self._timeout_s = timeout_s
+        self._tables: dict[tuple[str, str], None] = {}
 
     # Queries -------------------------------------------------------------------------------------------------------
 
@@ -124,7 +125,22 @@ class QueueCalls:
     async def commit_all(
         self, positions: Sequence[tuple[MessageQueue, int]]
     ) -> list[tuple[MessageQueue, ClientError]]:
-        """Store several positions, all on the way at the same time; returns those that failed, with why."""
+        """Store several positions, most of them on the way at the same time; returns those that failed, with why.
+
+        A group's first position in a topic goes alone: the reference's broker makes the topic's table then, and of two
+        that it makes at once it loses one, with the position in it.
+        """
+        first: list[tuple[MessageQueue, int]] = []
+        others: list[tuple[MessageQueue, int]] = []
+        for queue, offset in positions:
+            known = (queue.topic, queue.broker_name) in self._tables
+            self._tables[queue.topic, queue.broker_name] = None
+            (others if known else first).append((queue, offset))
+        return await self._commit_together(first) + await self._commit_together(others)
+
+    async def _commit_together(
+        self, positions: Sequence[tuple[MessageQueue, int]]
+    ) -> list[tuple[MessageQueue, ClientError]]:
         runtime, trace = self._core.runtime, self._core.trace
         started: list[tuple[MessageQueue, int, PendingCall | None, int]] = []
         for queue, offset in positions:

@@ -1,0 +1,478 @@
+"""A world for the client's tests: memory connections, a name server, and brokers that keep real records in lists.
+
+Brokers do the right thing by default. A test changes what they do with the next requests of a code by `script`: each
+step replaces the normal handling of one request. Time is Trio's mock clock.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from broker.client.runtime import Buffer, ByteStream
+from broker.client.trio_runtime import TrioRuntime, mock_clock_ns
+from broker.remoting.bodies import ConsumerListBody, HeartbeatData
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, encode, request, response
+from broker.remoting.frame import FrameDecoder
+from broker.remoting.headers import PullMessageHeader, SendMessageHeaderV2
+from broker.remoting.json_body import decode_body, encode_body
+from broker.remoting.route import BrokerData, QueueData, TopicRouteData
+from log.batch import parse_batch
+from log.java_hash import java_hash_utf8
+from log.message_id import offset_message_id
+from log.properties import get_property
+from log.record import encode_record, pack_host
+
+WALL_START_MS = 1_700_000_000_000
+NAME_SERVER = "ns:9876"
+
+
+class Pipe:
+    """One direction of a memory connection."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.stopped = False
+        """While true the receiver reads nothing and the sender's writes do not fit."""
+        self._data = bytearray()
+        self._ended = False
+        self._broken = False
+        self._changed = trio.Event()
+
+    def put(self, data: bytes) -> None:
+        if self._broken:
+            raise OSError(errno.ECONNRESET, "connection reset")
+        self.writes.append(data)
+        self._data += data
+        self._wake()
+
+    async def get(self) -> bytes:
+        while True:
+            if self._broken:
+                raise OSError(errno.ECONNRESET, "connection reset")
+            if self._data and not self.stopped:
+                data = bytes(self._data)
+                self._data.clear()
+                return data
+            if self._ended:
+                return b""
+            await self._changed.wait()
+
+    async def wait_room(self) -> None:
+        while self.stopped and not self._broken:
+            await self._changed.wait()
+
+    def go_on(self) -> None:
+        self.stopped = False
+        self._wake()
+
+    def end(self, *, broken: bool = False) -> None:
+        self._ended = True
+        self._broken = self._broken or broken
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+class MemoryStream:
+    """The client's end: a `ByteStream`."""
+
+    def __init__(self, outgoing: Pipe, incoming: Pipe) -> None:
+        self.outgoing = outgoing
+        self.incoming = incoming
+
+    def write_nowait(self, buffers: Sequence[Buffer]) -> int:
+        if self.outgoing.stopped:
+            return 0
+        data = b"".join(buffers)
+        self.outgoing.put(data)
+        return len(data)
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        await self.outgoing.wait_room()
+        self.outgoing.put(b"".join(buffers))
+
+    async def receive_some(self) -> bytes:
+        return await self.incoming.get()
+
+    def close(self) -> None:
+        self.outgoing.end()
+        self.incoming.end(broken=True)
+
+
+@dataclass
+class Link:
+    """One connection as its server sees it."""
+
+    address: str
+    from_client: Pipe
+    to_client: Pipe
+    client_id: str | None = None
+
+    def send(self, command: RemotingCommand) -> None:
+        self.to_client.put(encode(command))
+
+    def reset(self) -> None:
+        """As when the server's process dies."""
+        self.from_client.end(broken=True)
+        self.to_client.end(broken=True)
+
+
+Step = Callable[["Link", RemotingCommand], RemotingCommand | None]
+"""Handles one request; None answers nothing."""
+
+
+def silent(link: Link, command: RemotingCommand) -> None:
+    """Never answers."""
+
+
+def reset(link: Link, command: RemotingCommand) -> None:
+    """Breaks the connection instead of answering."""
+    link.reset()
+
+
+def code(number: int, remark: str = "scripted") -> Step:
+    """Answers with that code and does nothing."""
+    return lambda link, command: response(command, number, remark)
+
+
+class Server:
+    """Something that listens at an address."""
+
+    def __init__(self, world: World, address: str) -> None:
+        self.world = world
+        self.address = address
+        self.up = True
+        self.links: list[Link] = []
+        self.requests: list[RemotingCommand] = []
+        self.scripts: dict[int, deque[Step]] = {}
+        world.servers[address] = self
+
+    def script(self, request_code: int, *steps: Step) -> None:
+        """The next requests of that code are handled by these steps."""
+        self.scripts.setdefault(int(request_code), deque()).extend(steps)
+
+    def received(self, request_code: int) -> list[RemotingCommand]:
+        """The requests of that code so far."""
+        return [command for command in self.requests if command.code == request_code]
+
+    def kill(self) -> None:
+        """All connections break, new ones are refused."""
+        self.up = False
+        for link in self.links:
+            link.reset()
+        self.links.clear()
+
+    async def serve(self, link: Link) -> None:
+        decoder = FrameDecoder()
+        try:
+            while data := await link.from_client.get():
+                for command in decoder.feed(data):
+                    self.requests.append(command)
+                    self._handle(link, command)
+        except OSError:
+            pass
+        finally:
+            if link in self.links:
+                self.links.remove(link)
+
+    def _handle(self, link: Link, command: RemotingCommand) -> None:
+        steps = self.scripts.get(command.code)
+        answer = steps.popleft()(link, command) if steps else self.handle(link, command)
+        if answer is not None and not command.is_one_way:
+            try:
+                link.send(answer)
+            except OSError:
+                pass
+
+    def handle(self, link: Link, command: RemotingCommand) -> RemotingCommand | None:
+        raise NotImplementedError
+
+
+class FakeNameServer(Server):
+    """Knows what `World.routes` says."""
+
+    def handle(self, link: Link, command: RemotingCommand) -> RemotingCommand | None:
+        assert command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        route = self.world.routes.get(command.fields["topic"])
+        if route is None:
+            return response(command, ResponseCode.TOPIC_NOT_EXIST, "no route")
+        return response(command, 0, body=route.encode(command.version, True))
+
+
+@dataclass
+class Group:
+    """What a broker group has stored, shared by its members, as if replication took no time."""
+
+    name: str
+    queues: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
+    first_offset: dict[tuple[str, int], int] = field(default_factory=dict)
+    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    members: dict[str, dict[str, None]] = field(default_factory=dict)
+    log_end: int = 0
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes = b"",
+        sys_flag: int = 0,
+        flag: int = 0,
+    ) -> tuple[int, str]:
+        """Returns (queue offset, message id)."""
+        records = self.queues.setdefault((topic, queue_id), [])
+        offset = self.first_offset.get((topic, queue_id), 0) + len(records)
+        host = pack_host("127.0.0.1", 10911)
+        now = WALL_START_MS
+        record = encode_record(
+            topic.encode(),
+            queue_id,
+            flag,
+            offset,
+            self.log_end,
+            sys_flag,
+            now,
+            host,
+            now,
+            host,
+            0,
+            0,
+            body,
+            properties,
+        )
+        records.append(record)
+        self.log_end += len(record)
+        return offset, offset_message_id(host, self.log_end - len(record))
+
+    def bodies(self, topic: str, queue_id: int) -> int:
+        return len(self.queues.get((topic, queue_id), []))
+
+
+class FakeBroker(Server):
+    """A member of a group. Followers do as the leader does, as Trivet's forwarding makes them."""
+
+    def __init__(self, world: World, address: str, group: Group) -> None:
+        super().__init__(world, address)
+        self.group = group
+        self.batch = 32
+        self._held: list[tuple[Link, RemotingCommand, PullMessageHeader, float]] = []
+
+    def append(
+        self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", sys_flag: int = 0
+    ) -> int:
+        """Store a message and wake the pulls that wait for it."""
+        offset, _ = self.group.append(topic, queue_id, body, properties, sys_flag)
+        self.wake()
+        return offset
+
+    def wake(self) -> None:
+        held, self._held = self._held, []
+        for link, command, header, until in held:
+            answer = self._pull(link, command, header, until)
+            if answer is not None:
+                try:
+                    link.send(answer)
+                except OSError:
+                    pass
+
+    def handle(self, link: Link, command: RemotingCommand) -> RemotingCommand | None:
+        group = self.group
+        match command.code:
+            case RequestCode.HEART_BEAT:
+                return self._heartbeat(link, command)
+            case RequestCode.UNREGISTER_CLIENT:
+                name = command.fields.get("consumerGroup")
+                if (
+                    name is not None
+                    and group.members.get(name, {}).pop(command.fields["clientID"], "") is None
+                ):
+                    self.notify_members(name)
+                return response(command, 0)
+            case RequestCode.SEND_MESSAGE_V2 | RequestCode.SEND_BATCH_MESSAGE:
+                return self.store(command)
+            case RequestCode.PULL_MESSAGE:
+                header = command.decode_fields(PullMessageHeader)
+                until = trio.current_time() + header.suspend_timeout_ms / 1000
+                self.world.nursery.start_soon(self._expire, header.suspend_timeout_ms / 1000)
+                return self._pull(link, command, header, until)
+            case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+                members = list(group.members.get(command.fields["consumerGroup"], {}))
+                if not members:
+                    return response(command, ResponseCode.SYSTEM_ERROR, "no consumer")
+                return response(command, 0, body=encode_body(ConsumerListBody(members)))
+        return self._offset_request(command)
+
+    def _offset_request(self, command: RemotingCommand) -> RemotingCommand:
+        group, fields = self.group, command.fields
+        topic, queue_id = fields["topic"], int(fields["queueId"])
+        first = group.first_offset.get((topic, queue_id), 0)
+        last = first + group.bodies(topic, queue_id)
+        match command.code:
+            case RequestCode.GET_MAX_OFFSET:
+                return response(command, 0, fields={"offset": str(last)})
+            case RequestCode.GET_MIN_OFFSET:
+                return response(command, 0, fields={"offset": str(first)})
+            case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+                offset = first if int(fields["timestamp"]) <= WALL_START_MS else last
+                return response(command, 0, fields={"offset": str(offset)})
+            case RequestCode.QUERY_CONSUMER_OFFSET:
+                offset = group.offsets.get((fields["consumerGroup"], topic, queue_id), -1)
+                if offset < 0:
+                    return response(command, ResponseCode.QUERY_NOT_FOUND, "not found")
+                return response(command, 0, fields={"offset": str(offset)})
+            case RequestCode.UPDATE_CONSUMER_OFFSET:
+                key = (fields["consumerGroup"], topic, queue_id)
+                group.offsets[key] = int(fields["commitOffset"])
+                return response(command, 0)
+        raise AssertionError(f"unexpected request {command}")
+
+    def store(self, command: RemotingCommand) -> RemotingCommand:
+        """The normal handling of a send."""
+        header = command.decode_fields(SendMessageHeaderV2)
+        properties = (header.properties or "").encode()
+        if command.code == RequestCode.SEND_BATCH_MESSAGE:
+            items = [(item.body, item.properties, item.flag) for item in parse_batch(command.body)]
+        else:
+            items = [(bytes(command.body), properties, header.flag)]
+        stored = [
+            self.group.append(header.topic, header.queue_id, body, props, header.sys_flag, flag)
+            for body, props, flag in items
+        ]
+        self.wake()
+        fields = {
+            "msgId": ",".join(message_id for _, message_id in stored),
+            "queueId": str(header.queue_id),
+            "queueOffset": str(stored[0][0]),
+        }
+        return response(command, 0, fields=fields)
+
+    def notify_members(self, name: str) -> None:
+        """Code 40 to all members of a consumer group that are connected here."""
+        for link in self.links:
+            if link.client_id in self.group.members.get(name, {}):
+                fields = {"consumerGroup": name}
+                link.send(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields, one_way=True))
+
+    def _heartbeat(self, link: Link, command: RemotingCommand) -> RemotingCommand:
+        data = decode_body(command.body, HeartbeatData)
+        link.client_id = data.client_id
+        for consumer in data.consumer_data_set:
+            members = self.group.members.setdefault(consumer.group_name, {})
+            if data.client_id not in members:
+                members[data.client_id] = None
+                self.notify_members(consumer.group_name)
+        return response(command, 0)
+
+    def _pull(
+        self, link: Link, command: RemotingCommand, header: PullMessageHeader, until: float
+    ) -> RemotingCommand | None:
+        key = (header.topic, header.queue_id)
+        first = self.group.first_offset.get(key, 0)
+        records = self.group.queues.get(key, [])
+        end = first + len(records)
+        offset = header.queue_offset
+        if offset < first or offset > end:
+            return self._pull_answer(command, 21, first if offset < first else end, first, end)
+        if offset == end:
+            if trio.current_time() < until:
+                self._held.append((link, command, header, until))
+                return None
+            return self._pull_answer(command, 19, offset, first, end)
+        wanted = {
+            java_hash_utf8(tag.strip().encode())
+            for tag in (header.subscription or "*").split("||")
+            if tag.strip() != "*"
+        }
+        taken: list[bytes] = []
+        while offset < end and len(taken) < min(self.batch, header.max_message_count):
+            record = records[offset - first]
+            tag = get_property(record, b"TAGS")
+            if not wanted or (tag is not None and java_hash_utf8(tag) in wanted):
+                taken.append(record)
+            offset += 1
+        return self._pull_answer(command, 0 if taken else 20, offset, first, end, b"".join(taken))
+
+    def _pull_answer(
+        self, command: RemotingCommand, number: int, next_offset: int, first: int, end: int, body: bytes = b""
+    ) -> RemotingCommand:
+        fields = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(first),
+            "maxOffset": str(end),
+        }
+        return response(command, number, fields=fields, body=body)
+
+    async def _expire(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        self.wake()
+
+
+class World:
+    """The network, and what the name servers know."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.servers: dict[str, Server] = {}
+        self.routes: dict[str, TopicRouteData] = {}
+        self.connect_delay_s = 0.0
+
+    def add_topic(
+        self, topic: str, groups: Mapping[str, Mapping[int, str]], queues: int = 1, perm: int = 6
+    ) -> None:
+        """Route a topic to broker groups: name -> id -> address."""
+        self.routes[topic] = TopicRouteData(
+            broker_datas=[
+                BrokerData(broker_addresses=dict(members), broker_name=name, cluster="c")
+                for name, members in groups.items()
+            ],
+            queue_datas=[
+                QueueData(broker_name=name, perm=perm, read_queue_nums=queues, write_queue_nums=queues)
+                for name in groups
+            ],
+        )
+
+    async def connect(self, address: str) -> ByteStream:
+        await trio.sleep(self.connect_delay_s)
+        server = self.servers.get(address)
+        if server is None or not server.up:
+            raise OSError(errno.ECONNREFUSED, f"connection to {address} refused")
+        link = Link(address, Pipe(), Pipe())
+        server.links.append(link)
+        self.nursery.start_soon(server.serve, link)
+        return MemoryStream(link.from_client, link.to_client)
+
+
+class FakeRuntime(TrioRuntime):
+    """Trio's tasks and mock clock, a seed, and the world's network."""
+
+    def __init__(self, world: World, seed: int = 1) -> None:
+        super().__init__(random.Random(seed), mock_clock_ns)
+        self._world = world
+
+    def wall_ms(self) -> int:
+        return WALL_START_MS + int(trio.current_time() * 1000) % 1_000_000_000
+
+    def local_address(self) -> str:
+        return "10.0.0.7"
+
+    async def connect(self, address: str) -> ByteStream:
+        return await self._world.connect(address)
+
+
+def one_group(world: World, *, topic: str = "t", queues: int = 1, members: int = 1) -> list[FakeBroker]:
+    """A name server and one group of brokers ``b0:1``, ``b1:1``, ... with a topic on it; the first is the leader."""
+    FakeNameServer(world, NAME_SERVER)
+    group = Group("g")
+    brokers = [FakeBroker(world, f"b{number}:1", group) for number in range(members)]
+    world.add_topic(topic, {"g": {number: broker.address for number, broker in enumerate(brokers)}}, queues)
+    return brokers

@@ -1,0 +1,591 @@
+"""The producer: where messages go, what is tried again, and what is known when a send ends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.client.errors import (
+    BrokerError,
+    ClientClosed,
+    MessageRejected,
+    NameServerUnavailable,
+    NoRoute,
+    NotDelivered,
+    SendOutcomeUnknown,
+    UsageError,
+)
+from broker.client.message import Message, MessageQueue, SendStatus
+from broker.client.producer import Producer
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand
+from broker.trace import Fail, Info, Invoke, Ok, TraceHeader, TraceWriter, parse_event
+from log.properties import get_property, parse_properties
+from log.record import decode_record
+from tests.broker.client.cancellation import cancel_at_step
+from tests.broker.client.fake_cluster import (
+    NAME_SERVER,
+    FakeBroker,
+    FakeNameServer,
+    FakeRuntime,
+    Group,
+    Link,
+    World,
+    code,
+    one_group,
+    reset,
+    silent,
+)
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+def stored(broker: FakeBroker, topic: str = "t", queue_id: int = 0) -> list[bytes]:
+    return [decode_record(record).body for record in broker.group.queues.get((topic, queue_id), [])]
+
+
+def unique_keys(broker: FakeBroker, topic: str = "t", queue_id: int = 0) -> list[bytes | None]:
+    records = broker.group.queues.get((topic, queue_id), [])
+    return [get_property(decode_record(record).properties, b"UNIQ_KEY") for record in records]
+
+
+def store_then(broker: FakeBroker, then: Any) -> Any:
+    """A step that stores the message and then does something else instead of answering."""
+
+    def step(link: Link, command: RemotingCommand) -> RemotingCommand | None:
+        broker.store(command)
+        return then(link, command)  # type: ignore[no-any-return]
+
+    return step
+
+
+@contextlib.asynccontextmanager
+async def producing(runtime: FakeRuntime, **options: Any) -> AsyncIterator[Producer]:
+    async with Producer(NAME_SERVER, group="p", runtime=runtime, **options) as producer:
+        yield producer
+
+
+# What is sent ----------------------------------------------------------------------------------------
+
+
+async def test_a_send_says_where_the_message_is(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world, queues=2)
+    async with producing(runtime) as producer:
+        queue = MessageQueue("t", "g", 1)
+        message = Message(
+            "t", b"body", tags="a", keys=["k1", "k2"], properties={"x": "y"}, delay_level=3, flag=9
+        )
+        first = await producer.send(message, queue=queue)
+        second = await producer.send(message, queue=queue)
+    assert (first.queue, first.queue_offset, second.queue_offset, first.status) == (
+        queue,
+        0,
+        1,
+        SendStatus.OK,
+    )
+    record = decode_record(broker.group.queues["t", 1][0])
+    assert (record.body, record.flag) == (b"body", 9)
+    assert parse_properties(record.properties) == {
+        "UNIQ_KEY": first.message_id,
+        "TAGS": "a",
+        "KEYS": "k1 k2",
+        "DELAY": "3",
+        "x": "y",
+    }
+    assert len(first.message_id) == 32
+    assert first.message_id != second.message_id
+
+
+async def test_sends_take_the_queues_in_turn(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    one_group(world, queues=4)
+    async with producing(runtime) as producer:
+        used = [(await producer.send(Message("t", b"x"))).queue.queue_id for _ in range(8)]
+    assert sorted(used[:4]) == [0, 1, 2, 3]
+    assert used[4:] == used[:4]
+
+
+async def test_a_hash_key_and_a_selector_choose_the_queue(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    one_group(world, queues=4)
+    async with producing(runtime) as producer:
+        same = {(await producer.send(Message("t", b"x"), queue="order-17")).queue for _ in range(3)}
+        assert len(same) == 1
+        chosen = await producer.send(Message("t", b"x"), queue=lambda queues, message: queues[2])
+        assert chosen.queue.queue_id == 2
+        with pytest.raises(UsageError):
+            await producer.send(Message("t", b"x"), queue=lambda queues, message: MessageQueue("t", "g", 99))
+        with pytest.raises(UsageError):
+            await producer.send(Message("t", b"x"), queue=MessageQueue("other", "g", 0))
+
+
+async def test_a_batch_is_one_append(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+    (broker,) = one_group(world)
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", b"before"))
+        results = await producer.send_batch([Message("t", b"%d" % n, tags="a") for n in range(3)])
+    assert [result.queue_offset for result in results] == [1, 2, 3]
+    assert stored(broker) == [b"before", b"0", b"1", b"2"]
+    assert [result.message_id.encode() for result in results] == unique_keys(broker)[1:]
+    assert len({result.offset_message_id for result in results}) == 3
+    assert len(broker.received(RequestCode.SEND_BATCH_MESSAGE)) == 1
+
+
+async def test_one_way_arrives_and_waits_for_nothing(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    async with producing(runtime) as producer:
+        await producer.send_one_way(Message("t", b"x"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert stored(broker) == [b"x"]
+        assert broker.received(SEND)[0].is_one_way
+
+
+async def test_large_bodies_are_compressed_if_wanted(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    async with producing(runtime, compress_above=100) as producer:
+        await producer.send(Message("t", b"a" * 5000))
+        await producer.send(Message("t", b"a" * 100))
+    compressed, plain = (decode_record(record) for record in broker.group.queues["t", 0])
+    assert (compressed.sys_flag, plain.sys_flag) == (1, 0)
+    assert len(compressed.body) < 100
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("", b"x"),
+        Message("a b", b"x"),
+        Message("t" * 128, b"x"),
+        Message("t", b""),
+        Message("t", bytes(4 * 1024 * 1024 + 1)),
+        Message("t", b"x", tags="a\x01b"),
+        Message("t", b"x", keys=["a\x02"]),
+        Message("t", b"x", properties={"n\x01": "v"}),
+        Message("t", b"x", properties={"": "v"}),
+        Message("t", b"x", properties={"TAGS": "v"}),
+        Message("t", b"x", properties={"n": "v" * 32768}),
+    ],
+    ids=lambda message: repr(message)[:40],
+)
+async def test_illegal_messages_are_refused_here(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, message: Message
+) -> None:
+    (broker,) = one_group(world)
+    async with producing(runtime) as producer:
+        with pytest.raises(MessageRejected):
+            await producer.send(message)
+    assert not broker.received(SEND)
+
+
+async def test_illegal_batches_are_refused_here(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    one_group(world)
+    async with producing(runtime) as producer:
+        for messages in (
+            [Message("t", b"x"), Message("u", b"x")],
+            [Message("t", b"x", delay_level=1)],
+            [Message("%RETRY%g", b"x")],
+            [Message("t", bytes(3_000_000)), Message("t", bytes(3_000_000))],
+            [Message("t", b"")],
+        ):
+            with pytest.raises(MessageRejected):
+                await producer.send_batch(messages)
+        with pytest.raises(UsageError):
+            await producer.send_batch([])
+
+
+# What is tried again ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [2, 14, 16, 17, 501, 1500])
+async def test_a_passing_refusal_is_tried_again_elsewhere_at_once(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, number: int
+) -> None:
+    leader, follower = one_group(world, members=2)
+    leader.script(SEND, code(number))
+    async with producing(runtime) as producer:
+        started = trio.current_time()
+        await producer.send(Message("t", b"x"))
+        assert trio.current_time() == started, "another member is asked without a pause"
+    assert (len(leader.received(SEND)), len(follower.received(SEND))) == (1, 1)
+    assert stored(leader) == [b"x"]
+
+
+async def test_a_lost_connection_is_tried_again_with_the_same_key(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    leader, follower = one_group(world, members=2)
+    leader.script(SEND, store_then(leader, reset))
+    async with producing(runtime) as producer:
+        result = await producer.send(Message("t", b"x"))
+    first, second = leader.received(SEND) + follower.received(SEND)
+    assert first.fields["i"] == second.fields["i"]
+    assert unique_keys(leader) == [result.message_id.encode()] * 2
+
+
+async def test_a_dead_leader_costs_no_time_once_the_route_is_known(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    leader, follower, _ = one_group(world, members=3)
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", b"1"))
+        leader.kill()
+        started = trio.current_time()
+        await producer.send(Message("t", b"2"))
+        assert trio.current_time() - started < 0.001
+        assert stored(follower) == [b"1", b"2"]
+
+
+async def test_a_new_route_is_asked_for_after_a_failure(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    leader, follower = one_group(world, members=2)
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", b"1"))
+        leader.kill()
+        del leader.world.routes["t"].broker_datas[0].broker_addresses[0]
+        for _ in range(2):
+            await producer.send(Message("t", b"2"))
+    assert stored(follower) == [b"1", b"2", b"2"]
+    assert len(world.servers[NAME_SERVER].received(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 2
+
+
+async def test_an_election_is_waited_out_within_the_time_limit(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    leader, follower = one_group(world, members=2)
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", b"1"))
+        leader.kill()
+        follower.script(SEND, *[code(14)] * 5)
+        await producer.send(Message("t", b"2"))
+    assert stored(follower) == [b"1", b"2"]
+    assert len(follower.received(SEND)) == 6
+
+
+async def test_a_group_that_refuses_is_left_for_another(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    FakeNameServer(world, NAME_SERVER)
+    one, two = FakeBroker(world, "a:1", Group("ga")), FakeBroker(world, "b:1", Group("gb"))
+    world.add_topic("t", {"ga": {0: "a:1"}, "gb": {0: "b:1"}})
+    one.script(SEND, *[code(2)] * 100)
+    async with producing(runtime) as producer:
+        for _ in range(4):
+            assert (await producer.send(Message("t", b"x"))).queue.broker_name == "gb"
+    assert len(stored(two)) == 4
+
+
+async def test_a_refusal_for_good_is_raised_at_once(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, code(13, "too large"), code(204 + 1000, "odd"))
+    async with producing(runtime) as producer:
+        with pytest.raises(MessageRejected, match="too large") as rejected:
+            await producer.send(Message("t", b"x"))
+        assert rejected.value.code == 13
+        with pytest.raises(BrokerError, match="odd") as caught:
+            await producer.send(Message("t", b"x"))
+        assert not caught.value.retry_may_help
+    assert len(broker.received(SEND)) == 2
+
+
+@pytest.mark.parametrize("number", [10, 11, 12])
+async def test_codes_of_lesser_safety_are_stored_too(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, number: int
+) -> None:
+    (broker,) = one_group(world)
+
+    def step(link: Link, command: RemotingCommand) -> RemotingCommand:
+        answer = broker.store(command)
+        answer.code = number
+        return answer
+
+    broker.script(SEND, step)
+    async with producing(runtime) as producer:
+        assert (await producer.send(Message("t", b"x"))).status == SendStatus(number)
+
+
+# What is known at the end ----------------------------------------------------------------------------
+
+
+async def test_all_refused_is_not_delivered(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, *[code(14)] * 1000)
+    async with producing(runtime) as producer:
+        started = trio.current_time()
+        with pytest.raises(NotDelivered) as caught:
+            await producer.send(Message("t", b"x"))
+        assert 2.5 < trio.current_time() - started <= 3
+        assert caught.value.attempts == len(broker.received(SEND)) > 5
+
+
+async def test_nobody_there_is_not_delivered(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.kill()
+    async with producing(runtime) as producer:
+        with pytest.raises(NotDelivered):
+            await producer.send(Message("t", b"x"))
+
+
+async def test_one_lost_attempt_among_refusals_is_unknown(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, code(14), store_then(broker, reset), *[code(14)] * 1000)
+    async with producing(runtime) as producer:
+        with pytest.raises(SendOutcomeUnknown) as caught:
+            await producer.send(Message("t", b"x"))
+    assert [key.encode() for key in caught.value.unique_keys] == unique_keys(broker)
+
+
+async def test_a_system_error_says_nothing_about_the_outcome(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, *[code(1)] * 1000)
+    async with producing(runtime) as producer:
+        with pytest.raises(SendOutcomeUnknown):
+            await producer.send(Message("t", b"x"))
+
+
+async def test_silence_is_unknown_within_the_time_limit(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, *[silent] * 1000)
+    async with producing(runtime) as producer:
+        started = trio.current_time()
+        with pytest.raises(SendOutcomeUnknown):
+            await producer.send(Message("t", b"x"), timeout_s=2)
+        assert trio.current_time() - started <= 2.01
+    assert len(broker.received(SEND)) == 2, "one attempt must not use up the whole time"
+
+
+async def test_without_repetition_the_first_unknown_outcome_ends_the_send(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, code(14), store_then(broker, reset))
+    async with producing(runtime, retry_unknown=False) as producer:
+        with pytest.raises(SendOutcomeUnknown):
+            await producer.send(Message("t", b"x"))
+    assert stored(broker) == [b"x"]
+
+
+async def test_a_final_refusal_after_an_unknown_attempt_stays_unknown(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, store_then(broker, reset), code(13))
+    async with producing(runtime) as producer:
+        with pytest.raises(SendOutcomeUnknown):
+            await producer.send(Message("t", b"x"))
+
+
+# Routes ----------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_that_does_not_exist_is_sent_on_the_default_route(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world, topic="TBW102", queues=8)
+    async with producing(runtime) as producer:
+        used = {(await producer.send(Message("new", b"x"))).queue for _ in range(8)}
+    assert used == {MessageQueue("new", "g", number) for number in range(4)}
+    fields = broker.received(SEND)[0].fields
+    assert (fields["b"], fields["c"], fields["d"]) == ("new", "TBW102", "4")
+
+
+async def test_no_route_at_all(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+    one_group(world)
+    async with producing(runtime) as producer:
+        with pytest.raises(NoRoute, match="does not exist"):
+            await producer.send(Message("unknown", b"x"))
+
+
+async def test_no_name_server(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+    async with producing(runtime) as producer:
+        with pytest.raises(NameServerUnavailable):
+            await producer.send(Message("t", b"x"))
+
+
+async def test_a_group_without_leader_is_used_when_there_is_no_other(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    FakeNameServer(world, NAME_SERVER)
+    broker = FakeBroker(world, "b:1", Group("g"))
+    world.add_topic("t", {"g": {2: "b:1"}})
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", b"x"))
+    assert stored(broker) == [b"x"]
+
+
+# Life ------------------------------------------------------------------------------------------------
+
+
+async def test_brokers_hear_of_the_group_first_and_last(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", b"x"))
+        await trio.sleep(65)
+    codes = [command.code for command in broker.requests]
+    assert codes == [
+        RequestCode.HEART_BEAT,
+        SEND,
+        *[RequestCode.HEART_BEAT] * 2,
+        RequestCode.UNREGISTER_CLIENT,
+    ]
+    assert broker.requests[-1].fields["producerGroup"] == "p"
+
+
+async def test_closing_does_not_hang_on_a_silent_broker(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(RequestCode.UNREGISTER_CLIENT, silent)
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", b"x"))
+        started = trio.current_time()
+    assert trio.current_time() - started <= 3.01
+
+
+async def test_errors_of_the_body_come_out_bare(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    one_group(world)
+
+    async def body() -> None:
+        async with producing(runtime) as producer:
+            await producer.send(Message("t", b"x"))
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        await body()
+
+
+async def test_use_outside_the_block_is_refused(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    one_group(world)
+    producer = Producer(NAME_SERVER, group="p", runtime=runtime)
+    with pytest.raises(ClientClosed):
+        await producer.send(Message("t", b"x"))
+    async with producer:
+        pass
+    with pytest.raises(ClientClosed):
+        await producer.send(Message("t", b"x"))
+    with pytest.raises(UsageError):
+        await producer.__aenter__()
+
+
+@pytest.mark.parametrize("trouble", ["none", "refused", "lost", "slow connect"])
+async def test_a_send_cancelled_at_any_await_leaves_the_producer_usable(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, trouble: str
+) -> None:
+    leader, _ = one_group(world, members=2)
+    step = 0
+    cancelled = True
+    while cancelled:
+        step += 1
+        leader.scripts.clear()
+        if trouble == "refused":
+            leader.script(SEND, code(14), code(2))
+        elif trouble == "lost":
+            leader.script(SEND, reset)
+        elif trouble == "slow connect":
+            world.connect_delay_s = 0.5
+        before = len(stored(leader))
+        async with producing(runtime) as producer:
+
+            async def send(producer: Producer = producer) -> None:
+                await producer.send(Message("t", b"cancelled"))
+
+            cancelled = await cancel_at_step(step, send)
+            leader.scripts.clear()
+            result = await producer.send(Message("t", b"after"))
+            assert result.queue_offset == len(stored(leader)) - 1
+            for connection in producer.core.pool.open_connections():
+                assert not connection.calls
+        assert stored(leader)[-1] == b"after"
+        assert len(stored(leader)) - before in (1, 2)
+    assert step > 1, "nothing was cancelled: the test shows nothing"
+
+
+async def test_many_senders_share_one_connection(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    async with producing(runtime) as producer:
+        async with trio.open_nursery() as nursery:
+
+            async def send(number: int) -> None:
+                for turn in range(10):
+                    await producer.send(Message("t", b"%d-%d" % (number, turn)))
+
+            for number in range(50):
+                nursery.start_soon(send, number)
+        assert len(broker.links) == 1
+    bodies = stored(broker)
+    assert len(set(bodies)) == 500
+    for number in range(50):
+        own = [body for body in bodies if body.startswith(b"%d-" % number)]
+        assert own == [b"%d-%d" % (number, turn) for turn in range(10)], (
+            "one sender's messages keep their order"
+        )
+
+
+# Trace -----------------------------------------------------------------------------------------------
+
+
+class Recorded:
+    """A trace writer whose events are kept as they are."""
+
+    def __init__(self) -> None:
+        self.writer = TraceWriter(
+            lambda data: None, TraceHeader("client", "test", "mock", 0), buffered_events=65_535
+        )
+
+    def events(self) -> list[Any]:
+        return [parse_event(list(record)) for record in self.writer._buffer]
+
+
+async def test_every_attempt_is_traced_with_what_is_known_of_it(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    recorded = Recorded()
+    broker.script(SEND, code(14), silent, store_then(broker, reset), code(1))
+    async with producing(runtime, trace=recorded.writer, send_timeout_s=10, attempt_timeout_s=1) as producer:
+        result = await producer.send(Message("t", b"x"))
+        batch = await producer.send_batch([Message("t", b"y"), Message("t", b"z")])
+    events = recorded.events()
+    invocations = [event for event in events if isinstance(event, Invoke)]
+    completions = {event.operation: event for event in events if not isinstance(event, Invoke)}
+    assert [event.key for event in invocations] == ["t/g:0"] * 6
+    assert {event.argument for event in invocations[:5]} == {(result.message_id,)}
+    assert invocations[5].argument == tuple(item.message_id for item in batch)
+    kinds = [type(completions[event.operation]) for event in invocations]
+    assert kinds == [Fail, Info, Info, Info, Ok, Ok]
+    assert completions[invocations[4].operation].result == result.queue_offset == 1
