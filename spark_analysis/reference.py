@@ -111,7 +111,8 @@ def _torn_reads(operations: Iterable[Operation]) -> Iterable[Finding]:
                 good = False
             if not good:
                 yield Finding("torn-read", offsets[0])
-        elif operation.end_offset is not None and operation.next_offset is not None:
+        elif operation.end_offset is not None:
+            assert operation.next_offset is not None
             if operation.next_offset <= operation.offset < operation.end_offset:
                 yield Finding("torn-read", operation.offset)
 

@@ -1,0 +1,173 @@
+"""The public answer: ``check(history)`` puts the checkers' findings together into one verdict with proofs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as sf
+
+from spark_analysis.history import History
+from spark_analysis.log_model import check_log, name_orders
+from spark_analysis.raft_invariants import check_replicas
+from spark_analysis.registers import check_offsets
+from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+EXAMPLES_OF_EACH_KIND: Final = 10
+PROOF_OPERATIONS: Final = 6
+MAXIMUM_DAMAGES_LISTED: Final = 20
+
+
+def check(history: History) -> Verdict:
+    """Judge a history against the log model, the registers of committed offsets, and Raft's invariants."""
+    facts, total = _facts(history)
+    damages = history.damage.orderBy("file", "position").limit(MAXIMUM_DAMAGES_LISTED).collect()
+    log = check_log(history.operations)
+    offsets = check_offsets(history.operations).cache()
+    replicas = check_replicas(history.events).cache()
+    try:
+        findings = name_orders(log.findings, history.operations).unionByName(
+            offsets.where("NOT unsure").drop("unsure")
+        )
+        findings = findings.cache()
+        counts = Counter({row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()})
+        anomalies = _examples(findings, history.operations) if counts else []
+        for row in replicas.groupBy("kind").count().collect():
+            counts[row["kind"]] += row["count"]
+        for row in replicas.orderBy("kind", "position").limit(100).collect():
+            anomalies.append(Anomaly(row["kind"], row["key"], row["position"], (), row["detail"]))
+        unsure = log.unsure.unionByName(offsets.where("unsure").drop("unsure")).limit(100).collect()
+        findings.unpersist()
+    finally:
+        log.release()
+        offsets.unpersist()
+        replicas.unpersist()
+    undecided = tuple(f"{row['key']}: {row['kind']} at {row['position']}" for row in unsure)
+    return Verdict(
+        history.path,
+        VIOLATED if counts else UNDECIDED if undecided else LINEARIZABLE,
+        total,
+        dict(sorted(counts.items())),
+        tuple(anomalies),
+        undecided,
+        tuple(f"{row['file']}: byte {row['position']}: {row['reason']}" for row in damages),
+        facts,
+    )
+
+
+def _facts(history: History) -> tuple[dict[str, Any], int]:
+    """What was checked, in numbers."""
+    outcomes: dict[str, dict[str, int]] = defaultdict(dict)
+    total = 0
+    for row in history.operations.groupBy("function", "outcome").count().collect():
+        outcomes[row["function"]][row["outcome"]] = row["count"]
+        total += row["count"]
+    span = history.operations.agg(
+        sf.countDistinct("key").alias("queues"),
+        sf.countDistinct("client").alias("clients"),
+        sf.min("invoke_ns").alias("first"),
+        sf.max(sf.coalesce("complete_ns", "invoke_ns")).alias("last"),
+    ).collect()[0]
+    nodes = history.events.where("kind NOT IN ('fault', 'note')").groupBy("node").count().collect()
+    return {
+        "functions": {
+            function: dict(sorted(counts.items())) for function, counts in sorted(outcomes.items())
+        },
+        "queues": span["queues"],
+        "clients": span["clients"],
+        "seconds": ((span["last"] or 0) - (span["first"] or 0)) / 1e9,
+        "replica_events": {
+            row["node"]: row["count"] for row in sorted(nodes, key=lambda row: str(row["node"]))
+        },
+    }, total
+
+
+def _examples(findings: DataFrame, operations: DataFrame) -> list[Anomaly]:
+    """The first few findings of each kind with the operations that touch them."""
+    kinds = [row["kind"] for row in findings.select("kind").distinct().collect()]
+    chosen: list[Any] = []
+    for kind in sorted(kinds):
+        chosen += (
+            findings.where(sf.col("kind") == kind)
+            .orderBy("key", "position")
+            .limit(EXAMPLES_OF_EACH_KIND)
+            .collect()
+        )
+    spark = findings.sparkSession
+    numbered = [
+        (number, row["key"], row["position"], row["lower"], row["upper"]) for number, row in enumerate(chosen)
+    ]
+    wanted = spark.createDataFrame(
+        numbered, "number INT, queue STRING, at BIGINT, lower BIGINT, upper BIGINT"
+    )
+    first = sf.coalesce("first_offset", "offset")
+    last = sf.coalesce(
+        sf.element_at("offsets", -1),
+        sf.col("first_offset") + sf.greatest(sf.size("values"), sf.lit(1)) - 1,
+        sf.col("offset"),
+    )
+    touches = sf.col("at").between(first, last)
+    begins = sf.col("invoke_ns") == sf.col("lower")
+    ends = sf.col("complete_ns") == sf.col("upper")
+    queue = sf.when(
+        sf.col("function").isin("commit_offset", "fetch_offset"), sf.concat_ws(" ", "key", "group")
+    ).otherwise(sf.col("key"))
+    ordered = sf.col("lower").isNotNull()
+    proofs = (
+        operations.withColumn("of", queue)
+        .join(
+            sf.broadcast(wanted),
+            (sf.col("of") == sf.col("queue"))
+            & sf.when(ordered, begins | ends | touches).otherwise(touches | ends),
+        )
+        .select("number", (begins | ends).alias("decisive"), sf.struct(*_SHOWN).alias("operation"))
+        .groupBy("number")
+        .agg(
+            sf.slice(
+                sf.sort_array(
+                    sf.collect_list(sf.struct(~sf.coalesce("decisive", sf.lit(False)), "operation"))
+                ),
+                1,
+                PROOF_OPERATIONS,
+            ).alias("found")
+        )
+        .collect()
+    )
+    by_number = {row["number"]: [entry["operation"] for entry in row["found"]] for row in proofs}
+    return [
+        Anomaly(
+            row["kind"],
+            row["key"],
+            row["position"],
+            tuple(_shown(operation.asDict()) for operation in by_number.get(number, [])),
+        )
+        for number, row in enumerate(chosen)
+    ]
+
+
+_SHOWN: Final = (
+    "invoke_ns",
+    "op",
+    "client",
+    "function",
+    "outcome",
+    "complete_ns",
+    "offset",
+    "first_offset",
+    "values",
+    "next_offset",
+    "end_offset",
+    "reason",
+)
+
+
+def _shown(operation: dict[str, Any]) -> dict[str, Any]:
+    """An operation as it appears in a proof: without what it does not have, long batches shortened."""
+    shown = {name: value for name, value in operation.items() if value is not None}
+    values = shown.get("values")
+    if values is not None and len(values) > 8:
+        shown["values"] = [*values[:8], f"... {len(values) - 8} more"]
+    return shown

@@ -1,0 +1,95 @@
+"""``trivet analyze``: histories in, verdicts out. The command line lives in ``broker.cli``; this is what it calls."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_analysis.session import AnalysisUnavailableError, start_session
+from spark_analysis.verdict import EXIT_CODES, LINEARIZABLE, UNDECIDED, VIOLATED, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+WRONG_USAGE: Final = 2
+FORMATS: Final = ("trace",)
+MODELS: Final = ("log",)
+
+
+class UsageError(ValueError):
+    """The user asked for something that cannot be; the message says what is allowed."""
+
+
+def analyze(
+    paths: Sequence[Path],
+    *,
+    format: str = "trace",
+    model: str = "log",
+    master: str | None = None,
+    report: Path | None = None,
+    json_output: bool = False,
+    to_parquet: Path | None = None,
+) -> int:
+    """Judge each path as a history of its own, in one Spark session, and print the verdicts.
+
+    A path is a file, or a directory whose ``*.trace`` files form one history. Returns the exit code: 0 all
+    linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error).
+    """
+    try:
+        _check_usage(paths, format, model)
+        spark = start_session(master)
+    except (UsageError, AnalysisUnavailableError) as error:
+        print(f"trivet analyze: {error}", file=sys.stderr)
+        return WRONG_USAGE
+    try:
+        verdicts = [_judge(spark, path, to_parquet) for path in paths]
+    finally:
+        spark.stop()
+    if json_output:
+        print(json.dumps({"histories": [verdict.as_json() for verdict in verdicts]}))
+    else:
+        from spark_analysis.console import print_verdicts
+
+        print_verdicts(verdicts)
+    names = {verdict.verdict for verdict in verdicts}
+    worst = VIOLATED if VIOLATED in names else UNDECIDED if UNDECIDED in names else LINEARIZABLE
+    return EXIT_CODES[worst]
+
+
+def _check_usage(paths: Sequence[Path], format: str, model: str) -> None:
+    if not paths:
+        raise UsageError("no PATH given: name a trace file or a directory of *.trace files")
+    if format not in FORMATS:
+        raise UsageError(f"--format {format}: unknown; known are {', '.join(FORMATS)}")
+    if model not in MODELS:
+        raise UsageError(f"--model {model}: unknown; known are {', '.join(MODELS)}")
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or directory")
+        if path.is_dir() and not any(path.glob("*.trace")):
+            raise UsageError(f"{path}: no *.trace files in this directory")
+
+
+def _judge(spark: SparkSession, path: Path, to_parquet: Path | None) -> Verdict:
+    from spark_analysis.check import check
+    from spark_analysis.history import load_trace
+
+    kept = to_parquet is not None
+    directory = (
+        to_parquet / path.name if to_parquet is not None else Path(tempfile.mkdtemp(prefix="trivet-analyze-"))
+    )
+    try:
+        return check(load_trace(spark, str(path), directory.resolve().as_uri()))
+    finally:
+        if not kept:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(analyze([Path(argument) for argument in sys.argv[1:]]))

@@ -1,0 +1,172 @@
+"""Raft's guarantees, judged from what the replicas themselves recorded (figure 3 of the extended Raft paper).
+
+Every check is a grouping or a window inside one node's events, whose order is their place in the node's file.
+Findings are rows (kind, key, position, detail): ``key`` is a node or a term, ``position`` a log index or a term.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COLUMNS: Final = ("kind", "key", "position", "detail")
+
+
+def check_replicas(events: DataFrame) -> DataFrame:
+    """Every violated invariant in ``events`` (schema.EVENTS with file and position)."""
+    return (
+        _two_leaders(events)
+        .unionByName(_backward_terms(events))
+        .unionByName(_backward_commits(events))
+        .unionByName(_truncated_commits(events))
+        .unionByName(_incomplete_leaders(events))
+        .unionByName(_mismatched_runs(events))
+        .unionByName(_mismatched_prefixes(events))
+    )
+
+
+def _two_leaders(events: DataFrame) -> DataFrame:
+    """Election safety: at most one leader in a term."""
+    return (
+        events.where("kind = 'role' AND role = 'leader'")
+        .groupBy("term")
+        .agg(sf.array_sort(sf.collect_set("node")).alias("nodes"))
+        .where(sf.size("nodes") > 1)
+        .select(
+            sf.lit("two-leaders").alias("kind"),
+            sf.concat(sf.lit("term "), sf.col("term").cast("string")).alias("key"),
+            sf.col("term").alias("position"),
+            sf.concat_ws(" and ", "nodes").alias("detail"),
+        )
+    )
+
+
+def _backward_terms(events: DataFrame) -> DataFrame:
+    """A node's term never decreases, over all its lives: it is durable before any answer."""
+    before = Window.partitionBy("node").orderBy("file", "position").rowsBetween(Window.unboundedPreceding, -1)
+    return (
+        events.where("kind IN ('role', 'start')")
+        .withColumn("earlier", sf.max("term").over(before))
+        .where("term < earlier")
+        .select(
+            sf.lit("term-went-back").alias("kind"),
+            sf.col("node").alias("key"),
+            sf.col("term").alias("position"),
+            sf.concat(sf.lit("from term "), sf.col("earlier").cast("string")).alias("detail"),
+        )
+    )
+
+
+def _with_life(events: DataFrame) -> DataFrame:
+    along = Window.partitionBy("node").orderBy("file", "position")
+    return events.withColumn("life", sf.sum((sf.col("kind") == "start").cast("int")).over(along))
+
+
+def _backward_commits(events: DataFrame) -> DataFrame:
+    """The commit index never decreases while a node runs (after a restart it is learned again)."""
+    before = (
+        Window.partitionBy("node", "life")
+        .orderBy("file", "position")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    return (
+        _with_life(events.where("kind IN ('start', 'commit')"))
+        .where("kind = 'commit'")
+        .withColumn("earlier", sf.max("last_index").over(before))
+        .where("last_index < earlier")
+        .select(
+            sf.lit("commit-went-back").alias("kind"),
+            sf.col("node").alias("key"),
+            sf.col("last_index").alias("position"),
+            sf.concat(sf.lit("from index "), sf.col("earlier").cast("string")).alias("detail"),
+        )
+    )
+
+
+def _truncated_commits(events: DataFrame) -> DataFrame:
+    """What a node has once known committed it never removes, in this life or a later one."""
+    before = Window.partitionBy("node").orderBy("file", "position").rowsBetween(Window.unboundedPreceding, -1)
+    committed = sf.when(sf.col("kind") == "commit", sf.col("last_index"))
+    return (
+        events.where("kind IN ('commit', 'truncate')")
+        .withColumn("committed", sf.max(committed).over(before))
+        .where("kind = 'truncate' AND last_index < committed")
+        .select(
+            sf.lit("committed-truncated").alias("kind"),
+            sf.col("node").alias("key"),
+            (sf.col("last_index") + 1).alias("position"),
+            sf.concat(sf.lit("committed up to "), sf.col("committed").cast("string")).alias("detail"),
+        )
+    )
+
+
+def _incomplete_leaders(events: DataFrame) -> DataFrame:
+    """Leader completeness: what was committed in an earlier term is in the log of every later leader."""
+    committed = (
+        events.where("kind = 'commit'").groupBy("term").agg(sf.max("last_index").alias("committed"))
+    )  # one row a term
+    leaders = (
+        events.where("kind = 'role' AND role = 'leader'").select("node", "term", "last_index").alias("leader")
+    )
+    return (
+        leaders.join(sf.broadcast(committed.alias("past")), sf.col("past.term") < sf.col("leader.term"))
+        .groupBy("leader.node", "leader.term", "leader.last_index")
+        .agg(sf.max("committed").alias("committed"))
+        .where("last_index < committed")
+        .select(
+            sf.lit("leader-incomplete").alias("kind"),
+            sf.col("node").alias("key"),
+            (sf.col("last_index") + 1).alias("position"),
+            sf.concat(
+                sf.lit("leader of term "),
+                sf.col("term").cast("string"),
+                sf.lit("; committed before: "),
+                sf.col("committed").cast("string"),
+            ).alias("detail"),
+        )
+    )
+
+
+def _mismatched_runs(events: DataFrame) -> DataFrame:
+    """Log matching: entries of one index and term are the same entries wherever they are (runs with digests)."""
+    return (
+        events.where("kind = 'append' AND digest IS NOT NULL")
+        .groupBy("term", "first_index", "last_index")
+        .agg(
+            sf.min("digest").alias("least"),
+            sf.max("digest").alias("greatest"),
+            sf.array_sort(sf.collect_set("node")).alias("nodes"),
+        )
+        .where("least <> greatest")
+        .select(
+            sf.lit("log-mismatch").alias("kind"),
+            sf.concat_ws(" and ", "nodes").alias("key"),
+            sf.col("first_index").alias("position"),
+            sf.concat(sf.lit("entries of term "), sf.col("term").cast("string")).alias("detail"),
+        )
+    )
+
+
+def _mismatched_prefixes(events: DataFrame) -> DataFrame:
+    """State machine safety: committed prefixes of equal length are equal bytes."""
+    return (
+        events.where("kind = 'digest'")
+        .groupBy("last_index")
+        .agg(
+            sf.min("digest").alias("least"),
+            sf.max("digest").alias("greatest"),
+            sf.array_sort(sf.collect_set("node")).alias("nodes"),
+        )
+        .where("least <> greatest")
+        .select(
+            sf.lit("prefix-mismatch").alias("kind"),
+            sf.concat_ws(" and ", "nodes").alias("key"),
+            sf.col("last_index").alias("position"),
+            sf.lit("CRC-32 of the committed bytes differ").alias("detail"),
+        )
+    )

@@ -1,0 +1,156 @@
+"""Committed offsets: a register for each consumer group and queue.
+
+With every value written once, deciding is a matter of zones (Gibbons and Korach, "Testing Shared Memories", 1997).
+The operations of one value, its write and the reads that returned it, must happen together; let f be their earliest
+completion and s their latest invocation. Values A and B can be ordered A before B unless some operation of B had
+ended before one of A began (f_B < s_A). So the register is linearizable exactly if no read ended before its write
+began and no two values exclude both orders: f_A < s_B and f_B < s_A.
+
+A consumer may write one value again (after a rewind, or with nothing consumed meanwhile). The problem is then
+NP-complete in general, and the answer comes from a search with a budget (:mod:`spark_analysis.search`).
+
+A group that has no offset and one at 0 are the same state here: the reference broker answers either for a young queue
+(spec behaviour.md 8.2). A write of unknown outcome whose value nobody read can be left out without changing the
+answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_analysis.search import Call, search
+from spark_analysis.unknown import Finding
+from spark_analysis.verdict import UNDECIDED, VIOLATED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+INITIAL: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One write or read of a register; ``complete_ns`` None: a write of unknown outcome."""
+
+    op: int
+    is_write: bool
+    value: int
+    invoke_ns: int
+    complete_ns: int | None
+
+
+def check_register(accesses: Sequence[Access]) -> tuple[list[Finding], list[Finding]]:
+    """What is wrong, and what cannot be decided, about one register; a finding's position is the value concerned."""
+    read_values = {one.value for one in accesses if not one.is_write}
+    kept = [one for one in accesses if one.complete_ns is not None or one.value in read_values]
+    writes = Counter(one.value for one in kept if one.is_write)
+    writes[INITIAL] += 1
+    phantoms = sorted(read_values - writes.keys())
+    if phantoms:
+        return [Finding("phantom-offset", value) for value in phantoms], []
+    if max(writes.values()) > 1:
+        return _search(kept)
+    first_end: dict[int, float] = defaultdict(lambda: math.inf)
+    last_begin: dict[int, float] = defaultdict(lambda: -math.inf)
+    written: dict[int, int] = {}
+    first_end[INITIAL] = -math.inf
+    for one in kept:
+        if one.complete_ns is not None:
+            first_end[one.value] = min(first_end[one.value], one.complete_ns)
+        last_begin[one.value] = max(last_begin[one.value], one.invoke_ns)
+        if one.is_write:
+            written[one.value] = one.invoke_ns
+    findings = [
+        Finding("stale-offset", value) for value, begin in written.items() if first_end[value] < begin
+    ]
+    # Two values exclude each other only if at least one of them has f < s (a forward zone). Forward zones must be
+    # disjoint, and then a backward one [s, f] lies in at most one of them: the last that begins before it.
+    zones = sorted((first_end[value], last_begin[value], value) for value in first_end)
+    forward = [zone for zone in zones if zone[0] < zone[1]]
+    findings += [
+        Finding("stale-offset", later[2])
+        for earlier, later in pairwise(forward)
+        if later[0] < earlier[1] and earlier[0] < later[1]
+    ]
+    backward = sorted((zone[1], zone[0], zone[2]) for zone in zones if zone[0] >= zone[1])
+    place = 0
+    for begin, end, value in backward:
+        while place < len(forward) and forward[place][0] < begin:
+            place += 1
+        if place and end < forward[place - 1][1]:
+            findings.append(Finding("stale-offset", value))
+    return findings, []
+
+
+def _search(accesses: Sequence[Access]) -> tuple[list[Finding], list[Finding]]:
+    calls = [
+        Call(one.op, "write" if one.is_write else "read", one.value, None, one.invoke_ns, one.complete_ns)
+        for one in accesses
+    ]
+    result = search(calls, register_step, INITIAL, maximum_configurations=500_000)
+    stuck = {one.op: one.value for one in accesses}
+    position = stuck[result.stuck[0]] if result.stuck else INITIAL
+    if result.verdict == VIOLATED:
+        return [Finding("stale-offset", position)], []
+    return [], [Finding("stale-offset", position)] if result.verdict == UNDECIDED else []
+
+
+def register_step(state: int, function: str, argument: Any, _result: Any, _completed: bool) -> Sequence[int]:
+    """Writes set the state, reads need it."""
+    if function == "write":
+        return (argument,)
+    return (state,) if state == argument else ()
+
+
+_FOUND: Final = "key STRING, kind STRING, position BIGINT, lower BIGINT, upper BIGINT, unsure BOOLEAN"
+
+
+def check_offsets(operations: DataFrame) -> DataFrame:
+    """Judge every (queue, group) of ``operations``; rows (key, kind, position, lower, upper, unsure).
+
+    One task judges one register. They are many and small: a consumer commits every few seconds, not every message.
+    """
+    from pyspark.sql import functions as sf
+
+    accesses = operations.where(
+        "(function = 'commit_offset' AND outcome <> 'fail') OR (function = 'fetch_offset' AND outcome = 'ok')"
+    ).select(
+        "op",
+        sf.concat_ws(" ", "key", "group").alias("key"),
+        (sf.col("function") == "commit_offset").alias("is_write"),
+        sf.coalesce("offset", sf.lit(INITIAL).cast("bigint")).alias("value"),
+        "invoke_ns",
+        "complete_ns",
+    )
+    return accesses.groupBy("key").applyInArrow(_check_one, _FOUND)
+
+
+def _check_one(table: pa.Table) -> pa.Table:
+    accesses = [
+        Access(row["op"], row["is_write"], row["value"], row["invoke_ns"], row["complete_ns"])
+        for row in table.to_pylist()
+    ]
+    findings, unsure = check_register(accesses)
+    return findings_table(table["key"][0].as_py(), findings, unsure)
+
+
+def findings_table(key: str, findings: list[Finding], unsure: list[Finding]) -> pa.Table:
+    """Findings of one key as rows of (key, kind, position, lower, upper, unsure)."""
+    rows = [(one, False) for one in findings] + [(one, True) for one in unsure]
+    return pa.table(
+        {
+            "key": pa.array([key] * len(rows), pa.string()),
+            "kind": pa.array([one.kind for one, _ in rows], pa.string()),
+            "position": pa.array([one.position for one, _ in rows], pa.int64()),
+            "lower": pa.nulls(len(rows), pa.int64()),
+            "upper": pa.nulls(len(rows), pa.int64()),
+            "unsure": pa.array([is_unsure for _, is_unsure in rows], pa.bool_()),
+        }
+    )
