@@ -22,20 +22,28 @@ from typing import Any, Final, Protocol
 
 import cbor2
 import structlog
-from log.store import Arrival, FlushJob, PrepareJob, Store
 
 from broker import peer_protocol
 from broker.connection import Connection
-from broker.metadata import Command, Metadata, decode_command, encode_command
+from broker.membership import Membership
+from broker.metadata import Command, DeleteTopic, Metadata, Several, decode_command, encode_command
 from broker.peer_protocol import RaftFrame
 from broker.replica_trace import ReplicaTrace
+from broker.trace import TraceWriter
+from log.checkpoint import CheckpointJob
+from log.dispatch import Arrival
+from log.entry_log import FlushJob
 from log.entry_range import EntryRange
+from log.entry_recovery import RecoveryKind
 from log.errors import DamagedRangeError
+from log.hard_state import HardState as StoredHardState
 from log.properties import get_property
 from log.record import encode_record, peek
+from log.snapshot import Snapshot
+from log.store import RecoveryReport, Store
+from log.tail import PrepareJob
 from raft import effects as fx
 from raft.config import HardState, RaftConfig
-from raft.configuration import Configuration
 from raft.core import Raft
 from raft.errors import LeadershipTransferring, ProposalLimit, RaftError
 from raft.messages import AppendRequest
@@ -61,11 +69,14 @@ UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
 APPEND_BYTES_MAX: Final = 1024 * 1024
 """The most that one append carries, unless a single entry is larger."""
 
+CHECKPOINT_INTERVAL_NS: Final = 3_000_000_000
+"""How often queues and index files are flushed and noted (storage.md 3.3)."""
+
 SNAPSHOT_INTERVAL_ENTRIES: Final = 200_000
 """A metadata snapshot is written after so many applied entries."""
 
-CONFIGURATIONS_FILE: Final = "raft-configurations"
-"""The configurations of the log (CBOR), so that a restart need not scan for them; see `_save_configurations`."""
+
+_NEVER: Final = 1 << 62
 
 
 class ReplicaError(Exception):
@@ -138,8 +149,9 @@ class Replica:
     def __init__(
         self,
         node_id: str,
-        addresses: dict[str, str],
+        membership: Membership,
         store: Store,
+        recovery: RecoveryReport,
         *,
         raft_config: RaftConfig,
         sync_flush: bool,
@@ -149,10 +161,10 @@ class Replica:
         now_ns: int,
         wall_ms: int,
         observer: Observer,
-        trace: ReplicaTrace,
+        trace: TraceWriter | None,
     ) -> None:
         self.node_id = node_id
-        self.addresses = dict(addresses)
+        self.membership = membership
         self.store = store
         self.now_ns = now_ns
         self.wall_ms = wall_ms
@@ -162,23 +174,26 @@ class Replica:
         self._flush_interval_ns = flush_interval_ns
         self._store_host = store_host
         self._observer = observer
-        self._trace = trace
 
+        if recovery.log.kind is RecoveryKind.DAMAGED:
+            # The group has these entries still; this node takes them from it again.
+            log.error("damaged log cut", damage=recovery.damage)
+            store.cut_damage()
         snapshot = store.load_snapshot()
-        self.metadata = Metadata() if snapshot is None else self._restore(snapshot[1])
-        self.snapshot_index = -1 if snapshot is None else snapshot[0]
-        self._metadata_index = self.snapshot_index
+        self.metadata = Metadata() if snapshot is None else self._restore(snapshot.data)
+        self._metadata_index = -1 if snapshot is None else snapshot.applied_index
         """The last entry whose command `metadata` reflects; dispatch may restart before it."""
 
         entry_log = self._log
-        configurations = self._load_configurations(Configuration(tuple(sorted(addresses))))
-        hard_state = store.load_hard_state()
+        configurations = self.membership.load(entry_log.last_index)
+        hard_state = store.hard_state.read() or StoredHardState()
+        self._trace = ReplicaTrace(trace, entry_log, now_ns, hard_state.term, recovery.committed_index)
         self.raft = Raft(
             raft_config,
             node_id,
-            hard_state if isinstance(hard_state, HardState) else HardState(*hard_state),
+            HardState(hard_state.term, hard_state.vote or None),
             LogTerms(entry_log.first_index, entry_log.last_index, entry_log.term_runs(), entry_log.base_term),
-            max(store.committed_index, entry_log.first_index - 1),
+            min(max(recovery.committed_index, store.dispatched_index), entry_log.last_index),
             configurations,
             random,
             now_ns,
@@ -205,8 +220,11 @@ class Replica:
         self._flushing = False
         self._flush_generation = 0
         self._flush_due_ns = now_ns + flush_interval_ns
+        self._flushed_position = entry_log.end_position
         self._preparing = False
-        self._save_configurations()
+        self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
+        self._checkpointed_index = self.applied_index
+        self._save_membership()
         self._carry_out()
 
     # ------------------------------------------------------------------ 1 propose
@@ -397,9 +415,14 @@ class Replica:
             self._carry_out()
 
     def deadline_ns(self) -> int:
-        """When `tick` and `turn` must run at the latest."""
+        """When `tick` and `turn` must run at the latest: nothing is due while nothing is waiting to be done."""
         deadline: int | None = self.raft.deadline()
-        return self._flush_due_ns if deadline is None else min(deadline, self._flush_due_ns)
+        due = _NEVER if deadline is None else deadline
+        if not self._sync_flush and not self._flushing and self._log.end_position != self._flushed_position:
+            due = min(due, self._flush_due_ns)
+        if self.applied_index != self._checkpointed_index:
+            due = min(due, self._checkpoint_due_ns)
+        return due
 
     def _carry_out(self) -> None:
         """Carries out raft's effects, in order (see raft/effects.py for what that order promises)."""
@@ -426,10 +449,15 @@ class Replica:
         self._committed_index = effect.index
 
     def _on_accept_entries(self, effect: fx.AcceptEntries) -> None:
-        if effect.message.configurations:
-            self._learn_addresses(effect)
-        assert self._entry_range is not None, "entries are accepted from an append only"
-        self._log.append_range(self._entry_range, effect.skip)
+        entries = self._entry_range
+        assert entries is not None, "entries are accepted from an append only"
+        configurations = effect.message.configurations
+        if configurations:
+            self.membership.learn(
+                entries, [index for index, _ in configurations if index >= effect.first_index]
+            )
+            self._save_membership()
+        self._log.append_range(entries, effect.skip)
 
     def _on_append_noop(self, effect: fx.AppendNoop) -> None:
         index = self._append_internal(_NO_OP, b"")
@@ -437,10 +465,8 @@ class Replica:
         self._serving_from = index
 
     def _on_append_configuration(self, effect: fx.AppendConfiguration) -> None:
-        configuration = effect.configuration
-        body = cbor2.dumps([configuration.voters, configuration.learners, self.addresses])
-        self._save_configurations()
-        index = self._append_internal(_CONFIGURATION, body)
+        self._save_membership()
+        index = self._append_internal(_CONFIGURATION, self.membership.encode(effect.configuration))
         assert index == effect.index, f"configuration written at {index}, raft has {effect.index}"
 
     def _on_truncate(self, effect: fx.TruncateLog) -> None:
@@ -450,7 +476,7 @@ class Replica:
         self._trace.truncated(self.now_ns, effect.last_index)
 
     def _on_save_hard_state(self, effect: fx.SaveHardState) -> None:
-        self.store.save_hard_state(effect.term, effect.vote)
+        self.store.hard_state.write(StoredHardState(effect.term, effect.vote or ""))
 
     def _on_role_changed(self, effect: fx.RoleChanged) -> None:
         if effect.role is not fx.Role.LEADER:
@@ -480,18 +506,19 @@ class Replica:
     def _on_reset_log(self, effect: fx.ResetLog) -> None:
         frame = self._frame
         assert frame is not None, "a log is reset by a snapshot only"
-        # First the snapshot: a crash in between leaves the old log beside it, and the leader sends it again.
-        self.store.save_snapshot(frame.applied_index, bytes(frame.body))
-        self.store.reset(effect.first_index, frame.position, effect.base_term)
-        self.metadata = self._restore(bytes(frame.body))
-        self.snapshot_index = self._metadata_index = frame.applied_index
+        snapshot = Snapshot(frame.applied_index, bytes(frame.body))
+        state = cbor2.loads(snapshot.data)
+        queue_ends = {(topic, queue): end for topic, queue, end in state["queue_ends"]}
+        self.store.reset(effect.first_index, frame.position, effect.base_term, queue_ends, snapshot)
+        self.metadata = self._restore(snapshot.data)
+        self._metadata_index = snapshot.applied_index
         self.applied_index = self._committed_index = effect.first_index - 1
-        self._save_configurations()
+        self._save_membership()
         self._trace.reset(self.now_ns, effect.first_index)
         log.info("log begins anew from the leader's", first_index=effect.first_index)
 
     def _on_configuration_changed(self, effect: fx.ConfigurationChanged) -> None:
-        self._save_configurations()
+        self._save_membership()
         self._observer.role_changed()
 
     _HANDLERS: Final[dict[type, Callable[["Replica", Any], None]]] = {
@@ -540,11 +567,16 @@ class Replica:
     def _apply_committed(self) -> None:
         """4 dispatch, then 5 answer: whoever is answered can read what it wrote."""
         upto = self._committed_index
-        dispatch = self.store.dispatch(upto, self.wall_ms)
-        for index, record in dispatch.internal:
-            if index > self._metadata_index:
-                self._apply_internal(index, record)
-        self.applied_index = upto
+        store = self.store
+        arrivals: list[Arrival] = []
+        while self.applied_index < upto:
+            # A command is applied before the entries behind it get their units: it may delete their topic.
+            dispatch = store.dispatch(upto, self.wall_ms, stop_at_internal=True)
+            arrivals += dispatch.arrivals
+            for index, record in dispatch.internal:
+                if index > self._metadata_index:
+                    self._apply_internal(index, record)
+            self.applied_index = dispatch.last_index
         self._trace.committed(self.now_ns, upto, self.raft.term)
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= upto:
@@ -555,9 +587,9 @@ class Replica:
         waiting = self._waiting
         while waiting and waiting[0][0] <= upto:
             waiting.popleft()[1].committed()
-        if dispatch.arrivals:
-            self._observer.arrived(dispatch.arrivals)
-        if upto - self.snapshot_index > SNAPSHOT_INTERVAL_ENTRIES:
+        if arrivals:
+            self._observer.arrived(arrivals)
+        if upto - self.store.snapshot_index > SNAPSHOT_INTERVAL_ENTRIES:
             self.save_snapshot()
 
     def _apply_internal(self, index: int, record: memoryview) -> None:
@@ -568,6 +600,9 @@ class Replica:
             return
         command = decode_command(record[head.body_begin : head.body_end])
         result = self.metadata.apply(command)
+        for single in command.commands if isinstance(command, Several) else (command,):
+            if isinstance(single, DeleteTopic):
+                self.store.remove_topic(single.topic)
         waiter = self._command_waiters.pop(index, None)
         if waiter is not None:
             waiter.result = result
@@ -614,6 +649,7 @@ class Replica:
         if not self._sync_flush and self.now_ns < self._flush_due_ns:
             return None
         self._flush_due_ns = self.now_ns + self._flush_interval_ns
+        self._flushed_position = self._log.end_position
         job = self.store.flush_job()
         if job is not None:
             self._flushing = True
@@ -642,6 +678,18 @@ class Replica:
         self._preparing = False
         self.store.prepared(job)
 
+    def checkpoint_job(self) -> CheckpointJob | None:
+        """From time to time, what makes the next start short; run it in a worker thread, report `checkpointed`."""
+        if self.now_ns < self._checkpoint_due_ns or self.applied_index == self._checkpointed_index:
+            return None
+        self._checkpoint_due_ns = self.now_ns + CHECKPOINT_INTERVAL_NS
+        self._checkpointed_index = self.applied_index
+        return self.store.checkpoint_job(self._committed_index)
+
+    def checkpointed(self, job: CheckpointJob) -> None:
+        """The job has run without an error."""
+        self.store.checkpointed(job)
+
     # ------------------------------------------------------------------ the end
 
     def hand_over(self) -> str | None:
@@ -662,7 +710,7 @@ class Replica:
         """An orderly stop: everything flushed, the checkpoint written. No call may follow."""
         self._trace.stopped(now_ns)
         self.save_snapshot()
-        self.store.close()
+        self.store.close(self._committed_index)
 
     # ------------------------------------------------------------------ snapshots and membership
 
@@ -670,7 +718,7 @@ class Replica:
         return cbor2.dumps(
             {
                 "metadata": self.metadata.snapshot(),
-                "addresses": self.addresses,
+                "addresses": self.membership.addresses,
                 "queue_ends": [
                     (topic, queue, end) for (topic, queue), end in self.store.queue_end_offsets().items()
                 ],
@@ -679,52 +727,15 @@ class Replica:
 
     def _restore(self, snapshot: bytes) -> Metadata:
         state = cbor2.loads(snapshot)
-        self.addresses.update(state["addresses"])
-        self.store.set_queue_floors({(topic, queue): end for topic, queue, end in state["queue_ends"]})
+        self.membership.addresses.update(state["addresses"])
         return Metadata.restore(state["metadata"])
+
+    def _save_membership(self) -> None:
+        self.membership.save(self.raft.configurations)
 
     def save_snapshot(self) -> None:
         """Writes the applied state durably; the log before it may be deleted then."""
         self.store.save_snapshot(self.applied_index, self._state_snapshot())
-        self.snapshot_index = self.applied_index
-
-    def _learn_addresses(self, effect: fx.AcceptEntries) -> None:
-        entries = self._entry_range
-        assert entries is not None, "entries are accepted from an append only"
-        for index, _ in effect.message.configurations:
-            if index >= effect.first_index:
-                at = entries.position_of(index) - entries.position
-                record = entries.data[at + 48 :]
-                head = peek(record)
-                _, _, addresses = cbor2.loads(bytes(record[head.body_begin : head.body_end]))
-                self.addresses.update(addresses)
-        self._save_configurations()
-
-    def _load_configurations(self, initial: Configuration) -> list[tuple[int, Configuration]]:
-        data = self.store.load_state(CONFIGURATIONS_FILE)
-        if data is None:
-            return [(-1, initial)]
-        state = cbor2.loads(data)
-        self.addresses.update(state["addresses"])
-        last_index = self._log.last_index
-        return [
-            (index, Configuration(tuple(voters), tuple(learners)))
-            for index, voters, learners in state["configurations"]
-            if index <= last_index
-        ]
-
-    def _save_configurations(self) -> None:
-        """Durable before the entries that it describes: after a crash too many are known, and are cut by index."""
-        kept = self.raft.configurations
-        self.store.save_state(
-            CONFIGURATIONS_FILE,
-            cbor2.dumps(
-                {
-                    "addresses": self.addresses,
-                    "configurations": [(index, c.voters, c.learners) for index, c in kept],
-                }
-            ),
-        )
 
 
 def _same_terms(entries: EntryRange, message: AppendRequest) -> bool:

@@ -13,9 +13,6 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
-from log.consume_queue import ConsumeQueue
-from log.store import Arrival
-
 from broker.connection import Connection, RelayedConnection
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
@@ -24,6 +21,8 @@ from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import PullMessageHeader
 from broker.subscriptions import TagFilter, parse_tag_filter
+from log.consume_queue import ConsumeQueue
+from log.dispatch import Arrival
 from log.errors import OutOfRangeError
 
 COUNT_MAX: Final = 1024
@@ -195,7 +194,7 @@ class PullProcessor:
 
     def _read(self, header: PullMessageHeader, tag_filter: TagFilter) -> _Answer:
         """The rules of behaviour.md 5.2."""
-        queue = self._node.replica.store.queue(header.topic, header.queue_id)
+        queue = self._node.replica.store.queues.get(header.topic, header.queue_id)
         offset = header.queue_offset
         if queue is None:
             code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED

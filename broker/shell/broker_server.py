@@ -10,11 +10,10 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import structlog
 import trio
-from log.store import FlushJob, PrepareJob
 
 from broker.assembly import build_node
 from broker.connection import Connection, Outgoing
@@ -28,13 +27,19 @@ from broker.shell.registrar import Changes, Registrar
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
+from log.checkpoint import CheckpointJob
+from log.entry_log import FlushJob
 from log.errors import DiskError
 from log.mmap_disk import MmapDisk
+from log.tail import PrepareJob
 
 log = structlog.get_logger("trivet.broker")
 
 _SWEEP_S: Final = 5.0
 _HANDOVER_S: Final = 1.0
+
+
+Job = TypeVar("Job")
 
 
 class BrokerServer:
@@ -65,10 +70,9 @@ class BrokerServer:
         self.address = config.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
         self._changes = Changes()
-        self._flush_job: FlushJob | None = None
-        self._flush_wanted = trio.Event()
-        self._prepare_job: PrepareJob | None = None
-        self._prepare_wanted = trio.Event()
+        self._flushes = _JobSlot[FlushJob]()
+        self._preparations = _JobSlot[PrepareJob]()
+        self._checkpoints = _JobSlot[CheckpointJob]()
         self._links = PeerLinks(self.node, self._sockets, self._begin, self._turns.wake)
         self._registrars = [
             Registrar(
@@ -98,6 +102,7 @@ class BrokerServer:
                 start(self._turns.run_timer)
                 start(self._run_flushes)
                 start(self._run_preparations)
+                start(self._run_checkpoints)
                 start(self._sweep)
                 start(accept_forever, self._client_listener, self._accepted(nursery, self._serve_client))
                 if self._peer_listener is not None:
@@ -131,14 +136,9 @@ class BrokerServer:
             else:
                 open_socket.flush()
         replica = self.node.replica
-        job = replica.flush_job()
-        if job is not None:
-            self._flush_job = job
-            self._flush_wanted.set()
-        preparation = replica.prepare_job()
-        if preparation is not None:
-            self._prepare_job = preparation
-            self._prepare_wanted.set()
+        self._flushes.offer(replica.flush_job())
+        self._preparations.offer(replica.prepare_job())
+        self._checkpoints.offer(replica.checkpoint_job())
         self._changes.set(self.node.registration_version)
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
@@ -208,25 +208,25 @@ class BrokerServer:
 
     async def _run_flushes(self) -> None:
         while True:
-            await self._flush_wanted.wait()
-            self._flush_wanted = trio.Event()
-            job = self._flush_job
-            assert job is not None, "a flush was wanted"
-            await trio.to_thread.run_sync(job.run)  # a failure ends the process: see FlushError
+            job = await self._flushes.next()
+            await _in_thread(job.run)  # a failure ends the process: see FlushError
             self.node.replica.flushed(job, time.monotonic_ns())
             self._turns.wake()
 
     async def _run_preparations(self) -> None:
         while True:
-            await self._prepare_wanted.wait()
-            self._prepare_wanted = trio.Event()
-            job = self._prepare_job
-            assert job is not None, "a preparation was wanted"
+            job = await self._preparations.next()
             try:
-                await trio.to_thread.run_sync(job.run)
+                await _in_thread(job.run)
             except DiskError as error:
                 log.warning("cannot prepare files ahead", error=str(error))
             self.node.replica.prepared(job)
+
+    async def _run_checkpoints(self) -> None:
+        while True:
+            job = await self._checkpoints.next()
+            await _in_thread(job.run)
+            self.node.replica.checkpointed(job)
 
     # ------------------------------------------------------------------ the end
 
@@ -256,6 +256,35 @@ class BrokerServer:
         finally:
             if self._trace is not None:
                 self._trace.close()
+
+
+class _JobSlot(Generic[Job]):
+    """Hands jobs from the turn to the task that runs them; the replica gives one at a time."""
+
+    def __init__(self) -> None:
+        self._job: Job | None = None
+        self._offered = trio.Event()
+
+    def offer(self, job: Job | None) -> None:
+        """None is no job."""
+        if job is not None:
+            assert self._job is None, "the job before has not been taken"
+            self._job = job
+            self._offered.set()
+
+    async def next(self) -> Job:
+        """Waits for a job and takes it."""
+        while self._job is None:
+            await self._offered.wait()
+            self._offered = trio.Event()
+        job, self._job = self._job, None
+        return job
+
+
+async def _in_thread(run: Callable[[], None]) -> None:
+    """A job is never left half done: a node that stops waits for it."""
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(run)
 
 
 def _wall_ms() -> int:

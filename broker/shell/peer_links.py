@@ -49,10 +49,10 @@ class PeerLinks:
     async def dial(self, peer: str) -> None:
         """Keeps a link to `peer` as long as the peer is a member of the group."""
         retry_s = _RETRY_S_MIN
-        while peer in self._node.replica.addresses:
+        while peer in self._node.replica.membership.addresses:
             sock = None
             with trio.move_on_after(_CONNECT_TIMEOUT_S), contextlib.suppress(OSError):
-                sock = await connect(self._node.replica.addresses[peer])
+                sock = await connect(self._node.replica.membership.addresses[peer])
             if sock is None:
                 await trio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_S_MAX)

@@ -1,0 +1,65 @@
+"""Who belongs to the group and where they are found, as this node must know it at a restart.
+
+The membership is part of the log (a configuration takes effect when its entry is appended), but a node must know it
+before it has read its log. So the configurations of the entries that the log holds are kept in a file of their own,
+with the addresses of the members. Invariant: the file is durable before the entry that it tells of is written. After
+a crash it may thus know too much; what lies beyond the log's end is ignored.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import cbor2
+
+from log.disk import Disk
+from log.entry_range import EntryRange
+from log.layout import HEADER_BYTES
+from log.record import peek
+from log.state_file import read_state, write_state
+from raft.configuration import Configuration
+
+MEMBERSHIP_FILE: Final = "membership"
+
+Configurations = Iterable[tuple[int, Configuration]]
+
+
+class Membership:
+    """The members' addresses (node id -> ``host:port``) and the file that keeps them with the configurations."""
+
+    def __init__(self, disk: Disk, addresses: dict[str, str]) -> None:
+        """`addresses` are those of the configuration file: the group's first members."""
+        self.addresses = dict(addresses)
+        self._disk = disk
+        self._first = Configuration(tuple(sorted(addresses)))
+
+    def load(self, last_index: int) -> list[tuple[int, Configuration]]:
+        """The configurations of a log that ends at `last_index`, as `raft.core.Raft` takes them."""
+        data = read_state(self._disk, MEMBERSHIP_FILE)
+        if data is None:
+            return [(-1, self._first)]
+        state = cbor2.loads(data)
+        self.addresses.update(state["addresses"])
+        return [
+            (index, Configuration(tuple(voters), tuple(learners)))
+            for index, voters, learners in state["configurations"]
+            if index <= last_index
+        ]
+
+    def save(self, configurations: Configurations) -> None:
+        """Durable when it returns. Raises `log.errors.DiskError`."""
+        items = [(index, c.voters, c.learners) for index, c in configurations]
+        state = {"addresses": self.addresses, "configurations": items}
+        write_state(self._disk, MEMBERSHIP_FILE, cbor2.dumps(state))
+
+    def encode(self, configuration: Configuration) -> bytes:
+        """The body of a configuration's record: voters, learners and all addresses."""
+        return cbor2.dumps([configuration.voters, configuration.learners, self.addresses])
+
+    def learn(self, entries: EntryRange, indices: Iterable[int]) -> None:
+        """Takes the addresses out of the configuration records at `indices` of what a peer sent."""
+        for index in indices:
+            at = entries.position_of(index) - entries.position + HEADER_BYTES
+            record = entries.data[at:]
+            head = peek(record)
+            fields: list[Any] = cbor2.loads(bytes(record[head.body_begin : head.body_end]))
+            self.addresses.update(fields[2])
