@@ -86,7 +86,7 @@ class Dispatcher:
         self._index = index
         self._delays = options.delay_levels_ms
         self._topics: dict[bytes, _Topic] = {}
-        self._tags: dict[bytes, int] = {}
+        self._tags: dict[bytes | None, int] = {}
         # Kept from a call that failed to the next, so that no arrival is forgotten.
         self._touched: dict[ConsumeQueue, int] = {}
         self.unreadable_entries = 0
@@ -194,22 +194,21 @@ class Dispatcher:
                 else:
                     if topic.scheduled:
                         code = store_time + self._delay(queue_id)
-                    elif b"TAGS\x01" in properties:
-                        tag = get_property(properties, TAGS) or b""
+                    else:
+                        tag = get_property(properties, TAGS)
                         known = tags.get(tag)
                         code = self._tags_code(tag) if known is None else known
-                    else:
-                        code = 0
                     if queue.append(queue_offset, physical_offset, total, code) and queue not in touched:
                         touched[queue] = queue_offset
             if transaction != SYS_FLAG_ROLLBACK:
-                unique = get_property(properties, UNIQ_KEY) if b"UNIQ_KEY\x01" in properties else None
+                unique = get_property(properties, UNIQ_KEY)
                 if unique:
                     keys.append(topic.key_prefix + unique)
                     key_offsets.append(physical_offset)
                     key_times.append(store_time)
-                if b"KEYS\x01" in properties:
-                    for key in (get_property(properties, KEYS) or b"").split(b" "):
+                several = get_property(properties, KEYS)
+                if several:
+                    for key in several.split(b" "):
                         if key:
                             keys.append(topic.key_prefix + key)
                             key_offsets.append(physical_offset)
@@ -226,10 +225,10 @@ class Dispatcher:
         queue = topic.queues[queue_id] = self._queues.make(topic.name, queue_id)
         return queue
 
-    def _tags_code(self, tag: bytes) -> int:
+    def _tags_code(self, tag: bytes | None) -> int:
         if len(self._tags) >= _TAGS_REMEMBERED:
             self._tags.clear()
-        code = self._tags[tag] = java_hash_utf8(tag)
+        code = self._tags[tag] = java_hash_utf8(tag) if tag else 0
         return code
 
     def _delay(self, queue_id: int) -> int:

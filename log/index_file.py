@@ -33,7 +33,7 @@ _SLOT = Struct(">i")
 HEADER_BYTES = 40
 ENTRY_BYTES = 20
 _ENTRY_TYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-_BULK_FROM = 48
+_BULK_FROM = 12
 _STEP_BYTES = 1 << 18
 _LARGEST_SECONDS = 0x7FFFFFFF
 
@@ -132,17 +132,15 @@ class IndexFile:
         )
         return 1 <= self.count <= self._entries_max and self.begin_offset <= self.end_offset
 
-    def put(
-        self, mapped: MappedFile, hashes: NDArray[np.int32], offsets: Sequence[int], times: Sequence[int]
-    ) -> None:
+    def put(self, mapped: MappedFile, hashes: "Hashes", offsets: Sequence[int], times: Sequence[int]) -> None:
         """Adds entries, as many as there are hashes; they must fit. Raises DiskFullError."""
         number = len(hashes)
         assert 0 < number <= self.room, "the caller goes on to a new file when one is full"
         self._prepare(mapped, self.count + number)
         if self.count == 1:
             self.begin_time, self.begin_offset = times[0], offsets[0]
-        if number < _BULK_FROM:
-            self._put_each(mapped.buffer, hashes.tolist(), offsets, times)
+        if isinstance(hashes, list):
+            self._put_each(mapped.buffer, hashes, offsets, times)
         else:
             self._put_bulk(mapped.buffer, hashes, offsets, times)
         self.count += number
@@ -401,7 +399,13 @@ class IndexFiles:
         self._disk.remove(f"{DIRECTORY}/{name}")
 
 
-def _index_hashes(keys: Sequence[bytes]) -> NDArray[np.int32]:
+Hashes = list[int] | NDArray[np.int32]
+"""A list goes into the table entry by entry, an array by numpy."""
+
+
+def _index_hashes(keys: Sequence[bytes]) -> Hashes:
+    if len(keys) < _BULK_FROM:
+        return [key_hash(key) for key in keys]
     hashes = java_hash_utf8_many(keys)
     hashes = np.abs(hashes)
     hashes[hashes < 0] = 0  # the absolute value of -2**31 is itself

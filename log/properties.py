@@ -45,16 +45,19 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 def get_property(raw: bytes, name: bytes) -> bytes | None:
     """The value of one property without parsing the others; None if absent or empty."""
     needle = name + b"\x01"
-    limit = len(raw)
-    while (begin := raw.rfind(needle, 0, limit)) >= 0:
-        if not begin or raw[begin - 1] == 2:
-            start = begin + len(needle)
-            end = raw.find(b"\x02", start)
-            value = raw[start:] if end < 0 else raw[start:end]
-            if value:
-                return value
-        limit = begin + len(needle) - 1
-    return None
+    begin = raw.find(needle)
+    if begin < 0:
+        return None
+    start = begin + len(needle)
+    end = raw.find(b"\x02", start)
+    # Once, with a value, and really a name: nearly always.
+    if end > start and (not begin or raw[begin - 1] == 2) and raw.find(needle, end) < 0:
+        return raw[start:end]
+    found = None
+    for item in raw.split(b"\x02"):
+        if len(item) > len(needle) and item.startswith(needle):
+            found = item[len(needle) :]
+    return found
 
 
 def terminated(raw: bytes) -> bytes:
