@@ -26,6 +26,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--clients", default=CPP, help=f"comma-separated, of {', '.join(ALL_CLIENTS)}, or 'all'")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "java_only: needs a Java client; runs with `make interop`")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:

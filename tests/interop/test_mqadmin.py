@@ -1,0 +1,174 @@
+"""mqadmin, the reference's administration command, of both versions: each must exit well and print what it should.
+
+Part of ``make interop``; needs Java and Maven. What is checked is the part of the output that an operator reads.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.interop.artifacts import JAVA_OPENS, java, java_client_classpath
+from tests.interop.clients import Client
+from tests.interop.cluster import Cluster, make_topic
+from tests.interop.processes import wait_until
+from tests.interop.test_send_and_receive import DELIVERY_LIMIT_S, read_back, send
+
+pytestmark = pytest.mark.java_only
+
+MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+COMMAND_LIMIT_S = 60
+
+Mqadmin = Callable[..., str]
+
+
+@pytest.fixture
+def mqadmin(client: Client, tmp_path: Path) -> Mqadmin:
+    """Runs one mqadmin command and gives what it printed; fails on an exception in its output."""
+    classpath = java_client_classpath(client.name.removeprefix("java-"))
+
+    def run(*arguments: str, name_server: bool = True) -> str:
+        argv = [java(), "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *JAVA_OPENS]
+        argv += [f"-Duser.home={tmp_path}", "-cp", classpath, MQADMIN, *arguments]
+        if name_server:
+            argv += ["-n", client.name_server]
+        done = subprocess.run(
+            argv, check=False, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, cwd=tmp_path
+        )
+        output = done.stdout + done.stderr
+        assert "Exception" not in output, output
+        assert done.returncode == 0, output
+        return output
+
+    return run
+
+
+def test_cluster_list(mqadmin: Mqadmin, cluster: Cluster) -> None:
+    output = mqadmin("clusterList")
+    for node in cluster.nodes:
+        assert re.search(rf"\s{re.escape(node.address)}\s", output), output
+    assert re.search(rf"\s0\s+{re.escape(cluster.leader().address)}\s", output), output
+
+
+def test_topic_commands(mqadmin: Mqadmin, client: Client, cluster: Cluster, group: str) -> None:
+    topic = f"admin-{group}"
+    assert "create topic to" in mqadmin(
+        "updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", "6", "-w", "6"
+    )
+    wait_until(lambda: topic in mqadmin("topicList"), DELIVERY_LIMIT_S, "the topic listed", interval_s=0.5)
+
+    route = mqadmin("topicRoute", "-t", topic)
+    assert re.search(r'"readQueueNums":\s?6', route), route
+    assert cluster.leader().address in route
+    assert "DefaultCluster" in mqadmin("topicClusterList", "-t", topic)
+
+    send(client, topic, count=12)
+    status = mqadmin("topicStatus", "-t", topic)
+    rows = re.findall(r"^\S+\s+(\d+)\s+(\d+)\s+(\d+)\s", status, re.MULTILINE)
+    assert sorted(int(queue) for queue, _, _ in rows) == list(range(6)), status
+    assert sum(int(high) for _, _, high in rows) == 12
+
+    mqadmin("updateTopicPerm", "-t", topic, "-b", cluster.leader().address, "-p", "4")
+    wait_until(
+        lambda: re.search(r'"perm":\s?4', mqadmin("topicRoute", "-t", topic)),
+        DELIVERY_LIMIT_S,
+        "perm 4",
+        interval_s=0.5,
+    )
+    assert "delete topic" in mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", topic)
+
+
+def test_consumer_commands(mqadmin: Mqadmin, client: Client, topic: str, group: str) -> None:
+    consumer = client.start("push", topic=topic, group=group)
+    consumer.wait_for("started", DELIVERY_LIMIT_S)
+    send(client, topic, count=20)
+    consumer.wait_for("message", DELIVERY_LIMIT_S, count=20)
+
+    connection = mqadmin("consumerConnection", "-g", group)
+    assert "CONSUME_PASSIVELY" in connection
+    assert topic in connection
+    assert "JAVA" in connection
+    wait_until(
+        lambda: re.search(r"Diff Total:\s+0\b", mqadmin("consumerProgress", "-g", group)),
+        DELIVERY_LIMIT_S,
+        "no lag once offsets are committed",
+        interval_s=1,
+    )
+    progress = mqadmin("consumerProgress", "-g", group)
+    rows = re.findall(rf"^{re.escape(topic)}\s+\S+\s+(\d+)\s+(\d+)\s+(\d+)\s", progress, re.MULTILINE)
+    assert sum(int(end) for _, end, _ in rows) == 20, progress
+    consumer.stop()
+
+
+def test_subscription_group_commands(mqadmin: Mqadmin, group: str) -> None:
+    assert "success" in mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", group, "-r", "3")
+    assert "success" in mqadmin("deleteSubGroup", "-c", "DefaultCluster", "-g", group)
+
+
+def test_message_queries(mqadmin: Mqadmin, client: Client, topic: str) -> None:
+    sent = send(client, topic, count=5)
+    event = sent[2]
+    body_key = "key-m-2"
+
+    by_id = mqadmin("queryMsgById", "-i", event["offset_msg_id"])
+    assert f"OffsetID:            {event['offset_msg_id']}" in by_id, by_id
+    wait_until(
+        lambda: event["msg_id"] in mqadmin("queryMsgByKey", "-t", topic, "-k", body_key),
+        DELIVERY_LIMIT_S,
+        "the message by key",
+        interval_s=0.5,
+    )
+    assert topic in mqadmin("queryMsgByUniqueKey", "-t", topic, "-i", event["msg_id"])
+    by_offset = mqadmin(
+        "queryMsgByOffset",
+        "-t",
+        topic,
+        "-b",
+        event["broker"],
+        "-i",
+        str(event["queue"]),
+        "-o",
+        str(event["offset"]),
+    )
+    assert topic in by_offset
+
+
+def test_reset_offset_by_time(mqadmin: Mqadmin, client: Client, topic: str, group: str) -> None:
+    """A running consumer is told to go back and gets everything again."""
+    consumer = client.start("push", topic=topic, group=group)
+    consumer.wait_for("started", DELIVERY_LIMIT_S)
+    send(client, topic, count=8)
+    consumer.wait_for("message", DELIVERY_LIMIT_S, count=8)
+
+    output = mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+    assert topic in output or group in output, output
+    consumer.wait_for("message", DELIVERY_LIMIT_S, count=16)
+
+
+def test_broker_status_and_configuration(mqadmin: Mqadmin, cluster: Cluster) -> None:
+    leader = cluster.leader().address
+    status = mqadmin("brokerStatus", "-b", leader)
+    for key in ("putTps", "bootTimestamp", "commitLogMaxOffset", "brokerVersionDesc", "runtime"):
+        assert re.search(rf"^{key}\s+:", status, re.MULTILINE), status
+    assert re.search(r"brokerName\s+=", mqadmin("getBrokerConfig", "-b", leader))
+
+
+def test_write_permission_wipe(mqadmin: Mqadmin, cluster: Cluster, client: Client, group: str) -> None:
+    topic = make_topic(cluster, f"wiped-{group}")
+    broker = re.search(r'"brokerName":\s?"([^"]+)"', mqadmin("topicRoute", "-t", topic))
+    assert broker is not None
+    assert "wipe write perm of broker" in mqadmin("wipeWritePerm", "-b", broker[1])
+    assert re.search(r'"perm":\s?4', mqadmin("topicRoute", "-t", topic))
+    assert "add write perm of broker" in mqadmin("addWritePerm", "-b", broker[1])
+    assert re.search(r'"perm":\s?6', mqadmin("topicRoute", "-t", topic))
+    send(client, topic, count=1)
+
+
+def test_send_message_and_print(mqadmin: Mqadmin, client: Client, topic: str) -> None:
+    assert "SEND_OK" in mqadmin("sendMessage", "-t", topic, "-p", "by mqadmin")
+    assert [event["body"] for event in read_back(client, topic)] == ["by mqadmin"]
+    assert "by mqadmin" in mqadmin("printMsg", "-t", topic)
