@@ -1,0 +1,133 @@
+"""Putting a node together: one place for the Trio shell, the simulator and the tests, which all run the same parts."""
+
+import os
+from collections.abc import Callable
+
+import structlog
+
+from broker.connection import Outgoing
+from broker.node import Node
+from broker.offset_commits import OffsetCommits
+from broker.processing import Processor
+from broker.processors.clients import ClientsProcessor
+from broker.processors.locks import LocksProcessor
+from broker.processors.offsets import OffsetsProcessor
+from broker.processors.pull import PullProcessor
+from broker.processors.queries import QueriesProcessor
+from broker.processors.send import SendProcessor
+from broker.processors.status import StatusProcessor
+from broker.replica import Replica
+from broker.settings import BrokerConfig, split_address
+from broker.stats import Stats
+from broker.trace import TraceWriter
+from log.disk import Disk
+from log.layout import UNIT_BYTES
+from log.options import StoreOptions
+from log.record import pack_host
+from log.store import Store
+from raft.config import RaftConfig
+from raft.state import RandomSource
+
+log = structlog.get_logger("trivet.assembly")
+
+_MS = 1_000_000
+_CONSUME_QUEUE_UNIT_BYTES = 20
+
+
+def build_node(
+    config: BrokerConfig,
+    disk: Disk,
+    outgoing: Outgoing,
+    random: RandomSource,
+    now_ns: int,
+    wall_ms: int,
+    trace_writer: TraceWriter | None,
+    *,
+    advertised: str | None = None,
+    store_options: StoreOptions | None = None,
+    process_id: Callable[[], int] = os.getpid,
+) -> Node:
+    """A node over what `disk` holds, recovered and ready to be connected.
+
+    `advertised` is the ``host:port`` that clients are told, if it is not what `config` says; its host must be a
+    numeric address. `store_options` replaces what follows from `config`. Raises `log.errors.LogFault` when the store
+    cannot be used (locked, damaged, disk), `log.errors.RecordError` when the advertised host is a name.
+    """
+    address = advertised or config.advertised_address(split_address(config.node.listen)[1])
+    store_host = pack_host(*split_address(address))
+    store, recovery = Store.open(disk, store_options or store_options_of(config), wall_ms)
+    node = Node(config.node.group, outgoing)
+    peers = config.raft.peers or {config.node.id: ""}
+    replica = Replica(
+        config.node.id,
+        peers,
+        store,
+        recovery,
+        raft_config=raft_config_of(config),
+        sync_flush=config.storage.flush == "sync",
+        flush_interval_ns=config.storage.flush_interval_ms * _MS,
+        store_host=store_host,
+        random=random,
+        now_ns=now_ns,
+        wall_ms=wall_ms,
+        observer=node,
+        trace=trace_writer,
+    )
+    for sentence in recovery.damage:
+        log.warning("recovered", damage=sentence)
+    stats = Stats(now_ns, wall_ms)
+    offsets = OffsetCommits(node)
+    broker = config.broker
+    processors: list[Processor] = [
+        SendProcessor(
+            node,
+            cluster=config.node.cluster,
+            store_host=store_host,
+            max_message_bytes=config.storage.max_message_bytes,
+            random=random,
+        ),
+        PullProcessor(
+            node, offsets, long_polling=broker.long_polling, max_held=config.limits.max_held_pulls
+        ),
+        ClientsProcessor(node, auto_create_groups=broker.auto_create_groups),
+        OffsetsProcessor(node, offsets),
+        LocksProcessor(node),
+        QueriesProcessor(node),
+        StatusProcessor(
+            node,
+            config,
+            address=address,
+            recovered=recovery.damage,
+            stats=stats,
+            disk=disk,
+            process_id=process_id,
+        ),
+    ]
+    node.start(replica, processors)
+    return node
+
+
+def store_options_of(config: BrokerConfig) -> StoreOptions:
+    """The sizes that a store is opened with: always those that it was made with."""
+    storage = config.storage
+    return StoreOptions(
+        dledger_directory=f"dledger-{config.node.id}",
+        data_file_bytes=storage.data_file_bytes,
+        index_file_units=storage.entry_index_file_bytes // UNIT_BYTES,
+        consume_queue_file_units=storage.consume_queue_file_bytes // _CONSUME_QUEUE_UNIT_BYTES,
+        index_slots=storage.index_file_slots,
+        index_entries=storage.index_file_entries,
+        delay_levels_ms=config.broker.delay_level_ms,
+    )
+
+
+def raft_config_of(config: BrokerConfig) -> RaftConfig:
+    """The group's timing."""
+    raft = config.raft
+    return RaftConfig(
+        election_timeout_min_ns=raft.election_timeout_min_ms * _MS,
+        election_timeout_max_ns=raft.election_timeout_max_ms * _MS,
+        heartbeat_interval_ns=raft.heartbeat_ms * _MS,
+        max_uncommitted_entries=config.limits.max_pending_proposals,
+        preferred_leaders=raft.preferred_leaders,
+    )
