@@ -6,6 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from broker.connection import Outgoing
+from broker.membership import Membership
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
 from broker.processing import Processor
@@ -16,8 +17,9 @@ from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueriesProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.status import StatusProcessor
+from broker.processors.topics import TopicsProcessor
 from broker.replica import Replica
-from broker.settings import BrokerConfig, split_address
+from broker.settings import CONSUME_QUEUE_UNIT_BYTES, BrokerConfig, ImpossibleSettingError, split_address
 from broker.stats import Stats
 from broker.trace import TraceWriter
 from log.disk import Disk
@@ -31,7 +33,6 @@ from raft.state import RandomSource
 log = structlog.get_logger("trivet.assembly")
 
 _MS = 1_000_000
-_CONSUME_QUEUE_UNIT_BYTES = 20
 
 
 def build_node(
@@ -57,10 +58,9 @@ def build_node(
     store_host = pack_host(*split_address(address))
     store, recovery = Store.open(disk, store_options or store_options_of(config), wall_ms)
     node = Node(config.node.group, outgoing)
-    peers = config.raft.peers or {config.node.id: ""}
     replica = Replica(
         config.node.id,
-        peers,
+        Membership(disk, config.raft.peers or {config.node.id: ""}),
         store,
         recovery,
         raft_config=raft_config_of(config),
@@ -86,13 +86,12 @@ def build_node(
             max_message_bytes=config.storage.max_message_bytes,
             random=random,
         ),
-        PullProcessor(
-            node, offsets, long_polling=broker.long_polling, max_held=config.limits.max_held_pulls
-        ),
+        PullProcessor(node, offsets, long_polling=broker.long_polling, max_held=config.limits.max_held_pulls),
         ClientsProcessor(node, auto_create_groups=broker.auto_create_groups),
         OffsetsProcessor(node, offsets),
         LocksProcessor(node),
         QueriesProcessor(node),
+        TopicsProcessor(node, config),
         StatusProcessor(
             node,
             config,
@@ -108,13 +107,21 @@ def build_node(
 
 
 def store_options_of(config: BrokerConfig) -> StoreOptions:
-    """The sizes that a store is opened with: always those that it was made with."""
+    """The sizes that a store is opened with: always those that it was made with.
+
+    Raises `ImpossibleSettingError` for a log directory outside of the store's.
+    """
     storage = config.storage
+    directory = os.path.relpath(config.log_directory, storage.path)
+    if directory.startswith(".."):
+        raise ImpossibleSettingError(
+            "storage.log_path", f"{storage.log_path!r} is not inside of storage.path, {storage.path!r}"
+        )
     return StoreOptions(
-        dledger_directory=f"dledger-{config.node.id}",
+        dledger_directory=directory,
         data_file_bytes=storage.data_file_bytes,
         index_file_units=storage.entry_index_file_bytes // UNIT_BYTES,
-        consume_queue_file_units=storage.consume_queue_file_bytes // _CONSUME_QUEUE_UNIT_BYTES,
+        consume_queue_file_units=storage.consume_queue_file_bytes // CONSUME_QUEUE_UNIT_BYTES,
         index_slots=storage.index_file_slots,
         index_entries=storage.index_file_entries,
         delay_levels_ms=config.broker.delay_level_ms,

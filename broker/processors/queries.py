@@ -1,0 +1,121 @@
+"""Messages by id and by key (remoting.md 7.3, behaviour.md 9).
+
+Any node answers with what it holds and knows to be committed; what it does not find is the leader's to say. So a
+message id, which names the node that gave it, leads to its message whatever that node is now, and "no such message"
+is said by the leader alone.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker.connection import Connection
+from broker.node import Node
+from broker.processing import Place, RequestError, Route
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, encode_response_head
+from broker.remoting.headers import QueryMessageHeader, ViewMessageHeader
+from broker.replica import INTERNAL_TOPIC, Replica
+from log.errors import OutOfRangeError, RecordError
+from log.layout import HEADER_BYTES
+from log.properties import KEYS, UNIQ_KEY, get_property
+from log.record import peek
+
+QUERY_COUNT_MAX: Final = 64
+UNIQUE_KEY_QUERY_COUNT: Final = 32
+ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Newest first, as many as fit; the first whatever its size."""
+
+_INTERNAL_TOPIC: Final = INTERNAL_TOPIC.encode()
+
+
+def committed_record(replica: Replica, physical_offset: int) -> memoryview | None:
+    """The committed message record that begins at an offset of this node's log; None where there is none.
+
+    The offset may be anything: it comes from a client.
+    """
+    log = replica.store.log
+    try:
+        record = log.record_at(physical_offset)
+        if log.index_at(physical_offset - HEADER_BYTES) > replica.applied_index:
+            return None
+        head = peek(record)
+    except (OutOfRangeError, RecordError):
+        return None
+    if record[head.topic_begin : head.topic_end] == _INTERNAL_TOPIC:
+        return None
+    return record
+
+
+class QueriesProcessor:
+    """VIEW_MESSAGE_BY_ID 33 and QUERY_MESSAGE 12."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def routes(self) -> Iterable[Route]:
+        """See the head of this module."""
+        return (
+            Route(RequestCode.VIEW_MESSAGE_BY_ID, self.view, Place.ANY),
+            Route(RequestCode.QUERY_MESSAGE, self.query, Place.ANY),
+        )
+
+    def view(self, connection: Connection, command: RemotingCommand) -> None:
+        """The message whose record begins at an offset."""
+        offset = command.decode_fields(ViewMessageHeader).offset
+        record = committed_record(self._node.replica, offset)
+        if record is not None:
+            head = encode_response_head(command, ResponseCode.SUCCESS, body_length=len(record))
+            connection.send(head, record)
+        elif self._node.replica.serving:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        else:
+            self._node.forward(connection, command)
+
+    def query(self, connection: Connection, command: RemotingCommand) -> None:
+        """The newest messages of a topic with a key that were stored in a time."""
+        header = command.decode_fields(QueryMessageHeader)
+        replica = self._node.replica
+        unique = bool(header.unique_key_query)
+        limit = UNIQUE_KEY_QUERY_COUNT if unique else min(header.max_count, QUERY_COUNT_MAX)
+        offsets = replica.store.index.query(
+            header.topic, header.key, QUERY_COUNT_MAX, header.begin_timestamp, header.end_timestamp
+        )
+        found: list[memoryview] = []
+        size = 0
+        last_offset = last_timestamp = 0
+        for offset in offsets:
+            record = committed_record(replica, offset)
+            if record is None or not _has_key(record, header.topic.encode(), header.key, unique=unique):
+                continue
+            if len(found) >= limit or (found and size + len(record) > ANSWER_BYTES_MAX):
+                break
+            if not found:
+                last_offset, last_timestamp = offset, peek(record).store_timestamp
+            found.append(record)
+            size += len(record)
+        if found:
+            fields = {
+                "indexLastUpdateTimestamp": str(last_timestamp),
+                "indexLastUpdatePhyoffset": str(last_offset),
+            }
+            connection.send(encode_response_head(command, ResponseCode.SUCCESS, None, fields, size), *found)
+        elif replica.serving:
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND,
+                "can not find message, maybe time range not correct",
+            )
+        else:
+            self._node.forward(connection, command)
+
+
+def _has_key(record: memoryview, topic: bytes, key: str, *, unique: bool) -> bool:
+    """Whether the record has the key truly, and not only a key of the same hash."""
+    head = peek(record)
+    if record[head.topic_begin : head.topic_end] != topic:
+        return False
+    properties = bytes(record[head.properties_begin : head.properties_end])
+    wanted = key.encode()
+    if get_property(properties, UNIQ_KEY) == wanted:
+        return True
+    keys = get_property(properties, KEYS)
+    return not unique and keys is not None and wanted in keys.split(b" ")

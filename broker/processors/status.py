@@ -1,0 +1,194 @@
+"""What a node tells about itself: its replica, its figures, its configuration (remoting.md 9).
+
+These are answered by the node that is asked, in whatever role it is: an operator wants to see this one.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Final, cast
+
+import msgspec
+
+from broker.connection import Connection
+from broker.node import Node
+from broker.node_status import NodeStatus, PeerStatus, Role
+from broker.processing import Place, Route
+from broker.remoting.bodies import KeyValueTable
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import OWN_VERSION, RemotingCommand
+from broker.remoting.json_body import encode_body
+from broker.settings import BrokerConfig
+from broker.stats import Stats
+from log.disk import Disk
+from log.errors import LogFault
+from log.layout import HEADER_BYTES
+
+_MS: Final = 1_000_000
+_CONFIG_TABLES: Final = ("node", "raft", "storage", "retention", "broker", "limits", "observe")
+
+
+class StatusProcessor:
+    """TRIVET_NODE_STATUS 90001, GET_BROKER_CONFIG 26 and GET_BROKER_RUNTIME_INFO 28.
+
+    `address` is what clients are told to connect to; `recovered` what was repaired at the start, a sentence each.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        config: BrokerConfig,
+        *,
+        address: str,
+        recovered: tuple[str, ...],
+        stats: Stats,
+        disk: Disk,
+        process_id: Callable[[], int],
+    ) -> None:
+        self._node = node
+        self._config = config
+        self._address = address
+        self._recovered = recovered
+        self._stats = stats
+        self._disk = disk
+        self._process_id = process_id
+        node.add_timer(lambda: stats.next_sample_ns, lambda: stats.sample(node.now_ns))
+
+    def routes(self) -> Iterable[Route]:
+        """Always this node."""
+        return (
+            Route(RequestCode.TRIVET_NODE_STATUS, self.node_status, Place.ANY),
+            Route(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info, Place.ANY),
+            Route(RequestCode.GET_BROKER_CONFIG, self.broker_config, Place.ANY),
+        )
+
+    def status(self) -> NodeStatus:
+        """The replica at this moment."""
+        replica = self._node.replica
+        raft = replica.raft.status(self._node.now_ns)
+        log = replica.store.log
+        return NodeStatus(
+            node=replica.node_id,
+            group=self._config.node.group,
+            role=cast(Role, raft.role),
+            term=raft.term,
+            leader=raft.leader,
+            commit_index=raft.commit_index,
+            applied_index=replica.applied_index,
+            first_index=log.first_index,
+            last_index=log.last_index,
+            last_position=log.end_position,
+            serving=replica.serving,
+            durable_index=log.durable_index,
+            peers=tuple(
+                PeerStatus(
+                    id=peer.node,
+                    match_index=peer.match_index,
+                    state=peer.state,
+                    last_contact_ms=peer.silence_ns // _MS,
+                )
+                for peer in raft.peers
+            ),
+            cluster=self._config.node.cluster,
+            address=self._address,
+            process_id=self._process_id(),
+            store_path=self._config.storage.path,
+            recovered=self._recovered,
+        )
+
+    def node_status(self, connection: Connection, command: RemotingCommand) -> None:
+        """The replica's state as JSON."""
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=self.status().encode())
+
+    # ------------------------------------------------------------------ the reference's tables
+
+    def runtime_info(self, connection: Connection, command: RemotingCommand) -> None:
+        """The figures that mqadmin prints, as texts by the reference's names."""
+        body = encode_body(KeyValueTable(self._runtime_table()))
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+    def _runtime_table(self) -> dict[str, str]:
+        node, stats = self._node, self._stats
+        now_ns = node.now_ns
+        replica = node.replica
+        log = replica.store.log
+        got = _three_rates(stats.get_rates(now_ns))
+        run_s = (now_ns - stats.started_ns) // 1_000_000_000
+        usage = self._disk.usage()
+        used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
+        table = {
+            "brokerVersionDesc": "Trivet",
+            "brokerVersion": str(OWN_VERSION),
+            "brokerActive": "true",
+            "putTps": _three_rates(stats.put_rates(now_ns)),
+            "getTransferedTps": got,
+            "getTransferredTps": got,
+            "getFoundTps": got,
+            "getTotalTps": got,
+            "getMissTps": _three_rates((0.0, 0.0, 0.0)),
+            "msgPutTotalTodayNow": str(stats.put),
+            "msgPutTotalTodayMorning": "0",
+            "msgPutTotalYesterdayMorning": "0",
+            "msgGetTotalTodayNow": str(stats.got),
+            "msgGetTotalTodayMorning": "0",
+            "msgGetTotalYesterdayMorning": "0",
+            "putMessageTimesTotal": str(stats.put),
+            "commitLogMinOffset": str(log.first_position),
+            "commitLogMaxOffset": str(log.end_position),
+            "commitLogDiskRatio": f"{used_ratio:.4f}",
+            "consumeQueueDiskRatio": f"{used_ratio:.4f}",
+            "commitLogDirCapacity": f"Total : {_size(usage.total_bytes)}, Free : {_size(usage.free_bytes)}.",
+            "dispatchBehindBytes": str(max(0, self._bytes_behind())),
+            "remainHowManyDataToFlush": f"{log.last_index - log.durable_index} entries",
+            "bootTimestamp": str(stats.started_wall_ms),
+            "startAcceptSendRequestTimeStamp": "0",
+            "runtime": f"[ {run_s // 86_400} days, {run_s // 3600 % 24} hours, {run_s // 60 % 60} minutes, "
+            f"{run_s % 60} seconds ]",
+            "earliestMessageTimeStamp": str(self._earliest_store_time()),
+            "pageCacheLockTimeMills": "0",
+        }
+        for queue in (
+            "sendThreadPoolQueue",
+            "pullThreadPoolQueue",
+            "queryThreadPoolQueue",
+            "EndTransactionQueue",
+        ):
+            # Requests are handled as they come: there is no queue before a pool of threads.
+            table |= {f"{queue}Size": "0", f"{queue}Capacity": "0", f"{queue}HeadWaitTimeMills": "0"}
+        return table
+
+    def _bytes_behind(self) -> int:
+        replica = self._node.replica
+        log = replica.store.log
+        if replica.applied_index >= log.last_index:
+            return 0
+        if replica.applied_index < log.first_index:
+            return log.end_position - log.first_position
+        return log.end_position - log.position_of(replica.applied_index + 1)
+
+    def _earliest_store_time(self) -> int:
+        store = self._node.replica.store
+        try:
+            return store.store_time_of(store.log.first_position + HEADER_BYTES)
+        except LogFault:
+            return -1  # an empty log
+
+    def broker_config(self, connection: Connection, command: RemotingCommand) -> None:
+        """The node's settings as properties, ``table.field=value``."""
+        lines = []
+        settings = msgspec.to_builtins(self._config)
+        for table in _CONFIG_TABLES:
+            for name, value in settings[table].items():
+                text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+                lines.append(f"{table}.{name}={text}\n")
+        version = encode_body(self._node.replica.metadata.topics_version).decode()
+        self._node.reply(
+            connection, command, ResponseCode.SUCCESS, None, {"version": version}, "".join(lines).encode()
+        )
+
+
+def _three_rates(rates: tuple[float, float, float]) -> str:
+    return " ".join(f"{rate:.3f}" for rate in rates)
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"

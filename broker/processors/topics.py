@@ -1,0 +1,241 @@
+"""Topics and groups: creating, changing, deleting, listing them (remoting.md 9, behaviour.md 3).
+
+Every change is a command in the log and answered when it is committed; the name servers hear of it because the node's
+registration version has risen. A leader that begins to serve creates what every broker has and this group lacks.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from broker.connection import Connection
+from broker.creation import missing_of_the_broker
+from broker.metadata import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
+from broker.node import Node
+from broker.processing import Place, RequestError, Route
+from broker.remoting.admin_headers import (
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    GroupHeader,
+    TopicHeader,
+)
+from broker.remoting.bodies import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+)
+from broker.remoting.codes import Permission, RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.json_body import decode_body, encode_body
+from broker.replica import ReplicaError
+from broker.settings import BrokerConfig
+from broker.topics import SYSTEM_TOPICS, InvalidNameError, check_group_name, check_topic_name
+
+QUEUES_MAX = 65_536
+"""More queues than this in one topic are a slip of the pen, and a burden on every client."""
+
+RETRIES_MAX = 10_000
+_PERMISSION_BITS = int(Permission.READ | Permission.WRITE | Permission.INHERIT | Permission.PRIORITY)
+
+
+class TopicsProcessor:
+    """Requests 17, 18, 21, 200, 201, 207, 215, 225, 305, 351 and 352."""
+
+    def __init__(self, node: Node, config: BrokerConfig) -> None:
+        self._node = node
+        self._config = config
+        self._was_serving = False
+        self._reserved = SYSTEM_TOPICS | {
+            config.node.cluster,
+            config.node.group,
+            f"{config.node.cluster}_REPLY_TOPIC",
+        }
+        node.on_role_change(self._role_changed)
+
+    def routes(self) -> Iterable[Route]:
+        """Changes and lists alike: what is listed is what the group has, and not what one node knows of it."""
+        return (
+            Route(RequestCode.UPDATE_AND_CREATE_TOPIC, self.put_topic, Place.LEADER),
+            Route(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic, Place.LEADER),
+            Route(RequestCode.GET_ALL_TOPIC_CONFIG, self.all_topics, Place.LEADER_READ),
+            Route(RequestCode.GET_TOPIC_CONFIG_LIST, self.topic_list, Place.LEADER_READ),
+            Route(RequestCode.GET_TOPIC_CONFIG, self.topic, Place.LEADER_READ),
+            Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, Place.ANY),
+            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put_group, Place.LEADER),
+            Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group, Place.LEADER),
+            Route(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, Place.LEADER_READ),
+            Route(RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG_LIST, self.group_list, Place.LEADER_READ),
+            Route(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.group, Place.LEADER_READ),
+        )
+
+    # ------------------------------------------------------------------ topics
+
+    def put_topic(self, connection: Connection, command: RemotingCommand) -> None:
+        """Creates a topic or changes its queues and permissions."""
+        header = command.decode_fields(CreateTopicHeader)
+        self._check_topic(header.topic)
+        for name, count in (
+            ("readQueueNums", header.read_queue_nums),
+            ("writeQueueNums", header.write_queue_nums),
+        ):
+            if not 0 <= count <= QUEUES_MAX:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR, f"{name} is {count}, allowed are 0 to {QUEUES_MAX}"
+                )
+        if header.perm & ~_PERMISSION_BITS:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"perm is {header.perm}, allowed are sums of read 4, write 2, inherit 1",
+            )
+        known = self._node.replica.metadata.topics.get(header.topic)
+        config = TopicConfig(
+            attributes=_changed_attributes({} if known is None else known.attributes, header.attributes),
+            order=header.order,
+            perm=header.perm,
+            read_queue_nums=header.read_queue_nums,
+            topic_filter_type=header.topic_filter_type,
+            topic_name=header.topic,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            write_queue_nums=header.write_queue_nums,
+        )
+        self._carry_out(connection, command, PutTopic(config, self._node.wall_ms))
+
+    def delete_topic(self, connection: Connection, command: RemotingCommand) -> None:
+        """Deletes a topic, its queues and the offsets in it; one that does not exist is deleted already."""
+        topic = command.decode_fields(TopicHeader).topic
+        self._check_topic(topic)
+        self._carry_out(connection, command, DeleteTopic(topic, self._node.wall_ms))
+
+    def _check_topic(self, topic: str) -> None:
+        try:
+            check_topic_name(topic)
+        except InvalidNameError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if topic in self._reserved:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic."
+            )
+
+    def all_topics(self, connection: Connection, command: RemotingCommand) -> None:
+        """Every topic, with the version of the table."""
+        metadata = self._node.replica.metadata
+        self._answer(connection, command, TopicConfigTable(metadata.topics_version, metadata.topics))
+
+    def topic_list(self, connection: Connection, command: RemotingCommand) -> None:
+        """Every topic, as a list (5.x)."""
+        topics = list(self._node.replica.metadata.topics.values())
+        self._answer(connection, command, {"topicConfigList": topics})
+
+    def topic(self, connection: Connection, command: RemotingCommand) -> None:
+        """One topic."""
+        name = command.decode_fields(TopicHeader).topic
+        config = self._node.replica.metadata.topics.get(name)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        self._answer(connection, command, config)
+
+    def system_topics(self, connection: Connection, command: RemotingCommand) -> None:
+        """Names that administration leaves alone."""
+        self._answer(connection, command, TopicList(topics=sorted(self._reserved)))
+
+    # ------------------------------------------------------------------ groups
+
+    def put_group(self, connection: Connection, command: RemotingCommand) -> None:
+        """Creates a subscription group or replaces its configuration."""
+        config = decode_body(command.body, SubscriptionGroupConfig)
+        try:
+            check_group_name(config.group_name)
+        except InvalidNameError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if not 0 <= config.retry_queue_nums <= QUEUES_MAX or config.retry_max_times > RETRIES_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}; retryMaxTimes is "
+                f"{config.retry_max_times}, allowed are up to {RETRIES_MAX}",
+            )
+        self._carry_out(connection, command, PutGroup(config, self._node.wall_ms))
+
+    def delete_group(self, connection: Connection, command: RemotingCommand) -> None:
+        """Deletes a subscription group, with its offsets if asked."""
+        header = command.decode_fields(DeleteSubscriptionGroupHeader)
+        clean = bool(header.clean_offset) or bool(header.remove_offset)
+        self._carry_out(connection, command, DeleteGroup(header.group_name, clean, self._node.wall_ms))
+
+    def all_groups(self, connection: Connection, command: RemotingCommand) -> None:
+        """Every group, with the version of the table."""
+        metadata = self._node.replica.metadata
+        table = SubscriptionGroupTable(
+            data_version=metadata.groups_version, subscription_group_table=metadata.groups
+        )
+        self._answer(connection, command, table)
+
+    def group_list(self, connection: Connection, command: RemotingCommand) -> None:
+        """Every group, as a list (5.x)."""
+        groups = list(self._node.replica.metadata.groups.values())
+        self._answer(connection, command, {"groupConfigList": groups})
+
+    def group(self, connection: Connection, command: RemotingCommand) -> None:
+        """One group."""
+        name = command.decode_fields(GroupHeader).group
+        config = self._node.replica.metadata.groups.get(name)
+        if config is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}"
+            )
+        self._answer(connection, command, config)
+
+    # ------------------------------------------------------------------ inside
+
+    def _carry_out(self, connection: Connection, request: RemotingCommand, command: Command) -> None:
+        self._node.after_command(
+            connection,
+            request,
+            command,
+            lambda _: self._node.reply(connection, request, ResponseCode.SUCCESS),
+        )
+
+    def _answer(
+        self, connection: Connection, command: RemotingCommand, body: msgspec.Struct | dict[str, object]
+    ) -> None:
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
+
+    def _role_changed(self) -> None:
+        serving = self._node.replica.serving
+        if serving and not self._was_serving:
+            self._create_missing()
+        self._was_serving = serving
+
+    def _create_missing(self) -> None:
+        node, config = self._node, self._config
+        missing = missing_of_the_broker(
+            node.replica.metadata,
+            cluster=config.node.cluster,
+            broker=config.node.group,
+            default_queues=config.broker.default_queue_count,
+            auto_create=config.broker.auto_create_topics,
+            wall_ms=node.wall_ms,
+        )
+        if not missing:
+            return
+        try:
+            node.replica.propose_command(Several(tuple(missing)), lambda _: None, lambda: None)
+        except ReplicaError:
+            pass  # the next leader does it
+
+
+def _changed_attributes(known: dict[str, str], change: str | None) -> dict[str, str]:
+    """Attributes after a change such as ``+message.type=FIFO,-other`` (5.x)."""
+    attributes = dict(known)
+    for item in (change or "").split(","):
+        name, _, value = item[1:].partition("=")
+        if item.startswith("+") and name:
+            attributes[name] = value
+        elif item.startswith("-") and name:
+            attributes.pop(name, None)
+        elif item:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"the attribute change {item!r} is neither +name=value nor -name"
+            )
+    return attributes

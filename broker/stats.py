@@ -1,0 +1,52 @@
+"""Counts of what a node has done, and rates from them.
+
+The hot path pays one addition a request for its count; rates come from samples of the counts that a timer takes every
+ten seconds, of which ten minutes are kept.
+"""
+
+from collections import deque
+from typing import Final
+
+SAMPLE_NS: Final = 10_000_000_000
+_SAMPLES_KEPT: Final = 61
+
+
+class Stats:
+    """Messages put and got on this node since it started; `sample` is due every `SAMPLE_NS`."""
+
+    __slots__ = ("_samples", "got", "next_sample_ns", "put", "started_ns", "started_wall_ms")
+
+    def __init__(self, now_ns: int, wall_ms: int) -> None:
+        self.put = 0
+        """Messages that were appended to the log for clients."""
+        self.got = 0
+        """Messages that clients were given."""
+        self.started_ns = now_ns
+        self.started_wall_ms = wall_ms
+        self.next_sample_ns = now_ns + SAMPLE_NS
+        self._samples: deque[tuple[int, int, int]] = deque([(now_ns, 0, 0)], maxlen=_SAMPLES_KEPT)
+
+    def sample(self, now_ns: int) -> None:
+        """Notes the counts of this moment."""
+        self._samples.append((now_ns, self.put, self.got))
+        self.next_sample_ns = now_ns + SAMPLE_NS
+
+    def put_rates(self, now_ns: int) -> tuple[float, float, float]:
+        """Messages put a second over the last 10, 60 and 600 seconds."""
+        return self._rate(now_ns, 10, 1), self._rate(now_ns, 60, 1), self._rate(now_ns, 600, 1)
+
+    def get_rates(self, now_ns: int) -> tuple[float, float, float]:
+        """Messages got a second over the last 10, 60 and 600 seconds."""
+        return self._rate(now_ns, 10, 2), self._rate(now_ns, 60, 2), self._rate(now_ns, 600, 2)
+
+    def _rate(self, now_ns: int, seconds: int, which: int) -> float:
+        """Since the newest sample that is at least so old, or else since the oldest."""
+        since = now_ns - seconds * 1_000_000_000
+        chosen = self._samples[0]
+        for sample in self._samples:
+            if sample[0] > since:
+                break
+            chosen = sample
+        elapsed = now_ns - chosen[0]
+        count = (now_ns, self.put, self.got)[which] - chosen[which]
+        return count * 1e9 / elapsed if elapsed > 0 else 0.0
