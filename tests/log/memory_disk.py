@@ -1,0 +1,160 @@
+"""A disk in memory with a page cache, for crash tests: what was not flushed may be lost, page by page.
+
+`crash` gives the disk that a machine finds after a power failure; faults are switched on by attributes.
+"""
+
+from collections.abc import Callable
+
+from log.disk import DiskUsage
+from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
+
+PAGE = 4096
+
+
+class _File:
+    def __init__(self, size: int) -> None:
+        self.seen = bytearray(size)
+        self.durable = bytearray(size)
+        self.allocated: set[int] = set()
+        self.named = False
+
+
+class MemoryMapped:
+    def __init__(self, disk: "MemoryDisk", path: str, file: _File) -> None:
+        self._disk = disk
+        self._file = file
+        self.path = path
+        self.size = len(file.seen)
+        self.buffer = memoryview(file.seen)
+
+    def prepare(self, begin: int, end: int, *, touch: bool = True) -> None:
+        pages = set(range(begin // PAGE, (min(end, self.size) + PAGE - 1) // PAGE)) - self._file.allocated
+        self._disk.prepares += 1
+        if self._disk.free_pages is not None:
+            if len(pages) > self._disk.free_pages:
+                raise DiskFullError(self.path, "allocation", "no space left")
+            self._disk.free_pages -= len(pages)
+        self._file.allocated |= pages
+
+    def flush(self, begin: int, end: int) -> None:
+        self._disk.flush_file(self.path, self._file)
+
+    def erase(self, begin: int) -> None:
+        self.buffer[begin:] = bytes(self.size - begin)
+        self._file.durable[begin:] = bytes(self.size - begin)
+
+    def close(self) -> None:
+        self.buffer = memoryview(b"")
+
+
+class _Lock:
+    def __init__(self, disk: "MemoryDisk") -> None:
+        self._disk = disk
+
+    def release(self) -> None:
+        self._disk.locked = False
+
+
+class MemoryDisk:
+    """`log.disk.Disk`; `flush_fails` makes every flush raise, `free_pages` limits what can be allocated."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, _File] = {}
+        self.flush_fails = False
+        self.free_pages: int | None = None
+        self.locked = False
+        self.prepares = 0
+        self.total_bytes = 1 << 40
+        self.free_bytes = 1 << 39
+
+    def crash(self, keep: Callable[[str, int], bool]) -> "MemoryDisk":
+        """The disk after a power failure. `keep(path, page)` says which unflushed pages arrived; files whose
+        creation was not made durable are asked for with page -1."""
+        after = MemoryDisk()
+        for path, file in self.files.items():
+            if not file.named and not keep(path, -1):
+                continue
+            survivor = after.files[path] = _File(len(file.seen))
+            survivor.durable[: len(file.durable)] = file.durable[: len(file.seen)]
+            for begin in range(0, len(file.seen), PAGE):
+                piece = bytes(file.seen[begin : begin + PAGE])
+                if piece != file.durable[begin : begin + PAGE] and keep(path, begin // PAGE):
+                    survivor.durable[begin : begin + PAGE] = piece
+            survivor.seen[:] = survivor.durable
+            survivor.named = True
+        return after
+
+    def kill(self) -> "MemoryDisk":
+        """The disk after a crash of the process only: the page cache survives."""
+        return self.crash(lambda path, page: True)
+
+    # ---- log.disk.Disk -------------------------------------------------------------------------------
+
+    def open(self, path: str, size: int, *, create: bool) -> MemoryMapped:
+        file = self.files.get(path)
+        if file is None:
+            if not create:
+                raise DiskError(path, "opening", "no such file")
+            file = self.files[path] = _File(size)
+        if len(file.seen) > size:
+            raise DiskError(path, "opening", "too long")
+        if len(file.seen) < size:
+            file.seen = file.seen + bytearray(size - len(file.seen))
+            file.durable = file.durable + bytearray(size - len(file.durable))
+        return MemoryMapped(self, path, file)
+
+    def list(self, directory: str) -> "list[str]":
+        prefix = directory + "/"
+        names = {path[len(prefix) :].split("/")[0]: None for path in self.files if path.startswith(prefix)}
+        return sorted(names)
+
+    def exists(self, path: str) -> bool:
+        return path in self.files
+
+    def size(self, path: str) -> int:
+        if path not in self.files:
+            raise DiskError(path, "examination", "no such file")
+        return len(self.files[path].seen)
+
+    def read(self, path: str) -> bytes:
+        if path not in self.files:
+            raise DiskError(path, "reading", "no such file")
+        return bytes(self.files[path].seen)
+
+    def write_durably(self, path: str, data: bytes) -> None:
+        if self.flush_fails:
+            raise FlushError(path, "flush", "input/output error")
+        file = self.files[path] = _File(len(data))
+        file.seen[:] = data
+        file.durable[:] = data
+        file.named = True
+
+    def flush_file(self, path: str, file: _File | None = None) -> None:
+        if self.flush_fails:
+            raise FlushError(path, "flush", "input/output error")
+        file = file or self.files.get(path)
+        if file is not None:
+            file.durable[:] = file.seen
+
+    def remove(self, path: str) -> None:
+        self.files.pop(path, None)
+
+    def remove_tree(self, directory: str) -> None:
+        for path in [path for path in self.files if path.startswith(directory + "/")]:
+            del self.files[path]
+
+    def sync_directory(self, directory: str) -> None:
+        if self.flush_fails:
+            raise FlushError(directory, "flush", "input/output error")
+        for path, file in self.files.items():
+            if path.rpartition("/")[0] == directory or directory == ".":
+                file.named = True
+
+    def usage(self) -> DiskUsage:
+        return DiskUsage(self.total_bytes, self.free_bytes)
+
+    def lock(self) -> _Lock:
+        if self.locked:
+            raise StoreLockedError("lock", "locking", "in use")
+        self.locked = True
+        return _Lock(self)
