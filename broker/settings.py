@@ -64,8 +64,11 @@ class RaftSettings(Settings, frozen=True):
     peers: dict[NodeId, Text] = {}
     """Peer address of every node of the group, this one included; empty means a group of one."""
     election_timeout_min_ms: Annotated[int, Meta(ge=50, le=600_000)] = 1000
+    """Shortest time without a leader's message after which a node asks for votes."""
     election_timeout_max_ms: Annotated[int, Meta(ge=50, le=600_000)] = 2000
+    """Longest such time; a node draws one between the two each time."""
     heartbeat_ms: Annotated[int, Meta(ge=10, le=60_000)] = 200
+    """How often a leader with nothing to send says that it is there."""
     preferred_leaders: tuple[NodeId, ...] = ()
     """preferredLeaderId: nodes to hand leadership to when they have caught up, best first."""
     peer_window_bytes: Annotated[int, Meta(ge=65_536)] = 8 * 1024 * 1024
@@ -76,7 +79,7 @@ class StorageSettings(Settings, frozen=True):
     """Where and how bytes are kept (storage.md)."""
 
     path: Text = "store"
-    """storePathRootDir; a relative path is taken from the directory the process was started in."""
+    """storePathRootDir: a relative path is taken from the directory the process was started in."""
     log_path: str = ""
     """storePathDLedgerCommitLog: directory of the entry log; empty means ``<path>/dledger-<id>``."""
     flush: Literal["sync", "async"] = "async"
@@ -84,18 +87,19 @@ class StorageSettings(Settings, frozen=True):
     flush_interval_ms: Annotated[int, Meta(ge=1, le=60_000)] = 500
     """flushIntervalCommitLog: how long ``async`` leaves written pages to the page cache."""
     data_file_bytes: Annotated[int, Meta(ge=4096, le=1 << 40, multiple_of=4096)] = 1 << 30
-    """mappedFileSizeCommitLog."""
+    """mappedFileSizeCommitLog: size of a file of the log; never change it in an existing store."""
     entry_index_file_bytes: Annotated[int, Meta(ge=4096, multiple_of=ENTRY_INDEX_UNIT_BYTES)] = (
         5 * 1024 * 1024 * 32
     )
+    """Size of a file of the log's index, in whole 32-byte units; never change it in an existing store."""
     consume_queue_file_bytes: Annotated[
         int, Meta(ge=CONSUME_QUEUE_UNIT_BYTES, multiple_of=CONSUME_QUEUE_UNIT_BYTES)
     ] = 6_000_000
-    """mappedFileSizeConsumeQueue: whole 20-byte units."""
+    """mappedFileSizeConsumeQueue: size of a file of a queue, in whole 20-byte units."""
     index_file_slots: Positive = 5_000_000
-    """maxHashSlotNum."""
+    """maxHashSlotNum: hash slots of a file of the message index."""
     index_file_entries: Positive = 20_000_000
-    """maxIndexNum."""
+    """maxIndexNum: entries of a file of the message index."""
     max_message_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES - RECORD_OVERHEAD_BYTES)] = (
         4 * 1024 * 1024
     )
@@ -110,6 +114,7 @@ class RetentionSettings(Settings, frozen=True):
     reserved_hours: Annotated[int, Meta(ge=1)] = 72
     """fileReservedTime: a file whose last write is older is expired."""
     interval_ms: Annotated[int, Meta(ge=100)] = 10_000
+    """How often it is looked at."""
     disk_clean_percent: Annotated[int, Meta(ge=10, le=95)] = 75
     """diskMaxUsedSpaceRatio: above it expired files go at any hour."""
     disk_force_percent: Annotated[int, Meta(ge=10, le=99)] = 85
@@ -117,18 +122,18 @@ class RetentionSettings(Settings, frozen=True):
     disk_full_percent: Annotated[int, Meta(ge=10, le=99)] = 90
     """diskSpaceWarningLevelRatio: above it sends are refused (code 14)."""
     force_clean: bool = True
-    """cleanFileForciblyEnable."""
+    """cleanFileForciblyEnable: whether disk_force_percent counts."""
 
 
 class BrokerSettings(Settings, frozen=True):
     """What the broker does for its clients (behaviour.md 3, 5, 6 and 13)."""
 
     auto_create_topics: bool = True
-    """autoCreateTopicEnable."""
+    """autoCreateTopicEnable: whether a send to an unknown topic creates it."""
     auto_create_groups: bool = True
-    """autoCreateSubscriptionGroup."""
+    """autoCreateSubscriptionGroup: whether an unknown consumer group is created when it is first seen."""
     default_queue_count: Annotated[int, Meta(ge=1, le=1024)] = 8
-    """defaultTopicQueueNums."""
+    """defaultTopicQueueNums: queues of a topic that a send created, at most."""
     permission: Literal["none", "read", "write", "read-write"] = "read-write"
     """brokerPermission: what clients may do here at all."""
     delay_levels: str = DEFAULT_DELAY_LEVELS
@@ -136,11 +141,11 @@ class BrokerSettings(Settings, frozen=True):
     follower_reads: bool = False
     """slaveReadEnable: whether a follower answers pulls itself (committed messages only)."""
     long_polling: bool = True
-    """longPollingEnable."""
+    """longPollingEnable: whether a pull that finds nothing is held until something comes."""
     property_filter: bool = False
     """enablePropertyFilter: whether SQL92 subscriptions are accepted."""
     register_interval_ms: Annotated[int, Meta(ge=1000, le=60_000)] = 30_000
-    """registerNameServerPeriod."""
+    """registerNameServerPeriod: how often the name servers are told that this node is there."""
 
     @property
     def permission_bits(self) -> int:
@@ -157,6 +162,7 @@ class LimitSettings(Settings, frozen=True):
     """Bounds that keep one client, or all of them together, from taking the node's memory."""
 
     max_connections: Positive = 10_000
+    """Connections beyond it are closed as they come."""
     idle_seconds: Positive = 120
     """serverChannelMaxIdleTimeSeconds: a connection without traffic for longer is closed."""
     max_pending_bytes_per_connection: Annotated[int, Meta(ge=65_536)] = 32 * 1024 * 1024
@@ -164,6 +170,7 @@ class LimitSettings(Settings, frozen=True):
     max_pending_proposals: Positive = 10_000
     """sendThreadPoolQueueCapacity: sends awaiting commit; beyond it, SYSTEM_BUSY."""
     max_pending_proposal_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 64 * 1024 * 1024
+    """The same, by the size of the messages."""
     max_held_pulls: Positive = 100_000
     """pullThreadPoolQueueCapacity: pulls parked by long polling."""
     send_wait_ms: Positive = 200
@@ -178,6 +185,7 @@ class ObserveSettings(Settings, frozen=True):
     metrics: str = ""
     """``host:port`` that serves Prometheus metrics; empty serves none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least important event that is logged."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,8 +233,10 @@ class NameServerConfig(Settings, frozen=True):
     broker_expiry_seconds: Positive = 120
     """A broker silent for longer is dropped from every route."""
     max_connections: Positive = 10_000
+    """Connections beyond it are closed as they come."""
     idle_seconds: Positive = 120
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least important event that is logged."""
     warnings: tuple[str, ...] = ()
     """What the reader accepted without effect; not part of the file."""
 
