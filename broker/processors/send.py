@@ -314,8 +314,9 @@ class SendProcessor:
 
 def _without_broker_only(properties: bytes) -> bytes:
     """Without what is for the broker alone: WAIT=true says how to answer, POP_CK is never a producer's."""
-    return b"".join(
-        entry + b"\x02"
-        for entry in properties.split(b"\x02")
-        if entry and entry != b"WAIT\x01true" and not entry.startswith(b"POP_CK\x01")
-    )
+    if b"POP_CK\x01" in properties:
+        entries = properties.split(b"\x02")
+        properties = b"".join(entry + b"\x02" for entry in entries if entry and entry[:7] != b"POP_CK\x01")
+    if properties.startswith(b"WAIT\x01true\x02"):
+        return properties[10:]
+    return properties.replace(b"\x02WAIT\x01true\x02", b"\x02")
