@@ -16,6 +16,7 @@ from tests.interop.artifacts import JAVA_OPENS, java, java_client_classpath
 from tests.interop.clients import Client
 from tests.interop.cluster import Cluster, make_topic
 from tests.interop.processes import wait_until
+from tests.interop.reference import LOGBACK
 from tests.interop.test_send_and_receive import DELIVERY_LIMIT_S, read_back, send
 
 pytestmark = pytest.mark.java_only
@@ -31,9 +32,20 @@ def mqadmin(client: Client, tmp_path: Path) -> Mqadmin:
     """Runs one mqadmin command and gives what it printed; fails on an exception in its output."""
     classpath = java_client_classpath(client.name.removeprefix("java-"))
 
+    # 4.9 reads its logging configuration from here and nowhere else.
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "logback_tools.xml").write_text(LOGBACK)
+
     def run(*arguments: str, name_server: bool = True) -> str:
         argv = [java(), "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *JAVA_OPENS]
-        argv += [f"-Duser.home={tmp_path}", "-cp", classpath, MQADMIN, *arguments]
+        argv += [
+            f"-Duser.home={tmp_path}",
+            f"-Drocketmq.home.dir={tmp_path}",
+            "-cp",
+            classpath,
+            MQADMIN,
+            *arguments,
+        ]
         if name_server:
             argv += ["-n", client.name_server]
         done = subprocess.run(
@@ -45,6 +57,16 @@ def mqadmin(client: Client, tmp_path: Path) -> Mqadmin:
         return output
 
     return run
+
+
+def wait_for_commit(mqadmin: Mqadmin, group: str) -> None:
+    """Until the group's stored offsets are the ends of its queues; clients store theirs every five seconds."""
+
+    def caught_up() -> bool:
+        progress = mqadmin("consumerProgress", "-g", group)
+        return re.search(r"Diff Total:\s+0\b", progress) is not None
+
+    wait_until(caught_up, DELIVERY_LIMIT_S, "no lag once offsets are stored", interval_s=1)
 
 
 def test_cluster_list(mqadmin: Mqadmin, cluster: Cluster) -> None:
@@ -92,12 +114,7 @@ def test_consumer_commands(mqadmin: Mqadmin, client: Client, topic: str, group: 
     assert "CONSUME_PASSIVELY" in connection
     assert topic in connection
     assert "JAVA" in connection
-    wait_until(
-        lambda: re.search(r"Diff Total:\s+0\b", mqadmin("consumerProgress", "-g", group)),
-        DELIVERY_LIMIT_S,
-        "no lag once offsets are committed",
-        interval_s=1,
-    )
+    wait_for_commit(mqadmin, group)
     progress = mqadmin("consumerProgress", "-g", group)
     rows = re.findall(rf"^{re.escape(topic)}\s+\S+\s+(\d+)\s+(\d+)\s+(\d+)\s", progress, re.MULTILINE)
     assert sum(int(end) for _, end, _ in rows) == 20, progress
@@ -144,6 +161,7 @@ def test_reset_offset_by_time(mqadmin: Mqadmin, client: Client, topic: str, grou
     send(client, topic, count=8)
     consumer.wait_for("message", DELIVERY_LIMIT_S, count=8)
 
+    wait_for_commit(mqadmin, group)  # without a stored offset the broker knows no such group
     output = mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     assert topic in output or group in output, output
     consumer.wait_for("message", DELIVERY_LIMIT_S, count=16)
