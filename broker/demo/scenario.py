@@ -84,6 +84,7 @@ class Demonstration:
         self._two_thirds = trio.Event()
         self._all_read = trio.Event()
         self._all_sent = trio.Event()
+        self._reading: list[trio.CancelScope] = []
         self._killed_ns: int | None = None
         self._acknowledged: dict[str, int] = {}
         """Line number by message id."""
@@ -114,41 +115,49 @@ class Demonstration:
         return self.summary
 
     async def _drive(self, cluster: LocalCluster, recording: Recording) -> None:
-        """Send, read and kill, all at the same time."""
+        """Send, read and kill, all at the same time, until everything that was acknowledged has been read."""
         async with trio.open_nursery() as background:
             background.start_soon(recording.run)
-            for number in range(READERS):
-                await background.start(self._read_lines, cluster, recording, number)
-            async with (
-                Producer(
-                    cluster.name_server_address,
-                    group="DemoSenders",
-                    send_timeout_s=SEND_TIMEOUT_S,
-                    attempt_timeout_s=1.0,
-                    trace=recording.writer("producer"),
-                ) as producer,
-                trio.open_nursery() as work,
-            ):
-                work.start_soon(self._break_leader, cluster, recording)
-                async with trio.open_nursery() as senders:
-                    for number in range(SENDERS):
-                        senders.start_soon(self._send_lines, producer, number)
-                self._all_sent.set()
-                self._narrate(f"all {self.summary.messages_sent:,} messages are acknowledged")
-            self._check_read()
-            with trio.move_on_after(READ_TIMEOUT_S):
-                await self._all_read.wait()
-            missing = self._acknowledged.keys() - self._read.keys()
-            if missing:
-                raise DemoFailed(
-                    f"{len(missing):,} acknowledged messages were not read within {READ_TIMEOUT_S:g} s"
-                )
-            self.summary.messages_read = len(self._read)
-            self.summary.read_again = sum(self._read.values()) - len(self._read)
-            self._narrate(
-                f"the readers have seen all of them ({self.summary.read_again:,} again, after the failover)"
-            )
+            async with trio.open_nursery() as readers:
+                for number in range(READERS):
+                    await readers.start(self._read_lines, cluster, recording, number)
+                await self._send_and_kill(cluster, recording)
+                await self._wait_read()
+                for scope in self._reading:
+                    scope.cancel()
             background.cancel_scope.cancel()
+
+    async def _send_and_kill(self, cluster: LocalCluster, recording: Recording) -> None:
+        async with (
+            Producer(
+                cluster.name_server_address,
+                group="DemoSenders",
+                send_timeout_s=SEND_TIMEOUT_S,
+                attempt_timeout_s=1.0,
+                trace=recording.writer("producer"),
+            ) as producer,
+            trio.open_nursery() as work,
+        ):
+            work.start_soon(self._break_leader, cluster, recording)
+            async with trio.open_nursery() as senders:
+                for number in range(SENDERS):
+                    senders.start_soon(self._send_lines, producer, number)
+            self._all_sent.set()
+            self._narrate(f"all {self.summary.messages_sent:,} messages are acknowledged")
+
+    async def _wait_read(self) -> None:
+        self._check_read()
+        with trio.move_on_after(READ_TIMEOUT_S):
+            await self._all_read.wait()
+        missing = self._acknowledged.keys() - self._read.keys()
+        if missing:
+            raise DemoFailed(
+                f"{len(missing):,} acknowledged messages were not read within {READ_TIMEOUT_S:g} s"
+            )
+        again = sum(self._read.values()) - len(self._read)
+        self.summary.messages_read = len(self._read)
+        self.summary.read_again = again
+        self._narrate(f"the readers have seen all of them, {again:,} more than once")
 
     async def _send_lines(self, producer: Producer, number: int) -> None:
         counters = self.counters
@@ -185,14 +194,18 @@ class Demonstration:
             cluster.name_server_address, group=GROUP, topics=TOPIC, start="first", trace=writer
         ) as consumer:
             task_status.started()
-            async for messages in consumer.batches():
-                for message in messages:
-                    if message.body != self._lines[int(message.keys[0].removeprefix("line-")) - 1]:
-                        raise DemoFailed(f"{message!r} is not the line that was sent")
-                    self._read[message.message_id] = self._read.get(message.message_id, 0) + 1
-                self.counters.read = len(self._read)
-                if self._all_sent.is_set():
-                    self._check_read()
+            with (
+                trio.CancelScope() as scope
+            ):  # ends inside of the consumer's block, so that it stores its position and says goodbye
+                self._reading.append(scope)
+                async for messages in consumer.batches():
+                    for message in messages:
+                        if message.body != self._lines[int(message.keys[0].removeprefix("line-")) - 1]:
+                            raise DemoFailed(f"{message!r} is not the line that was sent")
+                        self._read[message.message_id] = self._read.get(message.message_id, 0) + 1
+                    self.counters.read = len(self._read)
+                    if self._all_sent.is_set():
+                        self._check_read()
 
     def _check_read(self) -> None:
         if self._acknowledged.keys() <= self._read.keys():
