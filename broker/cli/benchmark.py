@@ -77,7 +77,8 @@ def _print(report: Report) -> None:
     print(f"{machine.processor}, {machine.cores} cores, {machine.memory_mib:,} MiB, Python {machine.python}")
     print(
         f"limits: mapping {limits.mapping_first_write_bytes_per_s / 1e9:.2f} GB/s fresh and "
-        f"{limits.mapping_rewrite_bytes_per_s / 1e9:.2f} GB/s again, loopback {limits.loopback_bytes_per_s / 1e9:.2f} GB/s, "
+        f"{limits.mapping_rewrite_bytes_per_s / 1e9:.2f} GB/s again, "
+        f"loopback {limits.loopback_bytes_per_s / 1e9:.2f} GB/s, "
         f"flush of 1 KiB {limits.flush_1_kib_ms:.3f} ms; so at most {limits.ceiling_1_kib_msgs_per_s:,.0f} msgs/s of "
         f"1 KiB and {limits.ceiling_100_b_msgs_per_s:,.0f} of 100 B"
     )

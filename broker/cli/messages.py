@@ -26,7 +26,7 @@ AsJsonLines = Annotated[bool, Parameter(name="--json", negative="", help="Print 
 async def produce(
     topic: Annotated[str, Parameter(help="Topic to send to.")],
     *messages: Annotated[
-        str, Parameter(help="Bodies; without any, every line of --file or of standard input.")
+        str, Parameter(help="Bodies; without any, every line of --file or standard input that is not empty.")
     ],
     namesrv: NameServer = NAME_SERVER_DEFAULT,
     file: Annotated[Path | None, Parameter(help="Send every line of this file.")] = None,
@@ -153,11 +153,13 @@ async def _bodies(messages: tuple[str, ...], file: Path | None) -> AsyncIterator
     if file is None:
         source: BinaryIO = sys.stdin.buffer
         while line := await trio.to_thread.run_sync(source.readline, abandon_on_cancel=True):
-            yield line.rstrip(b"\r\n")
+            if body := line.rstrip(b"\r\n"):
+                yield body
         return
     with file.open("rb") as source:
         for line in source:
-            yield line.rstrip(b"\r\n")
+            if body := line.rstrip(b"\r\n"):
+                yield body
 
 
 def _result_fields(result: SendResult) -> dict[str, object]:

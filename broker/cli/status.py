@@ -9,17 +9,40 @@ from broker.cli.options import NAME_SERVER_DEFAULT, AsJson, NameServer, name_ser
 if TYPE_CHECKING:
     from broker.cluster.query import RegisteredBroker
 
+_COLUMNS = (
+    "cluster",
+    "group",
+    "node",
+    "address",
+    "broker_id",
+    "role",
+    "serving",
+    "term",
+    "leader",
+    "commit",
+    "applied",
+    "first",
+    "last",
+    "last_position",
+    "lag",
+    "peers",
+    "error",
+)
+"""Of --json."""
+_SHOWN = ("group", "node", "address", "role", "term", "leader", "commit", "applied", "last", "lag")
+
 
 async def status(*, namesrv: NameServer = NAME_SERVER_DEFAULT, json: AsJson = False) -> int:
     """Show roles, terms, commit and applied indices, and the lag of each replica.
 
-    Lag is how many entries a replica has yet to apply of what its leader has committed. The exit code is 1 if a group
-    has no serving leader or a registered broker does not answer.
+    Lag is how many entries a replica has yet to apply of what its leader has committed. A replica that only its leader
+    knows, because it is down, is listed too; its lag is what the leader knows not to be there. The exit code is 1 if a
+    group has no serving leader or a registered broker does not answer.
     """
     from broker.cli.output import print_json, print_table
 
     brokers = await _registered(name_servers(namesrv))
-    rows = [_row(broker, brokers) for broker in brokers]
+    rows = [_row(broker, brokers) for broker in brokers] + _unregistered(brokers)
     healthy = (
         bool(brokers) and all(broker.error is None for broker in brokers) and _every_group_is_led(brokers)
     )
@@ -28,11 +51,10 @@ async def status(*, namesrv: NameServer = NAME_SERVER_DEFAULT, json: AsJson = Fa
     elif not brokers:
         print("no broker is registered")
     else:
-        columns = ["group", "node", "address", "role", "term", "leader", "commit", "applied", "last", "lag"]
-        print_table(columns, [[row[column] for column in columns] for row in rows])
+        print_table(_SHOWN, [[row[column] for column in _SHOWN] for row in rows])
         for row in rows:
             if row["error"] is not None:
-                print(f"{row['address']}: {row['error']}")
+                print(f"{row['node'] or row['address']}: {row['error']}")
     return 0 if healthy else 1
 
 
@@ -54,6 +76,30 @@ async def _registered(addresses: list[str]) -> list[RegisteredBroker]:
 def _every_group_is_led(brokers: list[RegisteredBroker]) -> bool:
     led = {broker.group for broker in brokers if broker.status is not None and broker.status.serving}
     return all(broker.group in led for broker in brokers)
+
+
+def _unregistered(brokers: list[RegisteredBroker]) -> list[dict[str, object]]:
+    """A row for each peer of a leader that no name server knows."""
+    present = {(broker.group, broker.status.node) for broker in brokers if broker.status is not None}
+    unanswered = {broker.group for broker in brokers if broker.status is None}
+    rows: list[dict[str, object]] = []
+    for broker in brokers:
+        if broker.status is None or not broker.status.serving or broker.group in unanswered:
+            continue
+        for peer in broker.status.peers:
+            if (broker.group, peer.id) not in present:
+                row: dict[str, object] = dict.fromkeys(_COLUMNS)
+                row |= {
+                    "cluster": broker.cluster,
+                    "group": broker.group,
+                    "node": peer.id,
+                    "serving": False,
+                    "lag": max(0, broker.status.commit_index - peer.match_index),
+                    "peers": [],
+                    "error": "not registered with the name server",
+                }
+                rows.append(row)
+    return rows
 
 
 def _row(broker: RegisteredBroker, brokers: list[RegisteredBroker]) -> dict[str, object]:

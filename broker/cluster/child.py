@@ -100,19 +100,22 @@ class Child:
 
     def kill_now(self) -> None:
         """SIGKILL and reap without waiting for the watching task: the last resort of a cancelled supervisor."""
-        self.expected_to_end = True
         if self._process.poll() is None:
+            self.expected_to_end = True
             self._process.kill()
             self._process.wait()
 
     def how_it_ended(self) -> str:
-        """A sentence for people: how, and the last lines of its log."""
+        """A sentence for people: how, and what it said last if it ended by itself."""
         code = self.return_code
         if code is None:
             return f"{self.name} (pid {self.pid}) runs"
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        if code < 0:
+            return f"{self.name} (pid {self.pid}) was ended by {signal.Signals(-code).name}"
         last_words = "; ".join(self.last_log_lines(3))
-        return f"{self.name} (pid {self.pid}) {how}" + (f": {last_words}" if last_words else "")
+        return f"{self.name} (pid {self.pid}) ended with exit code {code}" + (
+            f": {last_words}" if last_words else ""
+        )
 
     def last_log_lines(self, count: int) -> list[str]:
         """The end of what it wrote."""
