@@ -298,12 +298,11 @@ class Consumer:
         await self.core.heartbeat()
         quick_tries = QUICK_TRIES
         while True:
-            all_well = await self._rebalance()
-            if all_well:
+            failed = await self._rebalance()
+            if all(topic.startswith(RETRY_TOPIC_PREFIX) for topic in failed):
                 self._assigned.set()
-                quick_tries = QUICK_TRIES
-            quick_tries -= 1
-            wait_s = REBALANCE_AFTER_FAILURE_S if not all_well and quick_tries > 0 else REBALANCE_S
+            quick_tries = quick_tries - 1 if failed else QUICK_TRIES
+            wait_s = REBALANCE_AFTER_FAILURE_S if failed and quick_tries > 0 else REBALANCE_S
             with self._runtime.move_on_after(wait_s):
                 await self._rebalance_wanted.wait()
             self._rebalance_wanted = self._runtime.event()
@@ -312,28 +311,30 @@ class Consumer:
         for topic in self._subscriptions:
             await self._calls.refresh_quietly(topic)
 
-    async def _rebalance(self) -> bool:
-        """Take up the queues that are this member's share, give up the others; returns whether all went well."""
-        all_well = True
+    async def _rebalance(self) -> list[str]:
+        """Take up the queues that are this member's share, give up the others; returns the topics that must wait."""
+        failed = []
         for topic in self._subscriptions:
             try:
                 queues = (await self.core.routes.get(topic)).readable
                 share = await self._share_of(topic, queues)
             except NoRoute:
-                all_well = False  # it may be created any moment; the retry topic is, by the first heartbeat
+                failed.append(
+                    topic
+                )  # it may be created any moment; the retry topic is, by the first heartbeat
                 await self._calls.refresh_quietly(topic)
                 continue
             except (BrokerError, ConnectionFailed, NameServerUnavailable) as error:
                 logger.info("group %s: no rebalance of %s: %s", self.group, topic, error)
                 await self._calls.refresh_quietly(topic)
-                all_well = False
+                failed.append(topic)
                 continue
             if share is None:
-                all_well = False
+                failed.append(topic)
                 await self.core.heartbeat()
             else:
                 await self._take_up(topic, share)
-        return all_well
+        return failed
 
     async def _share_of(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
         """This member's queues; None when the brokers do not know this member yet."""

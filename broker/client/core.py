@@ -87,7 +87,7 @@ class ClientCore:
     async def __aenter__(self) -> ClientCore:
         if self._task_scope is not None:
             raise UsageError("a client is entered once; make a new one")
-        self._task_scope = self.runtime.task_group()
+        self._task_scope = self.runtime.task_group(shielded=True)
         self.tasks = await self._task_scope.__aenter__()
         self.pool = ConnectionPool(self.runtime, self.tasks, self._handlers, self._greet)
         self.name_servers = NameServers(self.runtime, self.pool, self._addresses)

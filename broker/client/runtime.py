@@ -101,8 +101,12 @@ class Runtime(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait; 0 only lets other tasks run and notices a cancellation."""
 
-    def task_group(self) -> AbstractAsyncContextManager[TaskGroup]:
-        """A new task group, to be entered with ``async with``."""
+    def task_group(self, *, shielded: bool = False) -> AbstractAsyncContextManager[TaskGroup]:
+        """A new task group, to be entered with ``async with``.
+
+        ``shielded``: cancellation from outside reaches the body but not the tasks, which run until `TaskGroup.cancel`;
+        so that connections outlive the cancelled block that they belong to for as long as closing it takes.
+        """
 
     def move_on_after(self, seconds: float, *, shield: bool = False) -> CancelScope:
         """A scope that is left quietly after that time; ``math.inf`` for one that is only cancelled by hand."""

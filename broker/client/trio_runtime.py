@@ -101,10 +101,18 @@ class _TrioTaskGroup:
 
 
 @contextlib.asynccontextmanager
-async def _task_group() -> AsyncIterator[TaskGroup]:
+async def _task_group(shielded: bool) -> AsyncIterator[TaskGroup]:
     try:
         async with trio.open_nursery() as nursery:
-            yield _TrioTaskGroup(nursery)
+            if shielded:
+                # Shielding the nursery would shield the body too; so the tasks get a nursery of their own in a host.
+                with trio.CancelScope(
+                    shield=True
+                ):  # or a cancellation now would leave the host without an owner
+                    hosted = await nursery.start(_host_shielded)
+                yield _TrioTaskGroup(hosted)
+            else:
+                yield _TrioTaskGroup(nursery)
     except BaseExceptionGroup as group:
         # A user's `async with Producer(...)` must raise what its body raised, not a group around it.
         if len(group.exceptions) == 1:
@@ -115,6 +123,13 @@ async def _task_group() -> AsyncIterator[TaskGroup]:
 def mock_clock_ns() -> int:
     """Trio's own clock, which a test can rule."""
     return int(trio.current_time() * 1e9)
+
+
+async def _host_shielded(task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            task_status.started(nursery)
+            await trio.sleep_forever()
 
 
 class TrioRuntime:
@@ -157,9 +172,9 @@ class TrioRuntime:
         """Trio's sleep."""
         await trio.sleep(seconds)
 
-    def task_group(self) -> AbstractAsyncContextManager[TaskGroup]:
+    def task_group(self, *, shielded: bool = False) -> AbstractAsyncContextManager[TaskGroup]:
         """A nursery."""
-        return _task_group()
+        return _task_group(shielded)
 
     def move_on_after(self, seconds: float, *, shield: bool = False) -> trio.CancelScope:
         """A Trio cancel scope with that deadline."""

@@ -27,7 +27,7 @@ from log.batch import parse_batch
 from log.java_hash import java_hash_utf8
 from log.message_id import offset_message_id
 from log.properties import get_property
-from log.record import encode_record, pack_host
+from log.record import decode_record, encode_record, pack_host
 
 WALL_START_MS = 1_700_000_000_000
 NAME_SERVER = "ns:9876"
@@ -395,7 +395,7 @@ class FakeBroker(Server):
         taken: list[bytes] = []
         while offset < end and len(taken) < min(self.batch, header.max_message_count):
             record = records[offset - first]
-            tag = get_property(record, b"TAGS")
+            tag = get_property(decode_record(record).properties, b"TAGS")
             if not wanted or (tag is not None and java_hash_utf8(tag) in wanted):
                 taken.append(record)
             offset += 1

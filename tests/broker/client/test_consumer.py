@@ -1,0 +1,608 @@
+"""The group consumer: what is delivered, in which order, what is stored for the group, and who reads what."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.client.consumer import Consumer
+from broker.client.errors import BrokerError, ClientClosed, ConnectionFailed, UsageError
+from broker.client.intake import FetchLimits
+from broker.client.message import MessageQueue, MessageView
+from broker.remoting.admin_bodies import QueueOffsets
+from broker.remoting.bodies import HeartbeatData
+from broker.remoting.bodies import MessageQueue as WireQueue
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand, request, response
+from broker.remoting.json_body import decode_body
+from tests.broker.client.cancellation import cancel_at_step
+from tests.broker.client.fake_cluster import (
+    NAME_SERVER,
+    WALL_START_MS,
+    FakeBroker,
+    FakeRuntime,
+    Link,
+    World,
+    code,
+    one_group,
+    reset,
+    silent,
+)
+
+PULL = RequestCode.PULL_MESSAGE
+COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+@contextlib.asynccontextmanager
+async def consuming(runtime: FakeRuntime, **options: Any) -> AsyncIterator[Consumer]:
+    settings: dict[str, Any] = {"group": "c", "topics": {"t": "*"}, "start": "first", **options}
+    async with Consumer(NAME_SERVER, runtime=runtime, **settings) as consumer:
+        yield consumer
+
+
+def fill(broker: FakeBroker, count: int, queue_id: int = 0, tag: str | None = None) -> None:
+    for number in range(count):
+        properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
+        broker.append("t", queue_id, b"%d" % number, properties)
+
+
+async def take(consumer: Consumer, count: int) -> list[MessageView]:
+    with trio.fail_after(120):
+        return [await anext(consumer) for _ in range(count)]
+
+
+def bodies(messages: list[MessageView]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def stored_offset(broker: FakeBroker, queue_id: int = 0, group: str = "c") -> int | None:
+    return broker.group.offsets.get((group, "t", queue_id))
+
+
+def data_pulls(broker: FakeBroker) -> list[RemotingCommand]:
+    return [command for command in broker.received(PULL) if command.fields["topic"] == "t"]
+
+
+# Delivery and positions ------------------------------------------------------------------------------------------
+
+
+async def test_messages_come_in_order_and_go_on_as_they_arrive(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 100)
+    async with consuming(runtime) as consumer:
+        messages = await take(consumer, 100)
+        assert bodies(messages) == [b"%d" % number for number in range(100)]
+        assert [message.queue_offset for message in messages] == list(range(100))
+        started = trio.current_time()
+        broker.append("t", 0, b"new")
+        assert bodies(await take(consumer, 1)) == [b"new"]
+        assert trio.current_time() == started, "a pull was waiting at the broker"
+
+
+async def test_a_message_is_done_with_when_the_next_is_asked_for(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 10)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 4)
+        assert consumer.positions()[MessageQueue("t", "g", 0)] == 3
+        await trio.sleep(6)
+        assert stored_offset(broker) == 3
+    assert stored_offset(broker) == 3
+    async with consuming(runtime) as consumer:
+        assert bodies(await take(consumer, 2)) == [b"3", b"4"], "the one in hand comes again"
+
+
+async def test_commit_stores_what_was_handed_out(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 10)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 4)
+        await consumer.commit()
+        assert stored_offset(broker) == 4
+        assert bodies(await take(consumer, 2)) == [b"4", b"5"], "the iteration goes on where it was"
+    assert stored_offset(broker) == 5
+
+
+async def test_commit_says_when_it_failed(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 3)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 2)
+        broker.script(COMMIT, code(16), code(16))
+        with pytest.raises(BrokerError):
+            await consumer.commit()
+        await consumer.commit()
+        assert stored_offset(broker) == 2
+
+
+async def test_a_commit_survives_a_lost_connection(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    leader, _ = one_group(world, members=2)
+    fill(leader, 3)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 2)
+        leader.script(COMMIT, reset)
+        await consumer.commit()
+        assert stored_offset(leader) == 2
+
+
+async def test_batches_and_single_messages_mix(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 70)
+    async with consuming(runtime) as consumer:
+        seen = bodies(await take(consumer, 5))
+        async for batch in consumer.batches():
+            seen += bodies(batch)
+            if len(seen) == 70:
+                break
+        assert seen == [b"%d" % number for number in range(70)]
+        await consumer.commit()
+    assert stored_offset(broker) == 70
+
+
+async def test_an_iteration_may_be_left_and_taken_up_again(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 6)
+    seen = []
+    async with consuming(runtime) as consumer:
+        for _ in range(3):
+            async for message in consumer:
+                seen.append(message.body)
+                if len(seen) % 2 == 0:
+                    break
+    assert seen == [b"%d" % number for number in range(6)]
+
+
+async def test_two_readers_at_once_are_refused(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    one_group(world)
+    async with consuming(runtime) as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.__anext__)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(UsageError):
+            await anext(consumer)
+        nursery.cancel_scope.cancel()
+    with pytest.raises(ClientClosed):
+        await anext(consumer)
+
+
+@pytest.mark.parametrize("what", ["next", "commit", "leave"])
+async def test_cancelling_at_any_await_loses_and_repeats_nothing(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, what: str
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 40)
+    expected = [b"%d" % number for number in range(40)]
+    step = 0
+    cancelled = True
+    while cancelled:
+        step += 1
+        broker.group.offsets.clear()
+        seen: list[bytes] = []
+
+        async def read(consumer: Consumer, seen: list[bytes] = seen) -> None:
+            while len(seen) < 36:  # more than one answer's messages
+                seen.append((await anext(consumer)).body)
+
+        async def whole(seen: list[bytes] = seen, read: Any = read) -> None:
+            async with consuming(runtime) as consumer:
+                await read(consumer)
+
+        if what == "leave":
+            cancelled = await cancel_at_step(step, whole)
+            done = stored_offset(broker) or 0
+            assert len(seen) - 1 <= done <= len(seen) or not seen, (
+                "the last is done with only if another was asked for"
+            )
+            continue
+        async with consuming(runtime) as consumer:
+            if what == "next":
+                cancelled = await cancel_at_step(step, lambda consumer=consumer, read=read: read(consumer))
+            else:
+                await read(consumer)
+                cancelled = await cancel_at_step(step, consumer.commit)
+            seen += bodies(await take(consumer, 40 - len(seen)))
+            assert seen == expected
+            await consumer.commit()
+            assert stored_offset(broker) == 40
+    assert step > 1
+
+
+# Where to begin --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("start", "first"), [("first", b"3"), ("last", b"new"), (WALL_START_MS - 1, b"3")])
+async def test_a_queue_without_stored_position_begins_where_asked(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, start: Any, first: bytes
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 10)
+    del broker.group.queues["t", 0][:3]
+    broker.group.first_offset["t", 0] = 3
+    async with consuming(runtime, start=start) as consumer:
+        await consumer.wait_assigned()
+        await trio.sleep(1)
+        broker.append("t", 0, b"new")
+        assert (await take(consumer, 1))[0].body == first
+
+
+async def test_a_start_that_cannot_be_found_is_asked_for_again(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 10)
+    broker.group.offsets["c", "t", 0] = 7
+    broker.script(RequestCode.QUERY_CONSUMER_OFFSET, *[code(14)] * 20, code(16), reset)
+    async with consuming(runtime) as consumer:
+        assert (await take(consumer, 1))[0].body == b"7", (
+            "never the rule for unknown positions after a failure"
+        )
+
+
+# Pulling ---------------------------------------------------------------------------------------------------------
+
+
+async def test_tags_are_checked_exactly(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    # "Aa" and "BB" have the same Java hash: the broker lets both through.
+    for number, tag in enumerate(["Aa", "BB", "c", "Aa", "BB"]):
+        broker.append("t", 0, b"%d" % number, f"TAGS\x01{tag}\x02".encode())
+    async with consuming(runtime, topics={"t": "Aa || x"}) as consumer:
+        assert bodies(await take(consumer, 2)) == [b"0", b"3"]
+        await consumer.commit()
+        assert stored_offset(broker) == 5, "what was filtered out after the last message is done with too"
+        broker.append("t", 0, b"5", b"TAGS\x01c\x02")
+        await trio.sleep(1)
+        broker.append("t", 0, b"6", b"TAGS\x01x\x02")
+        assert bodies(await take(consumer, 1)) == [b"6"]
+    heartbeat = decode_body(broker.received(RequestCode.HEART_BEAT)[0].body, HeartbeatData)
+    subscription = heartbeat.consumer_data_set[0].subscription_data_set[0]
+    assert (subscription.sub_string, subscription.tags_set, subscription.code_set) == (
+        "Aa || x",
+        ["Aa", "x"],
+        [2112, 120],
+    )
+
+
+async def test_an_idle_queue_costs_one_pull_per_suspension(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    async with consuming(runtime) as consumer:
+        await consumer.wait_assigned()
+        await trio.sleep(62)
+        assert len(data_pulls(broker)) == 5
+
+
+async def test_a_broker_that_does_not_hold_pulls_is_not_asked_in_a_circle(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+
+    def nothing(link: Link, command: RemotingCommand) -> RemotingCommand:
+        fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
+        return response(command, 19, fields=fields)
+
+    broker.script(PULL, *[nothing] * 1000)
+    async with consuming(runtime) as consumer:
+        await consumer.wait_assigned()
+        await trio.sleep(20)
+        assert len(data_pulls(broker)) < 40
+
+
+async def test_prefetch_is_bounded(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 1000)
+    async with consuming(runtime, limits=FetchLimits(messages=100)) as consumer:
+        await consumer.wait_assigned()
+        await trio.sleep(30)
+        pulled = int(data_pulls(broker)[-1].fields["queueOffset"]) + broker.batch
+        assert pulled == 128, "four answers of 32 pass the bound of 100"
+        await take(consumer, 200)
+        await trio.testing.wait_all_tasks_blocked()
+        assert int(data_pulls(broker)[-1].fields["queueOffset"]) + broker.batch <= 200 + 128 + 32
+        assert bodies(await take(consumer, 800)) == [b"%d" % number for number in range(200, 1000)]
+
+
+async def test_prefetch_is_bounded_in_bytes(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    for _ in range(100):
+        broker.append("t", 0, bytes(10_000))
+    async with consuming(runtime, limits=FetchLimits(size_bytes=500_000)) as consumer:
+        await consumer.wait_assigned()
+        await trio.sleep(30)
+        assert int(data_pulls(broker)[-1].fields["queueOffset"]) == 32
+        assert len(await take(consumer, 100)) == 100
+
+
+async def test_deleted_messages_are_skipped(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 10)
+    broker.group.offsets["c", "t", 0] = 2
+    del broker.group.queues["t", 0][:5]
+    broker.group.first_offset["t", 0] = 5
+    async with consuming(runtime) as consumer:
+        assert bodies(await take(consumer, 5)) == [b"5", b"6", b"7", b"8", b"9"]
+
+
+async def test_a_queue_that_lost_its_end_is_read_from_its_new_end(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 10)
+    broker.group.offsets["c", "t", 0] = 50
+    async with consuming(runtime) as consumer:
+        await consumer.wait_assigned()
+        await trio.sleep(1)
+        broker.append("t", 0, b"new")
+        assert bodies(await take(consumer, 1)) == [b"new"]
+        await consumer.commit()
+        assert stored_offset(broker) == 11
+
+
+async def test_a_member_that_lags_behind_does_not_send_the_reader_back(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 40)
+
+    def lagging(link: Link, command: RemotingCommand) -> RemotingCommand:
+        fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "5", "minOffset": "0", "maxOffset": "5"}
+        return response(command, 21, fields=fields)
+
+    async with consuming(runtime, limits=FetchLimits(messages=1)) as consumer:
+        seen = bodies(await take(consumer, 32))
+        broker.script(PULL, lagging)
+        seen += bodies(await take(consumer, 8))
+    assert seen == [b"%d" % number for number in range(40)]
+
+
+@pytest.mark.parametrize(
+    "trouble", [code(14), code(1), code(26), reset, silent], ids=["14", "1", "26", "reset", "silent"]
+)
+async def test_pulls_go_on_after_trouble(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, trouble: Any
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 5)
+    broker.script(PULL, *[trouble] * 4)
+    async with consuming(runtime) as consumer:
+        assert len(await take(consumer, 5)) == 5
+
+
+async def test_a_dead_leader_is_left_for_another_member(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    leader, follower = one_group(world, members=2)
+    fill(leader, 5)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 5)
+        leader.kill()
+        started = trio.current_time()
+        follower.append("t", 0, b"new")
+        assert bodies(await take(consumer, 1)) == [b"new"]
+        assert trio.current_time() - started < 0.2
+        await consumer.commit()
+        assert stored_offset(follower) == 6
+
+
+async def test_the_broker_that_an_answer_suggests_is_asked_next(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    leader, follower = one_group(world, members=2)
+    fill(leader, 64)
+
+    def suggest_follower(link: Link, command: RemotingCommand) -> RemotingCommand | None:
+        answer = leader.handle(link, command)
+        if answer is not None:  # the retry topic's pull is held
+            answer.header["suggestWhichBrokerId"] = "1"  # type: ignore[index]
+        return answer
+
+    leader.script(PULL, suggest_follower)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 64)
+    assert data_pulls(follower)
+
+
+# Groups ----------------------------------------------------------------------------------------------------------
+
+
+async def test_two_members_share_the_queues_and_hand_over(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world, queues=4)
+    for queue_id in range(4):
+        fill(broker, 10, queue_id)
+    async with consuming(runtime) as first:
+        await take(first, 40)
+        await first.commit()
+        assert len(first.assignment()) == 4
+        async with consuming(FakeRuntime(world, seed=2)) as second:
+            await second.wait_assigned()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(first.assignment()) == len(second.assignment()) == 2
+            assert sorted(first.assignment() + second.assignment()) == [
+                MessageQueue("t", "g", n) for n in range(4)
+            ]
+            taken_over = second.assignment()[0]
+            broker.append("t", taken_over.queue_id, b"for the second")
+            assert bodies(await take(second, 1)) == [b"for the second"], "it begins at the stored position"
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(first.assignment()) == 4, "told at once that the other has left"
+        assert bodies(await take(first, 1)) == [b"for the second"], "which had not asked for another"
+
+
+async def test_a_lost_queue_hands_out_nothing_more_and_its_position_is_stored(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world, queues=1)
+    fill(broker, 100)
+    async with consuming(runtime) as consumer:
+        seen = bodies(await take(consumer, 10))
+        # A member that sorts first takes the only queue.
+        broker.group.members["c"] = {"0": None, **broker.group.members["c"]}
+        broker.notify_members("c")
+        await trio.testing.wait_all_tasks_blocked()
+        assert stored_offset(broker) == 9
+        assert consumer.assignment() == []
+        with trio.move_on_after(5):
+            seen += bodies(await take(consumer, 1))
+        assert len(seen) == 10
+        del broker.group.members["c"]["0"]
+        broker.notify_members("c")
+        assert bodies(await take(consumer, 2)) == [b"9", b"10"]
+    assert stored_offset(broker) == 10, "positions of the time without the queue are not stored"
+
+
+async def test_a_broker_that_does_not_know_the_member_is_told_again(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 5)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 1)
+        broker.group.members.clear()
+        await trio.sleep(25)
+        assert broker.group.members["c"] == {consumer.core.client_id: None}
+        assert consumer.assignment() == [MessageQueue("t", "g", 0)], "and nothing was given up meanwhile"
+        assert len(await take(consumer, 4)) == 4
+
+
+async def test_broadcast_members_read_everything_and_store_nothing(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world, queues=2)
+    fill(broker, 3, 0)
+    fill(broker, 3, 1)
+    async with (
+        consuming(runtime, broadcast=True) as first,
+        consuming(FakeRuntime(world, seed=2), broadcast=True) as second,
+    ):
+        for consumer in (first, second):
+            assert len(await take(consumer, 6)) == 6
+            await consumer.commit()
+    assert not broker.received(COMMIT)
+    assert not broker.group.offsets
+
+
+async def test_messages_sent_back_return_under_their_own_topic(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
+    fill(broker, 1)
+
+    def send_back(link: Link, command: RemotingCommand) -> RemotingCommand:
+        assert command.fields["group"] == "c"
+        broker.append("%RETRY%c", 0, b"0", b"RETRY_TOPIC\x01t\x02")
+        return response(command, 0)
+
+    broker.script(RequestCode.CONSUMER_SEND_MSG_BACK, send_back)
+    async with consuming(runtime, topics={"t": "a"}) as consumer:
+        broker.append("t", 0, b"1", b"TAGS\x01a\x02")
+        (message,) = await take(consumer, 1)
+        await consumer.send_back(message)
+        (again,) = await take(consumer, 1)
+        assert (again.topic, again.queue.topic, again.body) == ("t", "%RETRY%c", b"0")
+
+
+async def test_offsets_are_reset_from_outside(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 50)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 40)
+        body = QueueOffsets({WireQueue("g", 0, "t"): 10}).encode()
+        fields = {"topic": "t", "group": "c", "timestamp": "0", "isForce": "true"}
+        broker.links[0].send(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, one_way=True))
+        await trio.testing.wait_all_tasks_blocked()
+        assert bodies(await take(consumer, 2)) == [b"10", b"11"]
+        await consumer.commit()
+        assert stored_offset(broker) == 12
+
+
+async def test_a_damaged_reset_changes_nothing(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 5)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 1)
+        fields = {"topic": "t", "group": "c", "timestamp": "0", "isForce": "true"}
+        broker.links[0].send(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, b"{{", one_way=True))
+        assert len(await take(consumer, 4)) == 4
+
+
+async def test_closing_does_not_hang_on_silent_brokers(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 5)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 2)
+        broker.script(COMMIT, *[silent] * 10)
+        broker.script(RequestCode.UNREGISTER_CLIENT, *[silent] * 10)
+        started = trio.current_time()
+    assert trio.current_time() - started <= 3.01
+
+
+async def test_slaves_get_heartbeats_of_consumers(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    leader, follower = one_group(world, members=2)
+    async with consuming(runtime) as consumer:
+        await consumer.wait_assigned()
+        await trio.sleep(61)
+        assert len(follower.received(RequestCode.HEART_BEAT)) >= 3
+    assert follower.received(RequestCode.UNREGISTER_CLIENT)
+    assert leader.received(RequestCode.UNREGISTER_CLIENT)
+
+
+@pytest.mark.parametrize("topics", [{}, {"t": "* || a"}, {"t": "||"}])
+async def test_impossible_subscriptions_are_refused(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, topics: dict[str, str]
+) -> None:
+    with pytest.raises(UsageError):
+        Consumer(NAME_SERVER, group="c", topics=topics, runtime=runtime)
+
+
+async def test_unreachable_brokers_are_found_when_they_return(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 2)
+    broker.up = False
+    async with consuming(runtime) as consumer:
+        await trio.sleep(60)
+        assert consumer.assignment() == []
+        broker.up = True
+        assert len(await take(consumer, 2)) == 2
+        broker.kill()
+        with pytest.raises(ConnectionFailed):
+            await consumer.commit()
