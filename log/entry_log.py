@@ -389,6 +389,7 @@ class EntryLog:
         recovery reports as RESET_PENDING, empty, to be reset again.
         Raises DiskError, FlushError: stop the node.
         """
+        assert position % self._file_bytes <= self._file_bytes - MARKER_BYTES, "no log ends there"
         write_begin(self._disk, self._begin_path, LogBegin(first_index, position, base_term, pending=True))
         self._data.remove_from(0)
         self._units.remove_from(0)
@@ -595,14 +596,14 @@ class EntryLog:
         self._set_limits()
 
     def _drop_units(self, first: int, last: int) -> None:
-        """Zeroes units, so that no index file claims entries that were truncated. Not flushed: recovery
-        believes the data files."""
+        """Zeroes units, durably: recovery takes a unit that differs in the term alone for damage."""
         byte = first * UNIT_BYTES
         start = self._units.start_of(byte)
         self._units.remove_from(start + self._units.file_bytes)
         self._unit_tail.move_to(byte)
         end = min((last + 1) * UNIT_BYTES, start + self._units.file_bytes)
         _zero(self._unit_tail.buffer, byte - start, end - start)
+        self._unit_tail.mapped.flush(byte - start, end - start)
         self._unit_tail.prepared_end = end
 
     def _check_index(self, index: int) -> None:

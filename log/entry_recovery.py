@@ -36,6 +36,7 @@ from log.small_files import integer, read_values, write_values
 _SEARCH_PIECE_BYTES = 1 << 16
 _MAGIC_BYTES = ENTRY_MAGIC.to_bytes(4, "big")
 _UNITS_PER_PIECE = 2048
+_NO_BYTES = memoryview(b"")
 
 
 class RecoveryKind(Enum):
@@ -176,11 +177,12 @@ def _begin_of_first_file(data: Segments) -> LogBegin:
 def _anchors(data: Segments, begin: LogBegin) -> list[tuple[int, int]]:
     """(index, position) of the first entry of each data file, as far as files and their entries are good."""
     anchors = [(begin.index, begin.position)]
+    # Looked at before anything is mapped: mapping a file brings it back to its full size.
+    whole = {start for start in data.starts if data.disk.size(data.path(start)) == data.file_bytes}
     start = data.start_of(begin.position)
-    if start not in data.starts:
+    if start not in whole:
         return anchors
-    known = set(data.starts)
-    while (start := start + data.file_bytes) in known:
+    while (start := start + data.file_bytes) in whole:
         buffer = data.mapping(start).buffer
         if _why_no_entry(buffer, 0, start, data.file_bytes):
             break
@@ -192,11 +194,11 @@ def _trusted_files(anchors: list[tuple[int, int]], data: Segments, units: Segmen
     """How many data files at the beginning have index units that need no rebuilding, judged by samples."""
     trusted = len(anchors)
     first_start = units.start_of(begin.index * UNIT_BYTES)
-    known = set(units.starts)
+    whole = {start for start in units.starts if units.disk.size(units.path(start)) == units.file_bytes}
     missing = first_start
-    while missing in known:
+    while missing in whole:
         missing += units.file_bytes
-    units.remove_from(missing)  # what lies behind a missing file is rebuilt with it
+    units.remove_from(missing)  # what lies behind a missing or cut off file is rebuilt with it
     for number, (index, position) in enumerate(anchors):
         start = units.start_of(index * UNIT_BYTES)
         if start >= missing:
@@ -244,6 +246,8 @@ class _Scan:
         self.rebuilt = 0
         self._term = begin.base_term if index == begin.index else 0
         self._packed: list[bytes] = []
+        self._unit_start = -1
+        self._unit_buffer = _NO_BYTES
 
     def run(self) -> None:
         file_bytes = self.data.file_bytes
@@ -275,6 +279,8 @@ class _Scan:
                     self.reason = f"entry {index} follows entry {self.last_index}"
                 elif term < self._term:
                     self.reason = f"term {term} follows term {self._term}"
+                elif self._unit_disagrees(position, size, index, term):
+                    self.reason = f"term {term} is not the one in the index unit of entry {index}"
             if self.reason:
                 self.broken_at = start + at
                 return
@@ -286,6 +292,22 @@ class _Scan:
             self.entries += 1
             if len(self._packed) >= _UNITS_PER_PIECE:
                 self._write_units()
+
+    def _unit_disagrees(self, position: int, size: int, index: int, term: int) -> bool:
+        """Whether the entry's unit is the same but for the term, which no checksum covers.
+
+        Truncation makes zeroed units durable, so that a unit never outlives its entry.
+        """
+        byte = index * UNIT_BYTES
+        start = self.units.start_of(byte)
+        if start != self._unit_start:
+            self._unit_start = start
+            known = start in self.units.starts
+            self._unit_buffer = self.units.mapping(start).buffer if known else _NO_BYTES
+        if not self._unit_buffer:
+            return False
+        unit = UNIT.unpack_from(self._unit_buffer, byte - start)
+        return unit[:4] == (ENTRY_MAGIC, position, size, index) and unit[4] != term
 
     def _write_units(self) -> None:
         """Compares the units of the entries found since the last call with the index, and corrects it."""
@@ -354,7 +376,7 @@ def _search_behind(data: Segments, scan: _Scan, zero_gap_bytes: int) -> tuple[in
         if start + data.file_bytes <= scan.end:
             continue
         begin = max(scan.end, start) - start
-        found, has_bytes = _search_file(data, start, begin, scan.last_index, zero_gap_bytes)
+        found, has_bytes = _search_file(data, start, begin, scan, zero_gap_bytes)
         any_bytes |= has_bytes
         if found is not None:
             return found, True
@@ -362,8 +384,9 @@ def _search_behind(data: Segments, scan: _Scan, zero_gap_bytes: int) -> tuple[in
 
 
 def _search_file(
-    data: Segments, start: int, begin: int, after_index: int, zero_gap_bytes: int
+    data: Segments, start: int, begin: int, scan: _Scan, zero_gap_bytes: int
 ) -> tuple[int | None, bool]:
+    end, after_index = scan.end, scan.last_index
     buffer = data.mapping(start).buffer
     any_bytes = False
     zeros = 0
@@ -381,7 +404,9 @@ def _search_file(
         while (found := piece.find(_MAGIC_BYTES, found + 1)) >= 0:
             candidate = at + found
             if not _why_no_entry(buffer, candidate, start + candidate, data.file_bytes):
+                # The index is covered by no checksum; no more entries can be in between than fit there.
                 index = HEADER.unpack_from(buffer, candidate)[2]
-                if index > after_index:
+                between = (start + candidate - end) // HEADER_BYTES
+                if 1 < index - after_index <= between + 1:
                     return index, True
     return None, any_bytes

@@ -280,8 +280,10 @@ class LogModel(RuleBasedStateMachine):
     @rule(gap=st.integers(1, 7), position=st.integers(0, 4 * FILE))
     def reset(self, gap: int, position: int) -> None:
         first = self.last + gap
+        position += self.log.end_position
+        position -= max(0, position % FILE - (FILE - 8))  # every entry leaves room for a marker
         self.term += 1
-        self.log.reset(first, self.log.end_position + position, self.term)
+        self.log.reset(first, position, self.term)
         self.base_term = self.term
         self.first = first
         self.entries = []
