@@ -133,7 +133,9 @@ class Tail:
     def finish(self, step: PrepareStep) -> None:
         starts = self.segments.starts
         current = step.generation == self.generation
-        if step.created and step.mapped is not None and step.start not in starts[-2:]:
+        # The writer may have come and gone meanwhile, by any number of files: then the file is the log's.
+        in_use = bool(starts) and starts[0] <= step.start <= starts[-1]
+        if step.created and step.mapped is not None and not in_use:
             if not current or step.start != starts[-1] + self.segments.file_bytes:
                 self.segments.disk.remove(self.segments.path(step.start))
                 return

@@ -1,0 +1,147 @@
+"""What tests of real processes share: small files so that every roll happens, a load, and the checks after it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from broker.client.admin import AdminClient
+from broker.client.errors import NotDelivered, SendOutcomeUnknown
+from broker.client.message import Message, MessageQueue, SendResult
+from broker.client.producer import Producer
+from broker.client.pull_consumer import PullConsumer
+from broker.cluster.compare import Comparison, compare_stores
+from broker.cluster.local import LocalCluster, LocalClusterOptions
+from broker.config import StorageSettings
+
+TOPIC = "Load"
+QUEUES = 4
+SENDERS = 8
+READER_GROUP = "TOOLS_CONSUMER"
+LIMIT_S = 240.0
+"""Ends a test that hangs; no test depends on how long anything takes."""
+
+SMALL_FILES = StorageSettings(
+    data_file_bytes=256 * 1024,
+    entry_index_file_bytes=32 * 512,
+    consume_queue_file_bytes=20 * 256,
+    index_file_slots=1000,
+    index_file_entries=4000,
+    max_message_bytes=64 * 1024,
+)
+
+
+def options(directory: Path, **changes: object) -> LocalClusterOptions:
+    """Three nodes on free ports with small files."""
+    return LocalClusterOptions(directory, **{"storage": SMALL_FILES, **changes})  # type: ignore[arg-type]
+
+
+@contextlib.asynccontextmanager
+async def ready_cluster(directory: Path, **changes: object) -> AsyncIterator[LocalCluster]:
+    """A cluster that serves, with the topic; everything in the block must end within `LIMIT_S`."""
+    with trio.fail_after(LIMIT_S):
+        async with LocalCluster(options(directory, **changes)) as cluster:
+            await cluster.wait_ready()
+            async with AdminClient(cluster.name_server_address) as admin:
+                await admin.create_topic(TOPIC, queues=QUEUES)
+            yield cluster
+
+
+@dataclass
+class Load:
+    """Senders that each send one numbered message after the other to one queue, until told to stop."""
+
+    cluster: LocalCluster
+    acknowledged: dict[int, list[tuple[int, SendResult]]] = field(default_factory=dict)
+    """By sender: number of the message and where it was stored, in the order of sending."""
+    count: int = 0
+    unknown: int = 0
+    _progress: trio.Event = field(default_factory=trio.Event)
+    _stopping: bool = False
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Load]:
+        """Send while the block lasts; what is under way when it ends is finished."""
+        async with (
+            Producer(
+                self.cluster.name_server_address, group="LOAD", send_timeout_s=60.0, attempt_timeout_s=1.0
+            ) as producer,
+            trio.open_nursery() as nursery,
+        ):
+            for sender in range(SENDERS):
+                nursery.start_soon(self._send, producer, sender)
+            yield self
+            self._stopping = True
+
+    async def _send(self, producer: Producer, sender: int) -> None:
+        stored = self.acknowledged.setdefault(sender, [])
+        number = len(stored)
+        while not self._stopping:
+            try:
+                result = await producer.send(message_of(sender, number), queue=f"sender-{sender}")
+            except (SendOutcomeUnknown, NotDelivered):
+                self.unknown += 1
+            else:
+                stored.append((number, result))
+                self.count += 1
+                self._progress.set()
+            number += 1
+
+    async def wait_for(self, more: int) -> None:
+        """Wait until so many more messages have been acknowledged."""
+        wanted = self.count + more
+        while self.count < wanted:
+            self._progress = trio.Event()
+            await self._progress.wait()
+
+
+def message_of(sender: int, number: int) -> Message:
+    """The message with that number; its body tells both."""
+    return Message(TOPIC, f"{sender} {number} ".encode() * (1 + number % 40), keys=(f"{sender}-{number}",))
+
+
+async def read_everything(name_server: str) -> dict[MessageQueue, list[bytes]]:
+    """The bodies of every message of the topic, by queue, at their offsets from 0 on."""
+    found: dict[MessageQueue, list[bytes]] = {}
+    async with PullConsumer(name_server, group=READER_GROUP) as consumer:
+        queues = await consumer.queues(TOPIC)
+        ends = {queue: await consumer.max_offset(queue) for queue in queues}
+        consumer.assign(dict.fromkeys(queues, 0))
+        found = {queue: [] for queue in queues}
+        while any(len(found[queue]) < end for queue, end in ends.items()):
+            for message in await consumer.poll(timeout_s=LIMIT_S):
+                assert message.queue_offset == len(found[message.queue]), "a queue has a hole"
+                found[message.queue].append(message.body)
+    return found
+
+
+async def check_nothing_lost(cluster: LocalCluster, load: Load) -> None:
+    """Every acknowledged message is where the answer said it is, and each sender's messages are in order."""
+    stored = await read_everything(cluster.name_server_address)
+    for sender, results in load.acknowledged.items():
+        last_offset = -1
+        for number, result in results:
+            bodies = stored[result.queue]
+            assert result.queue_offset < len(bodies), (
+                f"message {sender}-{number} was acknowledged, and is not there"
+            )
+            assert bodies[result.queue_offset] == message_of(sender, number).body
+            assert result.queue_offset > last_offset, f"message {sender}-{number} is out of order"
+            last_offset = result.queue_offset
+
+
+async def check_identical(cluster: LocalCluster) -> Comparison:
+    """All nodes run and have caught up; their files hold the same bytes up to the commit index."""
+    commit_index = await cluster.wait_caught_up()
+    return await trio.to_thread.run_sync(
+        compare_stores, {node.id: node.data_directory for node in cluster.nodes.values()}, commit_index
+    )
+
+
+def pids_of(cluster: LocalCluster) -> Sequence[int]:
+    """Of the name server and every node."""
+    return [child.pid for child in cluster.children()]
