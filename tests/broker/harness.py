@@ -1,0 +1,627 @@
+"""A group of broker nodes without processes, sockets or clocks: what happens in a test is what the test says.
+
+    group = Group(3)                      # three nodes over disks in memory
+    group.elect()                         # until one of them serves; its id is group.leader
+    client = group.connect("n1")          # a client of any node
+    client.create_topic("T", queues=4)
+    receipt = client.send("T", b"body")   # waits for the answer, in virtual time
+    group.kill("n0")                      # the process dies; its page cache survives
+    group.restart("n0")
+
+Time stands still while anything is under way and then jumps to whatever is due next, so nothing sleeps and no test is
+slower for a long poll. Bytes between nodes and clients are the real ones: each end encodes and decodes. Every wait has
+a limit in virtual time and fails with what the nodes were doing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from broker.assembly import build_node
+from broker.connection import LOOPBACK_HOST, Connection, Outgoing
+from broker.node import Node
+from broker.peer_protocol import PeerDecoder
+from broker.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    MessageModel,
+    ProducerData,
+    SubscriptionData,
+)
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import JSON, RemotingCommand, encode, request
+from broker.remoting.frame import FrameDecoder
+from broker.remoting.headers import (
+    OffsetResponseHeader,
+    PullMessageResponseHeader,
+    SendMessageResponseHeader,
+)
+from broker.remoting.json_body import encode_body
+from broker.settings import (
+    BrokerConfig,
+    BrokerSettings,
+    LimitSettings,
+    NodeSettings,
+    RaftSettings,
+    StorageSettings,
+)
+from log.options import StoreOptions
+from log.properties import encode_properties
+from log.record import Record, decode_record, pack_host
+from tests.log.memory_disk import MemoryDisk
+
+SECOND = 1_000_000_000
+START_WALL_MS = 1_700_000_000_000
+SMALL_STORE = StoreOptions(
+    data_file_bytes=1 << 20,
+    index_file_units=4096,
+    prepare_ahead_bytes=1 << 16,
+    prepare_step_bytes=1 << 14,
+    consume_queue_file_units=512,
+    index_slots=1024,
+    index_entries=4096,
+)
+WAIT_LIMIT_S = 60
+
+
+@dataclass
+class Member:
+    """One node of the group; `node` is None while its process is dead."""
+
+    id: str
+    config: BrokerConfig
+    disk: MemoryDisk
+    outgoing: Outgoing = field(default_factory=Outgoing)
+    node: Node | None = None
+    clients: dict[Connection, Client] = field(default_factory=dict)
+    links: dict[Connection, str] = field(default_factory=dict)
+    decoders: dict[str, PeerDecoder] = field(default_factory=dict)
+    due_ns: int = 0
+
+    @property
+    def alive(self) -> Node:
+        assert self.node is not None, f"{self.id} is dead"
+        return self.node
+
+
+class Group:
+    """`size` nodes n0, n1, ... in one group. `broker` and `limits` are settings that differ from the defaults."""
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        seed: int = 1,
+        broker: Mapping[str, Any] | None = None,
+        limits: Mapping[str, Any] | None = None,
+        flush: str = "async",
+        options: StoreOptions = SMALL_STORE,
+        start: bool = True,
+    ) -> None:
+        self.now_ns = 1000 * SECOND
+        self.random = random.Random(seed)
+        self._options = options
+        self._in_flight: deque[tuple[str, str, bytes]] = deque()
+        self._cut: dict[tuple[str, str], None] = {}
+        ids = [f"n{number}" for number in range(size)]
+        peers = {node: f"127.0.0.1:{20_000 + number}" for number, node in enumerate(ids)} if size > 1 else {}
+        self.members: dict[str, Member] = {}
+        for number, node in enumerate(ids):
+            config = BrokerConfig(
+                node=NodeSettings(id=node, listen=f"127.0.0.1:{10_000 + number}"),
+                raft=RaftSettings(peers=peers),
+                storage=StorageSettings(path="store", flush=flush, max_message_bytes=256 * 1024),  # type: ignore[arg-type]
+                broker=BrokerSettings(**(broker or {})),
+                limits=LimitSettings(**(limits or {})),
+            )
+            self.members[node] = Member(node, config, MemoryDisk())
+        if start:
+            for node in ids:
+                self.start(node)
+
+    @property
+    def wall_ms(self) -> int:
+        """The wall clock, which all nodes share."""
+        return START_WALL_MS + self.now_ns // 1_000_000
+
+    # ------------------------------------------------------------------ nodes
+
+    def start(self, node_id: str) -> None:
+        """Starts a node over what its disk holds and connects it with the others."""
+        member = self.members[node_id]
+        assert member.node is None, f"{node_id} runs"
+        member.outgoing = Outgoing()
+        member.node = build_node(
+            member.config,
+            member.disk,
+            member.outgoing,
+            random.Random(self.random.random()),
+            self.now_ns,
+            self.wall_ms,
+            None,
+            store_options=replace(self._options, dledger_directory=f"dledger-{node_id}"),
+            process_id=lambda: 4711,
+        )
+        member.due_ns = self.now_ns
+        for peer in self.members.values():
+            if peer.id != node_id and peer.node is not None:
+                self._connect_pair(node_id, peer.id)
+
+    def kill(self, node_id: str) -> None:
+        """The process dies at once; the other nodes and the clients see their connections break."""
+        member = self.members[node_id]
+        member.node = None
+        member.disk = member.disk.kill()
+        member.links.clear()
+        member.decoders.clear()
+        self._in_flight = deque(item for item in self._in_flight if node_id not in item[:2])
+        for client in list(member.clients.values()):
+            client.closed = True
+        member.clients.clear()
+        for peer in self.members.values():
+            if peer.node is not None and peer.id != node_id:
+                self._lose_link(peer, node_id)
+
+    def restart(self, node_id: str) -> None:
+        """Starts a killed node again."""
+        self.start(node_id)
+
+    def partition(self, *node_ids: str) -> None:
+        """Cuts these nodes off from the others; what is sent is lost, but no connection breaks."""
+        for inside in node_ids:
+            for outside in self.members:
+                if outside not in node_ids:
+                    self._cut[inside, outside] = self._cut[outside, inside] = None
+
+    def heal(self) -> None:
+        """Ends the partition; the links between the two sides, which lost bytes, are made anew."""
+        pairs = [pair for pair in self._cut if pair[0] < pair[1]]
+        self._cut.clear()
+        for one, other in pairs:
+            if self.members[one].node is not None and self.members[other].node is not None:
+                self._lose_link(self.members[one], other)
+                self._lose_link(self.members[other], one)
+                self._connect_pair(one, other)
+
+    def _connect_pair(self, one: str, other: str) -> None:
+        for source, target in ((one, other), (other, one)):
+            self.members[target].decoders[source] = PeerDecoder()
+        for source, target in ((one, other), (other, one)):
+            member = self.members[source]
+            link = Connection(member.outgoing, f"{source} to {target}")
+            member.links[link] = target
+            member.alive.replica.links[target] = link
+            member.alive.begin(self.now_ns, self.wall_ms)
+            member.alive.peer_connected(target)
+            member.due_ns = self.now_ns
+
+    def _lose_link(self, member: Member, peer: str) -> None:
+        link = member.alive.replica.links.pop(peer, None)
+        if link is not None:
+            del member.links[link]
+        member.decoders.pop(peer, None)
+        self._in_flight = deque(
+            item for item in self._in_flight if item[:2] not in {(peer, member.id), (member.id, peer)}
+        )
+        member.alive.begin(self.now_ns, self.wall_ms)
+        member.alive.peer_lost(peer)
+        member.due_ns = self.now_ns
+
+    @property
+    def leader(self) -> str:
+        """The node that serves; fails if there is none."""
+        serving = [member.id for member in self.alive() if member.alive.replica.serving]
+        assert serving, f"nobody serves: {self.describe()}"
+        return max(serving, key=lambda node: self.members[node].alive.replica.term)
+
+    @property
+    def follower(self) -> str:
+        """A living node that does not lead."""
+        return next(member.id for member in self.alive() if member.id != self.leader)
+
+    def alive(self) -> list[Member]:
+        """The members whose process lives."""
+        return [member for member in self.members.values() if member.node is not None]
+
+    def node(self, node_id: str) -> Node:
+        """The node of that id, which must be alive."""
+        return self.members[node_id].alive
+
+    def elect(self) -> str:
+        """Runs until a node serves that a majority of the living follow and the broker's own topics exist; its id."""
+
+        def elected() -> bool:
+            serving = [member for member in self.alive() if member.alive.replica.serving]
+            if not serving:
+                return False
+            leader = max(serving, key=lambda member: member.alive.replica.term).alive.replica
+            following = [m for m in self.alive() if m.alive.replica.leader == leader.node_id]
+            return 2 * len(following) > len(self.members) and "TBW102" in leader.metadata.topics
+
+        self.run_until(elected, "an election")
+        return self.leader
+
+    def transfer_leadership(self, target: str) -> None:
+        """Has the leader hand over to `target`, and waits until that serves."""
+        leader = self.node(self.leader)
+        leader.begin(self.now_ns, self.wall_ms)
+        leader.replica.raft.transfer_leadership(target, self.now_ns)
+        self.members[self.leader].due_ns = self.now_ns
+        self.run_until(lambda: self.node(target).replica.serving, f"{target} to lead")
+
+    def converge(self) -> None:
+        """Runs until all living nodes have applied the same entries."""
+
+        def same() -> bool:
+            applied = {member.alive.replica.applied_index for member in self.alive()}
+            last = {member.alive.replica.store.log.last_index for member in self.alive()}
+            return len(applied) == 1 and applied == last
+
+        self.run_until(same, "the replicas to agree")
+
+    # ------------------------------------------------------------------ time
+
+    def settle(self) -> None:
+        """Does everything that can happen without time passing."""
+        for _ in range(100_000):
+            if self._in_flight:
+                self._deliver(*self._in_flight.popleft())
+                continue
+            due = [member for member in self.alive() if member.due_ns <= self.now_ns]
+            if not due:
+                return
+            for member in due:
+                self._turn(member)
+        raise AssertionError(f"the group does not come to rest: {self.describe()}")
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass, doing everything when it is due."""
+        end_ns = self.now_ns + round(seconds * SECOND)
+        self.settle()
+        while (due_ns := self._next_due_ns()) <= end_ns:
+            self.now_ns = max(self.now_ns, due_ns)
+            self.settle()
+        self.now_ns = end_ns
+
+    def run_until(
+        self, condition: Callable[[], bool], what: str = "a condition", limit_s: float = WAIT_LIMIT_S
+    ) -> None:
+        """Lets as much time pass as the condition needs; fails after `limit_s` virtual seconds."""
+        end_ns = self.now_ns + round(limit_s * SECOND)
+        self.settle()
+        while not condition():
+            due_ns = self._next_due_ns()
+            assert due_ns <= end_ns, f"waited {limit_s} s for {what}: {self.describe()}"
+            self.now_ns = max(self.now_ns, due_ns)
+            self.settle()
+
+    def describe(self) -> str:
+        """Roles, terms and indices, for the text of a failure."""
+        return ", ".join(
+            f"{member.id} dead"
+            if member.node is None
+            else f"{member.id} {member.node.replica.raft.role.value} of term {member.node.replica.term}, "
+            f"follows {member.node.replica.leader}, applied {member.node.replica.applied_index} of "
+            f"{member.node.replica.store.log.last_index}"
+            for member in self.members.values()
+        )
+
+    def _next_due_ns(self) -> int:
+        return min(member.due_ns for member in self.alive())
+
+    def _turn(self, member: Member) -> None:
+        node = member.alive
+        member.due_ns = node.turn(self.now_ns, self.wall_ms)
+        self._run_jobs(member)
+        for connection in member.outgoing.take():
+            data = b"".join(connection.take())
+            peer = member.links.get(connection)
+            if peer is not None:
+                if (member.id, peer) not in self._cut:
+                    self._in_flight.append((member.id, peer, data))
+                continue
+            client = member.clients.get(connection)
+            if client is not None:
+                client.receive(data)
+                if connection.close_requested:
+                    client.close()
+
+    def _run_jobs(self, member: Member) -> None:
+        replica = member.alive.replica
+        if (flush := replica.flush_job()) is not None:
+            flush.run()
+            replica.flushed(flush, self.now_ns)
+            member.due_ns = self.now_ns
+        if (preparation := replica.prepare_job()) is not None:
+            preparation.run()
+            replica.prepared(preparation)
+        if (checkpoint := replica.checkpoint_job()) is not None:
+            checkpoint.run()
+            replica.checkpointed(checkpoint)
+
+    def _deliver(self, source: str, target: str, data: bytes) -> None:
+        member = self.members[target]
+        decoder = member.decoders.get(source)
+        if member.node is None or decoder is None or (source, target) in self._cut:
+            return
+        member.node.begin(self.now_ns, self.wall_ms)
+        for frame in decoder.feed(data):
+            member.node.peer_received(source, frame)
+        member.due_ns = self.now_ns
+
+    # ------------------------------------------------------------------ clients
+
+    def connect(
+        self, node_id: str | None = None, *, name: str | None = None, host: str = "127.0.0.1"
+    ) -> Client:
+        """A client of a node, of the leader if none is named. `host` is the numeric address that it comes from."""
+        member = self.members[node_id or self.leader]
+        number = sum(len(other.clients) for other in self.members.values())
+        port = 40_000 + number
+        packed = LOOPBACK_HOST if host == "127.0.0.1" else pack_host(host, port)
+        connection = member.alive.client_connected(f"{host}:{port}", packed)
+        client = Client(self, member, connection, name or f"127.0.0.1@{number}")
+        member.clients[connection] = client
+        return client
+
+
+class Client:
+    """A client's end of one connection: sends requests, keeps what comes back."""
+
+    def __init__(self, group: Group, member: Member, connection: Connection, client_id: str) -> None:
+        self.group = group
+        self.client_id = client_id
+        self.connection = connection
+        self.closed = False
+        self.notices: list[RemotingCommand] = []
+        """Requests that the broker has sent to this client."""
+        self.answers: dict[int, RemotingCommand] = {}
+        self.serialization = JSON
+        self._member = member
+        self._decoder = FrameDecoder()
+        self._next_opaque = 0
+
+    # ------------------------------------------------------------------ any request
+
+    def start_call(
+        self,
+        code: int,
+        fields: Mapping[str, Any] | msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        one_way: bool = False,
+    ) -> int:
+        """Sends a request; its answer will be in `answers` under the opaque that is returned."""
+        assert not self.closed, "the connection is closed"
+        self._next_opaque += 1
+        if isinstance(fields, Mapping):
+            fields = {name: _text(value) for name, value in fields.items() if value is not None}
+        command = request(
+            code,
+            fields,
+            body,
+            opaque=self._next_opaque,
+            one_way=one_way,
+            serialization=self.serialization,
+        )
+        node = self._member.alive
+        node.begin(self.group.now_ns, self.group.wall_ms)
+        for received in FrameDecoder().feed(encode(command)):
+            node.received(self.connection, received)
+        self._member.due_ns = self.group.now_ns
+        return self._next_opaque
+
+    def call(
+        self,
+        code: int,
+        fields: Mapping[str, Any] | msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        limit_s: float = WAIT_LIMIT_S,
+    ) -> RemotingCommand:
+        """Sends a request and lets time pass until its answer is there."""
+        return self.wait(self.start_call(code, fields, body), limit_s)
+
+    def wait(self, opaque: int, limit_s: float = WAIT_LIMIT_S) -> RemotingCommand:
+        """The answer to a request, when it has come."""
+        self.group.run_until(lambda: opaque in self.answers, f"the answer to request {opaque}", limit_s)
+        return self.answers.pop(opaque)
+
+    def tell(self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"") -> None:
+        """Sends a one-way request."""
+        self.start_call(code, fields, body, one_way=True)
+
+    def ok(
+        self, code: int, fields: Mapping[str, Any] | msgspec.Struct | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """`call`, whose answer must be code 0."""
+        answer = self.call(code, fields, body)
+        assert answer.code == ResponseCode.SUCCESS, f"code {answer.code}: {answer.remark}"
+        return answer
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the node."""
+        for command in self._decoder.feed(data):
+            if command.is_response:
+                assert command.opaque not in self.answers, f"two answers to {command.opaque}"
+                self.answers[command.opaque] = command
+            else:
+                self.notices.append(command)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if not self.closed:
+            self.closed = True
+            del self._member.clients[self.connection]
+            node = self._member.alive
+            node.begin(self.group.now_ns, self.group.wall_ms)
+            node.client_disconnected(self.connection)
+            self._member.due_ns = self.group.now_ns
+
+    # ------------------------------------------------------------------ common requests
+
+    def create_topic(self, topic: str, queues: int = 1, perm: int = 6) -> None:
+        """Creates a topic and waits until it is committed."""
+        self.ok(
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            {
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": queues,
+                "writeQueueNums": queues,
+                "perm": perm,
+                "topicFilterType": "SINGLE_TAG",
+                "order": False,
+            },
+        )
+
+    def start_send(
+        self,
+        topic: str,
+        body: bytes,
+        queue_id: int = 0,
+        properties: Mapping[str, str] | None = None,
+        **header: Any,
+    ) -> int:
+        """Sends a message without waiting for its answer."""
+        fields = {
+            "producerGroup": "PG",
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": 4,
+            "queueId": queue_id,
+            "sysFlag": 0,
+            "bornTimestamp": self.group.wall_ms,
+            "flag": 0,
+            "properties": encode_properties(properties or {}).decode(),
+            **header,
+        }
+        return self.start_call(RequestCode.SEND_MESSAGE, fields, body)
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        queue_id: int = 0,
+        properties: Mapping[str, str] | None = None,
+        **header: Any,
+    ) -> SendMessageResponseHeader:
+        """Sends a message, which must be stored."""
+        answer = self.wait(self.start_send(topic, body, queue_id, properties, **header))
+        assert answer.code == ResponseCode.SUCCESS, f"code {answer.code}: {answer.remark}"
+        return answer.decode_fields(SendMessageResponseHeader)
+
+    def heartbeat(
+        self,
+        consumer_group: str | None = None,
+        topics: Iterable[str] = ("T",),
+        *,
+        producer_group: str | None = None,
+        expression: str = "*",
+        version: int = 1,
+        model: MessageModel = MessageModel.CLUSTERING,
+    ) -> RemotingCommand:
+        """Registers as consumer of topics, as producer, or as both; returns the answer."""
+        subscriptions = [
+            SubscriptionData(topic=topic, sub_string=expression, sub_version=version) for topic in topics
+        ]
+        data = HeartbeatData(client_id=self.client_id)
+        if consumer_group is not None:
+            data.consumer_data_set.append(
+                ConsumerData(
+                    group_name=consumer_group, message_model=model, subscription_data_set=subscriptions
+                )
+            )
+        if producer_group is not None:
+            data.producer_data_set.append(ProducerData(producer_group))
+        return self.call(RequestCode.HEART_BEAT, None, encode_body(data))
+
+    def start_pull(
+        self,
+        topic: str,
+        consumer_group: str,
+        offset: int,
+        queue_id: int = 0,
+        *,
+        suspend_ms: int = 0,
+        commit_offset: int | None = None,
+        expression: str = "*",
+        count: int = 32,
+    ) -> int:
+        """Asks for messages without waiting for the answer; with `suspend_ms` the broker may hold the request."""
+        flags = 4 | (2 if suspend_ms else 0) | (1 if commit_offset is not None else 0)
+        return self.start_call(
+            RequestCode.PULL_MESSAGE,
+            {
+                "consumerGroup": consumer_group,
+                "topic": topic,
+                "queueId": queue_id,
+                "queueOffset": offset,
+                "maxMsgNums": count,
+                "sysFlag": flags,
+                "commitOffset": commit_offset or 0,
+                "suspendTimeoutMillis": suspend_ms,
+                "subVersion": 0,
+                "subscription": expression,
+            },
+        )
+
+    def pull(self, topic: str, consumer_group: str, offset: int, queue_id: int = 0, **options: Any) -> Pulled:
+        """Pulls once and waits for the answer."""
+        return Pulled.of(self.wait(self.start_pull(topic, consumer_group, offset, queue_id, **options)))
+
+    def offset_of(self, code: int, topic: str, queue_id: int = 0, **fields: Any) -> int:
+        """The offset that one of the queue requests (14, 29, 30, 31) is answered with."""
+        answer = self.ok(code, {"topic": topic, "queueId": queue_id, **fields})
+        return answer.decode_fields(OffsetResponseHeader).offset
+
+
+@dataclass
+class Pulled:
+    """The answer to a pull."""
+
+    code: int
+    status: str | None
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[Record]
+
+    @classmethod
+    def of(cls, answer: RemotingCommand) -> Pulled:
+        """Reads a pull's answer, which must have a pull's header."""
+        header = answer.decode_fields(PullMessageResponseHeader)
+        return cls(
+            answer.code,
+            answer.remark,
+            header.next_begin_offset,
+            header.min_offset,
+            header.max_offset,
+            split_records(answer.body),
+        )
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """What the messages carry."""
+        return [record.body for record in self.records]
+
+
+def split_records(data: bytes | memoryview) -> list[Record]:
+    """The records that follow each other in an answer's body."""
+    records = []
+    begin = 0
+    while begin < len(data):
+        record = decode_record(data, begin)
+        records.append(record)
+        begin += int.from_bytes(data[begin : begin + 4], "big")
+    return records
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
