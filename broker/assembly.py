@@ -34,6 +34,9 @@ log = structlog.get_logger("trivet.assembly")
 
 _MS = 1_000_000
 
+COMMIT_NOTICE_DELAY_NS = 10 * _MS
+"""Followers learn of a commit with the next append, or this much later: what they may not answer, they forward."""
+
 
 def build_node(
     config: BrokerConfig,
@@ -136,5 +139,6 @@ def raft_config_of(config: BrokerConfig) -> RaftConfig:
         election_timeout_max_ns=raft.election_timeout_max_ms * _MS,
         heartbeat_interval_ns=raft.heartbeat_ms * _MS,
         max_uncommitted_entries=config.limits.max_pending_proposals,
+        commit_notice_delay_ns=COMMIT_NOTICE_DELAY_NS,
         preferred_leaders=raft.preferred_leaders,
     )

@@ -6,9 +6,12 @@ until its next deadline. One timer task serves all deadlines; it is disturbed on
 """
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import trio
+
+_SHORTEST_SLEEP_NS: Final = 500_000
+"""After a wake the turn sets the next deadline; until it has, the timer does not spin."""
 
 
 class Turns:
@@ -20,7 +23,7 @@ class Turns:
         self._wanted = True
         self._sleeping: trio.lowlevel.Task | None = None
         self._deadline_ns = 0
-        self._timer_scope = trio.CancelScope()
+        self._timer_scope: trio.CancelScope | None = None
         self._timer_until_ns = 0
 
     def wake(self) -> None:
@@ -42,8 +45,9 @@ class Turns:
                 self._wanted = False
                 deadline_ns = turn()
                 self._deadline_ns = deadline_ns
-                if deadline_ns < self._timer_until_ns:
-                    self._timer_scope.cancel()
+                if deadline_ns < self._timer_until_ns and self._timer_scope is not None:
+                    self._timer_until_ns = deadline_ns
+                    self._timer_scope.deadline = self._trio_time(deadline_ns)
             else:
                 self._sleeping = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
@@ -52,15 +56,17 @@ class Turns:
         self._sleeping = None
         return trio.lowlevel.Abort.SUCCEEDED
 
+    def _trio_time(self, at_ns: int) -> float:
+        return trio.current_time() + (at_ns - self._now_ns()) / 1e9
+
     async def run_timer(self) -> NoReturn:
         """Wakes the turns when their deadline has come."""
         while True:
-            wait_ns = self._deadline_ns - self._now_ns()
-            if wait_ns <= 0:
-                self.wake()
-                wait_ns = 1_000_000  # the turn sets the next deadline; look again soon
-            with trio.CancelScope() as scope:
+            until_ns = max(self._deadline_ns, self._now_ns() + _SHORTEST_SLEEP_NS)
+            self._timer_until_ns = until_ns
+            with trio.CancelScope(deadline=self._trio_time(until_ns)) as scope:
                 self._timer_scope = scope
-                self._timer_until_ns = self._now_ns() + wait_ns
-                await trio.sleep(wait_ns / 1e9)
-            self._timer_until_ns = 0
+                await trio.sleep_forever()
+            self._timer_scope = None
+            if self._deadline_ns <= self._now_ns():
+                self.wake()
