@@ -34,8 +34,8 @@ from broker.remoting.command import RemotingCommand, encode_head, encode_respons
 from broker.remoting.errors import FrameError, RemotingError
 from broker.remoting.frame import FrameDecoder
 from broker.replica import NotServingError, OverloadedError, Replica
+from log.dispatch import Arrival
 from log.errors import DiskFullError
-from log.store import Arrival
 
 log = structlog.get_logger("trivet.node")
 
