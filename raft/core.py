@@ -19,8 +19,9 @@ and makes the transitions; what happens within a role is in follower.py, electio
 
 A caller's turn: for each message, `step`, and carry out `take_effects`; the same for `tick` when `deadline` has
 passed, for `persisted` and for connections gained and lost; `propose`, and write; at the end `replicate`, and carry
-out its effects: appends and acknowledgements are sent there, once for all that the turn brought. `persisted` may be called at once after a write where acknowledgements need not survive a power
-failure. The bytes that came with an append must have been checked before `step`.
+out its effects: appends and acknowledgements are sent there, once for all that the turn brought. `persisted` may be
+called at once after a write where acknowledgements need not survive a power failure. The bytes that came with an
+append must have been checked before `step`.
 
 Sources: Ongaro, Ousterhout, In Search of an Understandable Consensus Algorithm (extended version), by section
 number; Ongaro's dissertation Consensus: Bridging Theory and Practice, by chapter and section where it is named.

@@ -6,7 +6,7 @@ hosts, in the order of sending, and lets a test deliver, drop or duplicate any o
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from raft import Configuration, HardState, LogTerms, Raft, RaftConfig, Role
@@ -14,7 +14,6 @@ from raft.effects import (
     AcceptEntries,
     AppendConfiguration,
     AppendNoop,
-    Committed,
     Effect,
     ResetLog,
     SaveHardState,
@@ -189,7 +188,6 @@ class Host:
         for effect in effects:
             self._apply(effect)
             self.cluster.observe(self, effect)
-        # Observed with all effects in place: some of them rest on each other.
 
     def _apply(self, effect: Effect) -> None:
         log = self.log
@@ -243,7 +241,7 @@ class Cluster:
         seed: int = 0,
         entries_per_append: int = 1000,
         auto_flush: bool = True,
-        logs: dict[str, Sequence[int]] | None = None,
+        logs: Mapping[str, Sequence[int]] | None = None,
         terms: dict[str, int] | None = None,
     ) -> None:
         """`logs` gives nodes a log to begin with, as the terms of its entries; `spare` nodes are no members yet."""
@@ -380,8 +378,3 @@ class Cluster:
 
     def connect(self, node: str, peer: str) -> None:
         self.hosts[node].turn(lambda raft: raft.peer_connected(peer, self.now))
-
-
-def committed(host: Host, effect: Effect) -> int | None:
-    """The index of a Committed effect, for observers."""
-    return effect.index if isinstance(effect, Committed) else None

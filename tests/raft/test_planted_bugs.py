@@ -1,0 +1,144 @@
+"""The checks are checked: a core with a known mistake planted in it must be found out.
+
+A test that cannot fail proves nothing, so each of these takes one rule out of the core and expects the safety
+properties, or an assertion of the core itself, to notice.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from raft.election import Election
+from raft.follower import Follower
+from raft.leader import Leader
+from raft.messages import AppendRequest, VoteRequest
+from raft.state import NodeState
+from tests.raft.invariants import Violation
+from tests.raft.test_paper import figure_8
+from tests.raft.test_state_machine import GroupMachine
+from tests.raft.transcript import run
+
+
+def commit_by_counting(patch: pytest.MonkeyPatch) -> None:
+    """Without 5.4.2: whatever a majority has is committed, of whichever term."""
+    original = Leader.update_commit
+
+    def update_commit(self: Leader) -> None:
+        self._term_begin_index = 0
+        original(self)
+
+    patch.setattr(Leader, "update_commit", update_commit)
+
+
+def forgotten_votes(patch: pytest.MonkeyPatch) -> None:
+    """A vote for another is not saved."""
+    original = NodeState.save_hard_state
+
+    def save_hard_state(self: NodeState, term: int, vote: str | None) -> None:
+        original(self, term, vote if vote == self.node_id else None)
+        self.vote = vote
+
+    patch.setattr(NodeState, "save_hard_state", save_hard_state)
+
+
+def truncation_by_any_request(patch: pytest.MonkeyPatch) -> None:
+    """A log is cut to the end of every request, also of one that arrives late (5.3)."""
+    original = Follower._accept
+
+    def accept(self: Follower, request: AppendRequest, last_index: int) -> None:
+        original(self, request, last_index)
+        if self._state.commit_index <= last_index < self._state.log.last_index:
+            self._state.truncate(last_index)
+
+    patch.setattr(Follower, "_accept", accept)
+
+
+def votes_for_anyone(patch: pytest.MonkeyPatch) -> None:
+    """Without 5.4.1: the candidate's log is not looked at."""
+    original = Election._may_grant
+
+    def may_grant(self: Election, request: VoteRequest, now: int) -> bool:
+        boast = VoteRequest(request.source, request.target, request.term, 10**6, 10**6, request.pre_vote)
+        return original(self, boast, now)
+
+    patch.setattr(Election, "_may_grant", may_grant)
+
+
+def acknowledged_before_flushed(patch: pytest.MonkeyPatch) -> None:
+    """What is written counts as if it were on the disk."""
+    original = Follower.acknowledge
+
+    def acknowledge(self: Follower) -> None:
+        self._state.persisted.index = self._agreed_index
+        original(self)
+
+    patch.setattr(Follower, "acknowledge", acknowledge)
+
+
+def reads_without_a_round(patch: pytest.MonkeyPatch) -> None:
+    """A leader believes that it leads, without asking anyone (6.4)."""
+    patch.setattr(Leader, "_is_alone", property(lambda self: True))
+
+
+class Figure8Machine(GroupMachine):
+    """Begins where only a few steps lead to the loss of an entry that was committed by counting."""
+
+    starts: ClassVar[dict[str, list[list[int]]]] = {"figure 8": [[1, 2], [1], [1, 3]]}
+
+
+@pytest.mark.parametrize(
+    ("plant", "machine"),
+    [
+        (commit_by_counting, Figure8Machine),
+        (forgotten_votes, GroupMachine),
+        (votes_for_anyone, GroupMachine),
+        (acknowledged_before_flushed, GroupMachine),
+    ],
+)
+def test_the_state_machine_finds(
+    plant: Callable[[pytest.MonkeyPatch], None], machine: type[GroupMachine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=2000,
+                stateful_step_count=50,
+                deadline=None,
+                derandomize=True,
+                database=None,
+                phases=[Phase.generate],
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+
+
+def test_figure_8_finds_commits_by_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit_by_counting(monkeypatch)
+    with pytest.raises(Violation, match="lacks committed entry 1"):
+        figure_8()
+
+
+@pytest.mark.parametrize(
+    ("plant", "scenario", "found"),
+    [
+        (truncation_by_any_request, "stale_append", "is committed on 1 of 2 disks"),
+        (reads_without_a_round, "read_index", "misses what was committed"),
+    ],
+)
+def test_the_scenario_finds(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    scenario: str,
+    found: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Quicker than waiting for a random schedule that does the same."""
+    plant(monkeypatch)
+    with pytest.raises(Violation, match=found):
+        run((Path(__file__).parent / "scenarios" / f"{scenario}.txt").read_text())
