@@ -36,21 +36,20 @@ class Turns:
 
     async def run(self) -> NoReturn:
         """The turns, for ever."""
-        turn = self._turn
         while True:
             if self._wanted:
-                # Let everyone who is ready now add to this turn.
-                await trio.lowlevel.cancel_shielded_checkpoint()
-                await trio.lowlevel.checkpoint_if_cancelled()
-                self._wanted = False
-                deadline_ns = turn()
-                self._deadline_ns = deadline_ns
-                if deadline_ns < self._timer_until_ns and self._timer_scope is not None:
-                    self._timer_until_ns = deadline_ns
-                    self._timer_scope.deadline = self._trio_time(deadline_ns)
+                # Woken by the turn itself, or by a task of the batch that ran it: others may be ready, too.
+                await trio.lowlevel.checkpoint()
             else:
                 self._sleeping = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
+            # Whoever was ready together with the one that woke this task has run before it.
+            self._wanted = False
+            deadline_ns = self._turn()
+            self._deadline_ns = deadline_ns
+            if deadline_ns < self._timer_until_ns and self._timer_scope is not None:
+                self._timer_until_ns = deadline_ns
+                self._timer_scope.deadline = self._trio_time(deadline_ns)
 
     def _stop_sleeping(self, _: object) -> trio.lowlevel.Abort:
         self._sleeping = None
