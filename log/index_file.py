@@ -301,7 +301,10 @@ class IndexFiles:
             if len(found) >= limit:
                 break
             if file.begin_time <= end_time and file.end_time >= begin_time and file.count > 1:
-                found += file.query(self._map(file).buffer, wanted, limit - len(found), begin_time, end_time)
+                buffer = self._map(file).buffer
+                some = file.query(buffer, wanted, limit - len(found), begin_time, end_time)
+                # A batch repeated after an error may have one key in two files.
+                found += [offset for offset in some if offset not in found]
         return found
 
     def delete_before(self, physical_begin: int) -> int:

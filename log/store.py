@@ -180,6 +180,14 @@ class Store:
         ends.update(queue_ends_of_entries(self.log, self.dispatched_index + 1, self.log.last_index))
         return ends
 
+    def find_by_key(
+        self, topic: str, key: str, limit: int, begin_ms: int = 0, end_ms: int = 1 << 62
+    ) -> list[int]:
+        """Physical offsets of records that may have the key (UNIQ_KEY or one of KEYS), newest first, at most
+        min(limit, 64). Hashes collide: the caller reads the record and compares."""
+        found = self.index.query(topic, key, limit, begin_ms, end_ms)
+        return [offset for offset in found if offset > self.log.first_position]
+
     def remove_topic(self, topic: str) -> None:
         """Removes a topic's queues and their files. Raises DiskError."""
         self.queues.remove(topic)

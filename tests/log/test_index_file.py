@@ -1,0 +1,200 @@
+"""IndexFiles against the plain reader and a list, and their recovery."""
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from log.disk import Disk
+from log.errors import DiskFullError
+from log.index_file import IndexFiles, key_hash
+from log.mmap_disk import MmapDisk
+from log.options import StoreOptions
+from tests.log.memory_disk import MemoryDisk
+from tests.log.plain_reader import query_index
+
+OPTIONS = StoreOptions(index_slots=7, index_entries=16, index_mappings=2)
+LARGE = StoreOptions(index_slots=50, index_entries=1000)
+NOW = 1_700_000_000_000
+
+
+def fill(index: IndexFiles, batches: list[int], *, first: int = 0) -> list[tuple[str, int, int]]:
+    """(key, offset, time) of everything put; `batches` are numbers of keys."""
+    everything = []
+    offset = first
+    for size in batches:
+        batch = []
+        for _ in range(size):
+            key = f"k{offset % 5}"
+            batch.append((key, 48 + 100 * offset, NOW + 700 * offset))
+            offset += 1
+        index.put(
+            [f"T#{key}".encode() for key, _, _ in batch],
+            [place for _, place, _ in batch],
+            [time for _, _, time in batch],
+            NOW,
+        )
+        everything += batch
+    return everything
+
+
+def expected(everything: list[tuple[str, int, int]], key: str) -> list[int]:
+    return [offset for found, offset, _ in reversed(everything) if found == key]
+
+
+def test_golden_file(tmp_path: Path) -> None:
+    disk = MmapDisk(tmp_path)
+    index = IndexFiles(disk, OPTIONS)
+    index.put([b"T1#key1", b"T1#key2"], [48, 248], [NOW, NOW + 2500], NOW)
+    (path,) = (tmp_path / "index").iterdir()
+    assert path.name == "20231114221320000"
+    raw = path.read_bytes()
+    assert len(raw) == 40 + 4 * 7 + 20 * 16
+    assert raw[:40] == struct.pack(">qqqqii", NOW, NOW + 2500, 48, 248, 2, 3)
+    hashes = (1320661992, abs(-1320661992 + 1))  # the last character is one more
+    assert key_hash(b"T1#key1") == hashes[0]
+    entries = 40 + 4 * 7 + 20
+    assert raw[entries : entries + 40] == struct.pack(">iqii", hashes[0], 48, 0, 0) + struct.pack(
+        ">iqii", hashes[1], 248, 2, 0
+    )
+    assert struct.unpack_from(">i", raw, 40 + 4 * (hashes[0] % 7)) == (1,)
+    assert struct.unpack_from(">i", raw, 40 + 4 * (hashes[1] % 7)) == (2,)
+
+
+@pytest.mark.parametrize("batches", [[1] * 40, [3] * 20, [40], [11, 12, 13, 50, 1]])
+@pytest.mark.parametrize("options", [OPTIONS, LARGE])
+def test_queries_find_the_newest_first(tmp_path: Path, options: StoreOptions, batches: list[int]) -> None:
+    index = IndexFiles(MmapDisk(tmp_path), options)
+    everything = fill(index, batches)
+    for key in ("k0", "k1", "k2", "k3", "k4", "absent"):
+        wanted = expected(everything, key)
+        assert index.query("T", key, 64, 0, 1 << 60) == wanted
+        assert index.query("T", key, 2, 0, 1 << 60) == wanted[:2]
+        assert query_index(tmp_path, options.index_slots, "T", key) == wanted
+        assert index.query("U", key, 64, 0, 1 << 60) == []
+
+
+def test_queries_are_bounded_in_time_and_number() -> None:
+    index = IndexFiles(MemoryDisk(), LARGE)
+    everything = fill(index, [400])
+    assert len(index.query("T", "k0", 1000, 0, 1 << 60)) == 64
+    for begin, end in (
+        (NOW, NOW + 20_000),
+        (NOW + 20_000, NOW + 40_000),
+        (0, NOW - 1),
+        (NOW + 10**6, 1 << 60),
+    ):
+        found = index.query("T", "k1", 64, begin, end)
+        wanted = [place for key, place, time in everything if key == "k1" and begin <= time <= end]
+        assert set(wanted) <= set(found)
+        for place in set(found) - set(wanted):  # whole seconds: up to one second early
+            assert begin - 1000 < NOW + 7 * (place - 48) < end + 1000
+
+
+def test_a_replayed_batch_is_not_indexed_twice() -> None:
+    index = IndexFiles(MemoryDisk(), OPTIONS)
+    everything = fill(index, [5, 5])
+    fill(index, [5, 5])
+    assert index.query("T", "k0", 64, 0, 1 << 60) == expected(everything, "k0")
+
+
+def test_old_files_go_with_the_log() -> None:
+    index = IndexFiles(MemoryDisk(), OPTIONS)
+    everything = fill(index, [60])
+    files = len(index)
+    assert index.delete_before(48 + 100 * 30) == 2
+    assert len(index) == files - 2
+    assert index.query("T", "k0", 64, 0, 1 << 60) == [
+        place for place in expected(everything, "k0") if place >= 48 + 100 * 30
+    ]
+    index.delete_before(1 << 60)
+    assert len(index) == 1
+
+
+def test_clocks_that_go_back_do_not_disorder_files() -> None:
+    disk = MemoryDisk()
+    index = IndexFiles(disk, OPTIONS)
+    for number in range(60):
+        index.put([b"T#k"], [48 + number], [NOW], NOW - 1000 * number)
+    names = disk.list("index")
+    assert len(names) == len(index) == 4
+    assert index.query("T", "k", 64, 0, 1 << 60) == [48 + number for number in reversed(range(60))]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_after_a_power_failure_the_last_checkpoint_is_restored(share: float, seed: int) -> None:
+    rng = random.Random(seed)
+    options = StoreOptions(index_slots=3000, index_entries=2000)
+    disk = MemoryDisk()
+    index = IndexFiles(disk, options)
+    everything = fill(index, [rng.randrange(1, 400) for _ in range(4)])
+    notes, files = index.notes()
+    for path in files:
+        disk.flush_file(path)
+    disk.sync_directory("index")
+    fill(index, [rng.randrange(1, 900) for _ in range(3)], first=len(everything))
+    after = disk.crash(lambda path, page: rng.random() < share)
+    again = IndexFiles(after, options)
+    assert again.recover(notes, clean_stop=False) is None
+    assert again.end_offset == everything[-1][1]
+    everything += fill(again, [300], first=len(everything))
+    for key in ("k0", "k3"):
+        assert again.query("T", key, 64, 0, 1 << 60) == expected(everything, key)[:64]
+
+
+def _damage(disk: MemoryDisk, name: str, kind: str) -> None:
+    file = disk.files[f"index/{name}"]
+    if kind == "missing":
+        disk.remove(f"index/{name}")
+    elif kind == "short":
+        file.seen = file.seen[:60]
+    else:
+        file.seen[40 + 4 * 7 + 20 * 3 + 5] ^= 1  # an offset
+
+
+@pytest.mark.parametrize("kind", ["missing", "short", "flipped"])
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_damaged_files_are_dropped_and_what_to_index_again_is_told(kind: str, number: int) -> None:
+    disk = MemoryDisk()
+    index = IndexFiles(disk, OPTIONS)
+    everything = fill(index, [50])  # 15 to a file
+    notes, _ = index.notes()
+    _damage(disk, notes[number].name, kind)
+    again = IndexFiles(disk, OPTIONS)
+    rebuild_from = again.recover(notes, clean_stop=False)
+    assert rebuild_from == (48 + 100 * 15 * number if number else 0)
+    assert len(again) == number == len(disk.list("index"))
+    fill(again, [50])
+    assert again.query("T", "k2", 64, 0, 1 << 60) == expected(everything, "k2")
+
+
+def test_without_notes_all_is_built_again() -> None:
+    disk = MemoryDisk()
+    fill(IndexFiles(disk, OPTIONS), [50])
+    again = IndexFiles(disk, OPTIONS)
+    assert again.recover(None, clean_stop=False) == 0
+    assert disk.list("index") == []
+
+
+def test_a_full_disk_can_be_tried_again() -> None:
+    disk = MemoryDisk()
+    index = IndexFiles(disk, OPTIONS)
+    everything = fill(index, [10])
+    disk.free_pages = 0
+    with pytest.raises(DiskFullError):
+        fill(index, [10], first=10)
+    disk.free_pages = 10
+    everything += fill(index, [10], first=10)
+    for key in ("k0", "k1"):
+        assert index.query("T", key, 64, 0, 1 << 60) == expected(everything, key)
+
+
+def test_mappings_stay_bounded() -> None:
+    disk: Disk = MemoryDisk()
+    index = IndexFiles(disk, OPTIONS)
+    everything = fill(index, [200])
+    for key in ("k0", "k4"):
+        assert index.query("T", key, 64, 0, 1 << 60) == expected(everything, key)
+        assert len(index._mapped) <= 2
