@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -216,7 +217,7 @@ async def test_cancelling_at_any_await_loses_and_repeats_nothing(
             continue
         async with consuming(runtime) as consumer:
             if what == "next":
-                cancelled = await cancel_at_step(step, lambda consumer=consumer, read=read: read(consumer))
+                cancelled = await cancel_at_step(step, functools.partial(read, consumer))
             else:
                 await read(consumer)
                 cancelled = await cancel_at_step(step, consumer.commit)
