@@ -172,7 +172,10 @@ class MmapDisk:
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                try:
+                    os.fsync(file.fileno())
+                except OSError as error:
+                    raise FlushError(path, "flush", error.strerror or str(error)) from error
             temporary.replace(full)
         except OSError as error:
             raise _failure(path, "writing", error) from error

@@ -1,0 +1,127 @@
+"""The real disk: what `log.disk` promises, on a real file system."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
+from log.mmap_disk import PAGE_BYTES, MmapDisk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> MmapDisk:
+    return MmapDisk(tmp_path / "store")
+
+
+def test_mappings_of_one_file_see_each_other(disk: MmapDisk, tmp_path: Path) -> None:
+    first = disk.open("a/b", 8192, create=True)
+    second = disk.open("a/b", 8192, create=False)
+    first.buffer[5000:5005] = b"hello"
+    assert bytes(second.buffer[5000:5005]) == b"hello"
+    assert disk.read("a/b")[5000:5005] == b"hello"
+    first.flush(5000, 5005)
+    assert (tmp_path / "store/a/b").stat().st_size == 8192
+    assert (disk.size("a/b"), disk.exists("a/b"), disk.list("a")) == (8192, True, ["b"])
+
+
+def test_opening_checks_presence_and_size(disk: MmapDisk, tmp_path: Path) -> None:
+    with pytest.raises(DiskError):
+        disk.open("absent", 100, create=False)
+    (tmp_path / "store/short").write_bytes(b"abc")
+    assert bytes(disk.open("short", 8, create=False).buffer) == b"abc\0\0\0\0\0"
+    with pytest.raises(DiskError):
+        disk.open("short", 4, create=False)
+
+
+def test_preparing_allocates_blocks_and_keeps_bytes(disk: MmapDisk, tmp_path: Path) -> None:
+    mapped = disk.open("f", 64 * PAGE_BYTES, create=True)
+    mapped.buffer[PAGE_BYTES : PAGE_BYTES + 3] = b"abc"
+    mapped.prepare(10, 8 * PAGE_BYTES + 1)
+    assert (tmp_path / "store/f").stat().st_blocks * 512 >= 9 * PAGE_BYTES
+    assert bytes(mapped.buffer[PAGE_BYTES : PAGE_BYTES + 3]) == b"abc"
+    mapped.prepare(0, 64 * PAGE_BYTES, touch=False)
+    mapped.prepare(5, 5)
+
+
+def test_a_full_disk_is_an_error_of_preparing(disk: MmapDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    mapped = disk.open("f", PAGE_BYTES, create=True)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(DiskFullError) as error:
+        mapped.prepare(0, 1)
+    assert error.value.path == "f"
+
+
+def test_a_failed_flush_is_an_error(disk: MmapDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    mapped = disk.open("f", PAGE_BYTES, create=True)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(FlushError):
+        mapped.flush(0, 1)
+    with pytest.raises(FlushError):
+        disk.flush_file("f")
+    with pytest.raises(FlushError):
+        disk.write_durably("g", b"x")
+    with pytest.raises(FlushError):
+        disk.sync_directory(".")
+    assert not disk.exists("g")
+
+
+def test_erasing_zeroes_to_the_end(disk: MmapDisk) -> None:
+    mapped = disk.open("f", 4 * PAGE_BYTES, create=True)
+    mapped.buffer[:] = b"x" * mapped.size
+    mapped.erase(100)
+    assert bytes(mapped.buffer) == b"x" * 100 + bytes(4 * PAGE_BYTES - 100)
+    assert disk.size("f") == 4 * PAGE_BYTES
+
+
+def test_slices_outlive_the_file_and_the_mapping(disk: MmapDisk) -> None:
+    mapped = disk.open("f", PAGE_BYTES, create=True)
+    mapped.buffer[:3] = b"abc"
+    view = mapped.buffer[:3]
+    disk.remove("f")
+    mapped.close()
+    mapped.close()
+    assert bytes(view) == b"abc"
+
+
+def test_descriptors_are_given_back(disk: MmapDisk) -> None:
+    def open_descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_descriptors()
+    for _ in range(50):
+        disk.open("f", PAGE_BYTES, create=True).flush(0, 1)
+        disk.flush_file("f")
+        disk.sync_directory(".")
+    assert open_descriptors() == before
+
+
+def test_files_are_replaced_as_a_whole(disk: MmapDisk) -> None:
+    disk.write_durably("d/small", b"one")
+    disk.write_durably("d/small", b"two")
+    assert disk.read("d/small") == b"two"
+    assert disk.list("d") == ["small"]
+    disk.remove("d/small")
+    disk.remove("d/small")
+    disk.remove_tree("d")
+    disk.remove_tree("d")
+    disk.flush_file("d/small")
+    assert disk.list("d") == []
+
+
+def test_the_lock_excludes_and_is_released(disk: MmapDisk, tmp_path: Path) -> None:
+    lock = disk.lock()
+    with pytest.raises(StoreLockedError):
+        MmapDisk(tmp_path / "store").lock()
+    lock.release()
+    lock.release()
+    MmapDisk(tmp_path / "store").lock().release()
+    assert disk.usage().total_bytes > disk.usage().free_bytes > 0
