@@ -634,6 +634,8 @@ class TestLimits:
         become_leader(raft)
         raft.propose(4, 2 * SECOND)
         with pytest.raises(ProposalLimit):
+            raft.check_proposal(1)
+        with pytest.raises(ProposalLimit):
             raft.propose(1, 2 * SECOND)
         step(raft, agrees(raft, "b", 4))
         raft.propose(1, 2 * SECOND)
