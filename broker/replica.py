@@ -35,10 +35,11 @@ from log.dispatch import Arrival
 from log.entry_log import FlushJob
 from log.entry_range import EntryRange
 from log.entry_recovery import RecoveryKind
-from log.errors import DamagedRangeError
+from log.errors import DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
 from log.properties import get_property
 from log.record import encode_record, peek
+from log.retention import RetentionPolicy
 from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from log.tail import PrepareJob
@@ -206,6 +207,9 @@ class Replica:
         self.serving = False
         """This node leads, and everything committed before its term is applied: it may answer for the group."""
 
+        self.disk_full = False
+        """Set by retention: nothing is taken until there is room again."""
+
         self._queue_ends: dict[tuple[str, int], int] = {}
         self._waiting: deque[tuple[int, Waiter]] = deque()
         self._command_waiters: dict[int, CommandWaiter] = {}
@@ -247,6 +251,10 @@ class Replica:
         """Raises `NotServingError` or `OverloadedError` when `count` entries cannot be appended now."""
         if not self.serving:
             raise NotServingError(self.raft.leader)
+        if self.disk_full:
+            raise DiskFullError(
+                "the store", "writing", "more of the disk is used than the configuration allows"
+            )
         if self._uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
             raise OverloadedError(f"{self._uncommitted_bytes} bytes of the log wait for a majority")
         try:
@@ -732,6 +740,26 @@ class Replica:
 
     def _save_membership(self) -> None:
         self.membership.save(self.raft.configurations)
+
+    def delete_expired(self, policy: RetentionPolicy, is_delete_hour: bool) -> int:
+        """Deletes the data files at the log's head that may go; how many (log/retention.py)."""
+        store, entry_log = self.store, self._log
+        starts = entry_log.file_starts()
+        if len(starts) < 2:
+            return 0
+
+        def delete() -> int:
+            return store.delete_expired(policy, wall_ms=self.wall_ms, is_delete_hour=is_delete_hour)
+
+        removed = delete()
+        if not removed and entry_log.index_at(starts[1]) > store.snapshot_index + 1:
+            # Nothing goes that the snapshot does not cover; whether the first file may go shows behind a new one.
+            self.save_snapshot()
+            removed = delete()
+        if removed:
+            self.raft.drop_before(entry_log.first_index)
+            self._save_membership()
+        return removed
 
     def save_snapshot(self) -> None:
         """Writes the applied state durably; the log before it may be deleted then."""

@@ -1,0 +1,50 @@
+"""Deleting the head of the log, and refusing sends while the disk is full (behaviour.md 10, dledger.md 6).
+
+Each node deletes by itself, whatever its role: what is gone from the log is in the metadata snapshot as far as the
+group needs it, and a node that lacks entries which its leader deleted starts over from the leader's snapshot.
+"""
+
+import time
+
+import structlog
+
+from broker.node import Node
+from broker.settings import RetentionSettings
+from log.disk import Disk
+from log.retention import RetentionPolicy
+
+log = structlog.get_logger("trivet.retention")
+
+_MS = 1_000_000
+_HOUR_MS = 3_600_000
+
+
+class Retention:
+    """Looks at age and disk every `interval_ms`."""
+
+    def __init__(self, node: Node, disk: Disk, settings: RetentionSettings) -> None:
+        self._node = node
+        self._disk = disk
+        self._settings = settings
+        self._policy = RetentionPolicy(
+            reserved_ms=settings.reserved_hours * _HOUR_MS,
+            delete_ratio=settings.disk_clean_percent / 100,
+            force_ratio=settings.disk_force_percent / 100 if settings.force_clean else 1.0,
+        )
+        self._due_ns = node.now_ns + settings.interval_ms * _MS
+        node.add_timer(lambda: self._due_ns, self.run)
+
+    def run(self) -> None:
+        """One look: the full flag, then what may go."""
+        node = self._node
+        self._due_ns = node.now_ns + self._settings.interval_ms * _MS
+        usage = self._disk.usage()
+        used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
+        was_full, full = node.replica.disk_full, used > self._settings.disk_full_percent / 100
+        node.replica.disk_full = full
+        if full != was_full:
+            log.warning("sends are refused" if full else "sends are taken again", disk_used=round(used, 3))
+        hour = time.localtime(node.wall_ms / 1000).tm_hour
+        removed = node.replica.delete_expired(self._policy, hour in self._settings.delete_hours)
+        if removed:
+            log.info("data files deleted", count=removed, first_index=node.replica.store.log.first_index)
