@@ -19,8 +19,10 @@ from broker.processors.send import SendProcessor
 from broker.processors.status import StatusProcessor
 from broker.processors.topics import TopicsProcessor
 from broker.replica import Replica
+from broker.retention import Retention
 from broker.settings import CONSUME_QUEUE_UNIT_BYTES, BrokerConfig, ImpossibleSettingError, split_address
 from broker.stats import Stats
+from broker.topics import default_template
 from broker.trace import TraceWriter
 from log.disk import Disk
 from log.layout import UNIT_BYTES
@@ -87,9 +89,18 @@ def build_node(
             cluster=config.node.cluster,
             store_host=store_host,
             max_message_bytes=config.storage.max_message_bytes,
+            default_template=default_template(broker.default_queue_count, broker.auto_create_topics),
+            stats=stats,
             random=random,
         ),
-        PullProcessor(node, offsets, long_polling=broker.long_polling, max_held=config.limits.max_held_pulls),
+        PullProcessor(
+            node,
+            offsets,
+            long_polling=broker.long_polling,
+            max_held=config.limits.max_held_pulls,
+            auto_create_groups=broker.auto_create_groups,
+            stats=stats,
+        ),
         ClientsProcessor(node, auto_create_groups=broker.auto_create_groups),
         OffsetsProcessor(node, offsets),
         LocksProcessor(node),
@@ -106,6 +117,7 @@ def build_node(
         ),
     ]
     node.start(replica, processors)
+    Retention(node, disk, config.retention)
     return node
 
 

@@ -92,9 +92,14 @@ def topic_config(topic: str, queues: int, permission: int = _READ_WRITE) -> Topi
     return TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=permission)
 
 
+def default_template(queues: int, auto_create: bool) -> TopicConfig:
+    """TBW102; topics are created like it by their first message if it may be inherited."""
+    return topic_config(DEFAULT_TOPIC, queues, _ALL if auto_create else _READ_WRITE)
+
+
 def system_topics(cluster: str, broker: str, default_queues: int, auto_create: bool) -> Iterator[TopicConfig]:
     """The topics that a broker creates by itself."""
-    yield topic_config(DEFAULT_TOPIC, default_queues, _ALL if auto_create else _READ_WRITE)
+    yield default_template(default_queues, auto_create)
     yield topic_config(SELF_TEST_TOPIC, 1)
     yield topic_config("BenchmarkTest", 1024)
     yield topic_config(cluster, 16, _ALL)

@@ -14,13 +14,17 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.connection import Connection, RelayedConnection
+from broker.creation import missing_for_consumers
+from broker.metadata import Several
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
 from broker.processing import Place, RequestError, Route
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import PullMessageHeader
+from broker.stats import Stats
 from broker.subscriptions import TagFilter, parse_tag_filter
+from broker.topics import InvalidNameError, check_group_name
 from log.consume_queue import ConsumeQueue
 from log.dispatch import Arrival
 from log.errors import OutOfRangeError
@@ -75,8 +79,19 @@ class _Answer:
 class PullProcessor:
     """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361."""
 
-    def __init__(self, node: Node, offsets: OffsetCommits, *, long_polling: bool, max_held: int) -> None:
+    def __init__(
+        self,
+        node: Node,
+        offsets: OffsetCommits,
+        *,
+        long_polling: bool,
+        max_held: int,
+        auto_create_groups: bool,
+        stats: Stats,
+    ) -> None:
         self._node = node
+        self._auto_create_groups = auto_create_groups
+        self._stats = stats
         self._offsets = offsets
         self._long_polling = long_polling
         self._max_held = max_held
@@ -103,6 +118,10 @@ class PullProcessor:
         replica = node.replica
         if not replica.serving:
             self._pull_elsewhere(connection, command, header)
+            return
+        if header.consumer_group not in replica.metadata.groups and self._create_group(
+            connection, command, header.consumer_group
+        ):
             return
         topic = self._check(header)
         tag_filter = self._filter(header)
@@ -136,6 +155,25 @@ class PullProcessor:
                 self._answer(connection, command, answer)
                 return
         self._node.forward(connection, command)
+
+    def _create_group(self, connection: Connection, command: RemotingCommand, group: str) -> bool:
+        """Creates a group by its first pull, which is handled anew when it exists; False if that may not be."""
+        node = self._node
+        try:
+            check_group_name(group)
+        except InvalidNameError:
+            return False
+        missing = missing_for_consumers(
+            node.replica.metadata, (group,), self._auto_create_groups, node.wall_ms
+        )
+        if not missing:
+            return False
+        node.replica.propose_command(
+            Several(tuple(missing)),
+            lambda _: node.received(connection, command),
+            lambda: node.forward(connection, command),
+        )
+        return True
 
     def _check(self, header: PullMessageHeader) -> str:
         """The checks of behaviour.md 5.1, in order; the topic's name."""
@@ -264,6 +302,7 @@ class PullProcessor:
             answer.size,
         )
         connection.send(head, *answer.records)
+        self._stats.got += len(answer.records)
 
     # ------------------------------------------------------------------ long polling
 

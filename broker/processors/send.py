@@ -12,10 +12,19 @@ from broker.connection import Connection
 from broker.metadata import PutTopic
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
+from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import JSON, OWN_LANGUAGE, OWN_VERSION, RemotingCommand
 from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
-from broker.topics import FORBIDDEN_TO_SEND, RETRY_PREFIX, InvalidNameError, check_topic_name, topic_config
+from broker.stats import Stats
+from broker.topics import (
+    DEFAULT_TOPIC,
+    FORBIDDEN_TO_SEND,
+    RETRY_PREFIX,
+    InvalidNameError,
+    check_topic_name,
+    topic_config,
+)
 from log.batch import parse_batch
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import terminated
@@ -92,12 +101,23 @@ class SendProcessor:
     """SEND_MESSAGE 10, SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320.
 
     `store_host` is this node's address packed as in a record: it is in every message id that the node gives.
+    `default_template` is what TBW102 is created like.
     """
 
     def __init__(
-        self, node: Node, *, cluster: str, store_host: bytes, max_message_bytes: int, random: RandomSource
+        self,
+        node: Node,
+        *,
+        cluster: str,
+        store_host: bytes,
+        max_message_bytes: int,
+        default_template: TopicConfig | None,
+        stats: Stats,
+        random: RandomSource,
     ) -> None:
         self._node = node
+        self._default_template = default_template
+        self._stats = stats
         self._max_message_bytes = max_message_bytes
         self._random = random
         self._store_host_hex = store_host.hex().upper()
@@ -179,6 +199,7 @@ class SendProcessor:
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         pending.message_ids = "%s%016X" % (self._store_host_hex, position)  # noqa: UP031 - the fastest way
+        self._stats.put += 1
 
     def _append_batch(
         self, connection: Connection, command: RemotingCommand, header: Header, queue_id: int
@@ -231,6 +252,7 @@ class SendProcessor:
                 pending.queue_offset = queue_offset
             message_ids.append("%s%016X" % (host_hex, position))  # noqa: UP031 - the fastest way
         pending.message_ids = ",".join(message_ids)
+        self._stats.put += len(items)
 
     def _too_long(self, size: int) -> RequestError:
         return RequestError(
@@ -249,7 +271,7 @@ class SendProcessor:
             begin = properties.find(b"UNIQ_KEY\x01", begin + 1)
         if begin >= 0:
             begin += 9
-            unique_key = properties[begin : properties.index(2, begin)].decode()
+            unique_key = properties[begin : properties.index(2, begin)].decode("utf-8", "replace")
             properties += self._own_properties
         else:
             unique_key = self._next_unique_key()
@@ -290,6 +312,8 @@ class SendProcessor:
             config = topic_config(topic, 1)
         else:
             template = node.replica.metadata.topics.get(header.default_topic)
+            if template is None and header.default_topic == DEFAULT_TOPIC:
+                template = self._default_template  # a new group's first leader has yet to create it
             if template is None or not template.perm & Permission.INHERIT:
                 raise RequestError(
                     ResponseCode.TOPIC_NOT_EXIST,
@@ -308,7 +332,7 @@ class SendProcessor:
             for waiting_connection, waiting_command in self._creating.pop(topic):
                 node.forward(waiting_connection, waiting_command)
 
-        node.replica.propose_command(PutTopic(config, node.wall_ms), created, lost)
+        node.replica.propose_command(PutTopic(config, node.wall_ms, if_absent=True), created, lost)
         self._creating[topic] = [(connection, command)]
 
 
