@@ -32,10 +32,11 @@ class Connection:
     """One remote end: a client, a name server, another replica, or a client connected to another replica.
 
     `host` is the remote address and port packed as in a record (8 bytes, 20 for IPv6): the BORNHOST of what it sends.
-    `close_requested` tells the shell to close the socket once the outbox is written.
+    `close_requested` tells the shell to close the socket once the outbox is written. `unsent_bytes` is how much of what
+    was queued in earlier turns the socket has not taken yet, as the shell last saw it.
     """
 
-    __slots__ = ("_outgoing", "close_requested", "host", "name", "outbox")
+    __slots__ = ("_outgoing", "close_requested", "host", "name", "outbox", "unsent_bytes")
 
     def __init__(self, outgoing: Outgoing, name: str, host: bytes = LOOPBACK_HOST) -> None:
         self._outgoing = outgoing
@@ -43,6 +44,7 @@ class Connection:
         self.host = host
         self.outbox: list[Buffer] = []
         self.close_requested = False
+        self.unsent_bytes = 0
 
     def send(self, *buffers: Buffer) -> None:
         """Queues bytes for the remote end, to be written when the turn ends."""

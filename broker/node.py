@@ -45,7 +45,8 @@ HELD_NS_MAX: Final = 2_500_000_000
 """How many requests, of how many bytes, wait for a leader and for how long; clients give up after 3 s."""
 
 FORWARDED_MAX: Final = 20_000
-"""Forwarded requests that wait for the leader's answer."""
+FORWARDED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Forwarded requests that wait for the leader's answer, and how much may wait for the link to take it."""
 
 OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is unknown"
 
@@ -228,7 +229,7 @@ class Node:
         if leader is None or leader == self.replica.node_id or link is None:
             self._hold(connection, command)
             return
-        if len(self._forwarded) >= FORWARDED_MAX:
+        if len(self._forwarded) >= FORWARDED_MAX or link.unsent_bytes > FORWARDED_BYTES_MAX:
             self.reply(
                 connection,
                 command,

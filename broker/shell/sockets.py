@@ -43,7 +43,6 @@ class SocketConnection:
         self.closed = False
         self.last_active = trio.current_time()
         self._unsent: deque[memoryview] = deque()
-        self._unsent_bytes = 0
         self._has_unsent = trio.Event()
         self._sent = trio.Event()
 
@@ -62,7 +61,7 @@ class SocketConnection:
                     return
                 self.last_active = trio.current_time()
                 received(data)
-                while self._unsent_bytes > UNSENT_BYTES_HIGH:
+                while self.connection.unsent_bytes > UNSENT_BYTES_HIGH:
                     self._sent = trio.Event()
                     await self._sent.wait()
         except (OSError, trio.ClosedResourceError):
@@ -114,7 +113,7 @@ class SocketConnection:
 
     def _keep(self, buffers: list[Buffer]) -> None:
         self._unsent.extend(memoryview(buffer) for buffer in buffers if len(buffer))
-        self._unsent_bytes = sum(map(len, self._unsent))
+        self.connection.unsent_bytes = sum(map(len, self._unsent))
         self._has_unsent.set()
 
     async def write(self) -> None:
@@ -133,12 +132,12 @@ class SocketConnection:
                 sent = self._try([unsent[k] for k in range(min(len(unsent), 64))])
                 if sent:
                     self.last_active = trio.current_time()
-                self._unsent_bytes -= sent
+                self.connection.unsent_bytes -= sent
                 while unsent and sent >= len(unsent[0]):
                     sent -= len(unsent.popleft())
                 if sent:
                     unsent[0] = unsent[0][sent:]
-                if self._unsent_bytes <= UNSENT_BYTES_HIGH:
+                if self.connection.unsent_bytes <= UNSENT_BYTES_HIGH:
                     self._sent.set()
         except (OSError, trio.ClosedResourceError):
             return
