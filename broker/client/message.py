@@ -8,7 +8,6 @@ decoding once.
 from __future__ import annotations
 
 import enum
-import io
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -233,6 +232,19 @@ def split_records(data: bytes | memoryview) -> list[int]:
     return starts
 
 
+def _decompress_zstd(stored: bytes, limit: int) -> tuple[bytes, bool]:
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    parts = []
+    size = 0
+    # In small steps, as the library has no bound for one: 4 KiB unpack to 128 MiB at most.
+    for at in range(0, len(stored), 4096):
+        parts.append(unpacker.decompress(stored[at : at + 4096]))
+        size += len(parts[-1])
+        if size > limit or unpacker.eof:
+            break
+    return b"".join(parts), unpacker.eof and size <= limit
+
+
 def _decompress(stored: bytes, sys_flag: int, message: MessageView) -> bytes:
     kind = sys_flag & COMPRESSION_TYPE_MASK
     limit = DECOMPRESSED_BYTES_MAX
@@ -243,9 +255,7 @@ def _decompress(stored: bytes, sys_flag: int, message: MessageView) -> bytes:
             body = unpacker.decompress(stored, limit)
             whole = unpacker.eof
         elif kind == COMPRESSION_ZSTD:
-            with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(stored)) as reader:
-                body = reader.read(limit)
-                whole = not reader.read(1)
+            body, whole = _decompress_zstd(stored, limit)
         else:
             unpacker = zlib.decompressobj()
             body = unpacker.decompress(stored, limit)

@@ -115,8 +115,7 @@ async def _task_group(shielded: bool) -> AsyncIterator[TaskGroup]:
                 yield _TrioTaskGroup(nursery)
     except BaseExceptionGroup as group:
         # A user's `async with Producer(...)` must raise what its body raised, not a group around it.
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from None
+        _raise_single(group)
         raise
 
 
@@ -126,10 +125,19 @@ def mock_clock_ns() -> int:
 
 
 async def _host_shielded(task_status: trio.TaskStatus[trio.Nursery]) -> None:
-    with trio.CancelScope(shield=True):
-        async with trio.open_nursery() as nursery:
-            task_status.started(nursery)
-            await trio.sleep_forever()
+    try:
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                task_status.started(nursery)
+                await trio.sleep_forever()
+    except BaseExceptionGroup as group:
+        _raise_single(group)
+        raise
+
+
+def _raise_single(group: BaseExceptionGroup[BaseException]) -> None:
+    if len(group.exceptions) == 1:
+        raise group.exceptions[0] from None
 
 
 class TrioRuntime:

@@ -1,0 +1,157 @@
+"""The plain consumer and the administration client."""
+
+from __future__ import annotations
+
+import cbor2
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.client.admin import AdminClient
+from broker.client.errors import BrokerError, UsageError
+from broker.client.message import MessageQueue, MessageView
+from broker.client.pull_consumer import PullConsumer
+from broker.remoting.bodies import KeyValueTable
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand, response
+from broker.remoting.json_body import encode_body
+from broker.remoting.route import BrokerData, ClusterInfo
+from broker.trace import Invoke, Ok, ReadResult, TraceHeader, TraceWriter, parse_event
+from tests.broker.client.cancellation import cancel_at_step
+from tests.broker.client.fake_cluster import NAME_SERVER, FakeRuntime, Link, World, code, one_group, reset
+
+Q0, Q1 = MessageQueue("t", "g", 0), MessageQueue("t", "g", 1)
+
+
+def bodies(messages: list[MessageView]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+async def test_poll_seek_and_positions(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+    (broker,) = one_group(world, queues=2)
+    for number in range(10):
+        broker.append("t", 0, b"%d" % number)
+    async with PullConsumer(NAME_SERVER, group="p", runtime=runtime) as consumer:
+        assert await consumer.queues("t") == [Q0, Q1]
+        consumer.assign({Q0: 2, Q1: 0})
+        assert bodies(await consumer.poll(3)) == [b"2", b"3", b"4"]
+        assert consumer.positions()[Q0] == 5
+        await consumer.commit()
+        assert (await consumer.committed(Q0), await consumer.committed(Q1)) == (5, 0)
+        consumer.seek(Q0, 8)
+        assert bodies(await consumer.poll()) == [b"8", b"9"]
+        started = trio.current_time()
+        assert await consumer.poll(timeout_s=2) == []
+        assert trio.current_time() - started == pytest.approx(2, abs=0.01)
+        consumer.assign({Q1: 0})
+        broker.append("t", 1, b"other")
+        assert bodies(await consumer.poll()) == [b"other"]
+        assert (await consumer.min_offset(Q0), await consumer.max_offset(Q0)) == (0, 10)
+        assert await consumer.search_offset(Q0, 0) == 0
+        await consumer.commit({Q0: 7})
+        assert await consumer.committed(Q0) == 7
+        with pytest.raises(UsageError):
+            consumer.seek(Q0, -1)
+
+
+async def test_queries_go_on_at_another_member(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    leader, follower = one_group(world, members=2)
+    leader.append("t", 0, b"x")
+    leader.script(RequestCode.GET_MAX_OFFSET, reset, code(14), code(16))
+    async with PullConsumer(NAME_SERVER, group="p", runtime=runtime) as consumer:
+        assert await consumer.max_offset(Q0) == 1
+        assert follower.received(RequestCode.GET_MAX_OFFSET)
+        follower.script(RequestCode.GET_MAX_OFFSET, code(16))
+        leader.scripts.clear()
+        leader.script(RequestCode.GET_MAX_OFFSET, code(16))
+        with pytest.raises(BrokerError) as caught:
+            await consumer.max_offset(Q0)
+        assert not caught.value.retry_may_help
+
+
+async def test_a_poll_cancelled_at_any_await_loses_nothing(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    for number in range(40):
+        broker.append("t", 0, b"%d" % number)
+    step = 0
+    cancelled = True
+    while cancelled:
+        step += 1
+        seen: list[bytes] = []
+        async with PullConsumer(NAME_SERVER, group="p", runtime=runtime) as consumer:
+
+            async def read(consumer: PullConsumer = consumer, seen: list[bytes] = seen) -> None:
+                while len(seen) < 40:
+                    seen += bodies(await consumer.poll(7))
+
+            consumer.assign({Q0: 0})
+            cancelled = await cancel_at_step(step, read)
+            await read()
+        assert seen == [b"%d" % number for number in range(40)]
+    assert step > 1
+
+
+async def test_reads_and_offsets_are_traced(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    for number in range(3):
+        broker.append("t", 0, b"x", b"UNIQ_KEY\x01K%d\x02" % number)
+    records: list[list[object]] = []
+    trace = TraceWriter(lambda data: None, TraceHeader("client", "test", "mock", 0), buffered_events=65_535)
+    async with PullConsumer(NAME_SERVER, group="p", runtime=runtime, trace=trace) as consumer:
+        assert await consumer.committed(Q0) is None
+        consumer.assign({Q0: 0})
+        assert len(await consumer.poll()) == 3
+        broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, code(14))
+        await consumer.commit()
+        assert await consumer.max_offset(Q0) == 3
+        assert await consumer.min_offset(Q0) == 0
+        records = [list(record) for record in trace._buffer]
+    events = [parse_event(cbor2.loads(cbor2.dumps(record))) for record in records]
+    invocations = {event.operation: event for event in events if isinstance(event, Invoke)}
+    results = [
+        (invocations[event.operation].function, event.result) for event in events if isinstance(event, Ok)
+    ]
+    assert {event.key for event in invocations.values()} == {"t/g:0"}
+    assert [function for function, _ in results] == ["fetch_offset", "read", "commit_offset", "tail", "head"]
+    assert [result for _, result in results if not isinstance(result, ReadResult)] == [None, None, 3, 0]
+    assert results[1][1] == ReadResult(3, (0, 1, 2), ("K0", "K1", "K2"), None)
+    commits = [event for event in invocations.values() if event.function == "commit_offset"]
+    assert [event.argument for event in commits] == [3, 3], "the refused attempt is an operation of its own"
+
+
+async def test_administration(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+    leader, follower = one_group(world, members=2)
+    group = BrokerData(
+        broker_addresses={0: leader.address, 1: follower.address}, broker_name="g", cluster="c"
+    )
+
+    def create(link: Link, command: RemotingCommand) -> RemotingCommand:
+        world.add_topic(
+            command.fields["topic"], {"g": group.broker_addresses}, int(command.fields["readQueueNums"])
+        )
+        return response(command, 0)
+
+    def info(link: Link, command: RemotingCommand) -> RemotingCommand:
+        return response(command, 0, body=ClusterInfo({"g": group}, {"c": ["g"]}).encode())
+
+    def runtime_info(link: Link, command: RemotingCommand) -> RemotingCommand:
+        return response(command, 0, body=encode_body(KeyValueTable({"brokerVersionDesc": "V4_9_8"})))
+
+    world.servers[NAME_SERVER].script(RequestCode.GET_BROKER_CLUSTER_INFO, info, info)
+    leader.script(RequestCode.UPDATE_AND_CREATE_TOPIC, code(14))
+    follower.script(RequestCode.UPDATE_AND_CREATE_TOPIC, create)
+    leader.script(RequestCode.GET_BROKER_RUNTIME_INFO, runtime_info)
+    async with AdminClient(NAME_SERVER, runtime=runtime) as admin:
+        await admin.create_topic("new", queues=3)
+        assert len((await admin.route("new")).readable) == 3
+        follower.kill()
+        first, second = await admin.status()
+    assert (first.role, first.table, first.failure) == ("leader", {"brokerVersionDesc": "V4_9_8"}, None)
+    assert (second.role, second.table) == ("follower", None)
+    assert "refused" in (second.failure or "")
