@@ -1,7 +1,8 @@
 """What a store writes down now and then, so that the next start has little to do (storage.md 3.3 and 6).
 
-* `recovery-notes`, our own: how far log, queues and index files were on disk at one moment, with checksums.
-  It alone is read at start. Damaged or missing, it costs time and nothing else: all is built from the log.
+* `recovery-notes-<epoch>`, our own: how far log, queues and index files were on disk at one moment, with
+  checksums. It alone is read at start. Damaged or missing, it costs time and nothing else: all is built
+  from the log.
 * DLedger's `checkpoint` (endIndex, committedIndex) and RocketMQ's `checkpoint` (times), for their tools.
 * `abort` exists while a store is open; found at start it says that the last stop was not a clean one.
 
@@ -20,7 +21,9 @@ from log.errors import DamagedStateError
 from log.index_file import IndexNote
 from log.small_files import encode_values
 
-NOTES = "recovery-notes"
+NOTES = "recovery-notes-"
+"""And the epoch of the log: a checkpoint still being written when the log is replaced notes it in a file that
+nobody reads any more."""
 ABORT = "abort"
 STORE_CHECKPOINT = "checkpoint"
 _STORE_CHECKPOINT_BYTES = 4096
@@ -55,14 +58,26 @@ def encode_notes(notes: Notes) -> bytes:
     return b"%s\n%08x\n" % (body, crc32(body))
 
 
-def read_notes(disk: Disk) -> Notes | None:
+def notes_path(epoch: int) -> str:
+    return f"{NOTES}{epoch}"
+
+
+def remove_other_notes(disk: Disk, epoch: int) -> None:
+    """Removes the notes of earlier epochs. Raises DiskError."""
+    for name in disk.list("."):
+        if name.startswith(NOTES) and name != notes_path(epoch):
+            disk.remove(name)
+
+
+def read_notes(disk: Disk, epoch: int) -> Notes | None:
     """None if there are none. Raises DamagedStateError."""
-    if not disk.exists(NOTES):
+    path = notes_path(epoch)
+    if not disk.exists(path):
         return None
-    raw = disk.read(NOTES)
+    raw = disk.read(path)
     body, _, checksum = raw.partition(b"\n")
     if checksum != b"%08x\n" % crc32(body):
-        raise DamagedStateError(NOTES, 0, "its bytes do not match their checksum")
+        raise DamagedStateError(path, 0, "its bytes do not match their checksum")
     values = json.loads(body)
     return Notes(
         end_index=values["endIndex"],
@@ -79,7 +94,16 @@ def read_notes(disk: Disk) -> Notes | None:
 class CheckpointJob:
     """A checkpoint on its way to the disk."""
 
-    __slots__ = ("_directories", "_disk", "_dledger_path", "_files", "_notes", "_store_time", "end_index")
+    __slots__ = (
+        "_directories",
+        "_disk",
+        "_dledger_path",
+        "_files",
+        "_notes",
+        "_notes_path",
+        "_store_time",
+        "end_index",
+    )
 
     def __init__(
         self,
@@ -89,12 +113,14 @@ class CheckpointJob:
         files: list[str],
         directories: list[str],
         store_time: int,
+        epoch: int,
     ) -> None:
         self._disk = disk
         self._dledger_path = f"{dledger_directory}/checkpoint"
         self._files = files
         self._directories = directories
         self._notes = notes
+        self._notes_path = notes_path(epoch)
         self._store_time = store_time
         self.end_index = notes.end_index
 
@@ -108,4 +134,4 @@ class CheckpointJob:
         self._disk.write_durably(STORE_CHECKPOINT, times.ljust(_STORE_CHECKPOINT_BYTES, b"\0"))
         values = {"endIndex": self._notes.end_index, "committedIndex": self._notes.committed_index}
         self._disk.write_durably(self._dledger_path, encode_values(values))
-        self._disk.write_durably(NOTES, encode_notes(self._notes))
+        self._disk.write_durably(self._notes_path, encode_notes(self._notes))

@@ -103,7 +103,11 @@ class ConsumeQueues:
         ]
         if notes is None:
             for topic, queue_id in found:
-                self.make(topic, queue_id).remove()
+                queue = self.make(topic, queue_id)
+                queue.recover(physical_begin, 1 << 62)
+                end = queue.max_offset
+                queue.remove()
+                queue.start_at(end)  # all that remains of a queue whose records are gone from the log
             return found
         rebuild = []
         for note in notes:

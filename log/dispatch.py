@@ -1,8 +1,8 @@
 """From committed entries to ConsumeQueue and IndexFile units: the one pass over every message of every node.
 
 The pass walks the mapping, not objects: one `struct` call reads entry and record heads, slices and `find`
-get topic, tags and keys; hashes of all keys of a pass are computed by numpy at the end. A pass may be repeated
-from any earlier entry: units and keys that exist are left alone.
+get topic, tags and keys; hashes of all keys of a pass are computed by numpy at the end. A pass may be
+repeated from any earlier entry: units and keys that exist are left alone.
 
 Rules of storage.md 4 and 5: prepared and rolled back transaction records get no unit, rolled back ones no
 keys either; delayed messages carry their deliver time instead of a tags code; records of the internal
@@ -90,7 +90,8 @@ class Dispatcher:
         # Kept from a call that failed to the next, so that no arrival is forgotten.
         self._touched: dict[ConsumeQueue, int] = {}
         self.unreadable_entries = 0
-        """Entries whose body is no record, or whose topic cannot name a queue: every replica skips them alike."""
+        """Entries whose body is no record, or whose topic cannot name a queue: every replica skips them
+        alike."""
 
     def forget_topics(self) -> None:
         """Queues were removed: look them up again."""
@@ -167,12 +168,13 @@ class Dispatcher:
                 index += 1
                 at = end
                 continue
+            rest = bytes(buffer[topic_at:end])
             if record_magic == MAGIC_V1:
-                topic_end = topic_at + 1 + buffer[topic_at]
-                raw_topic = bytes(buffer[topic_at + 1 : topic_end])
+                topic_end = rest[0] + 1
+                raw_topic = rest[1:topic_end]
             else:
-                topic_end = topic_at + 2 + (buffer[topic_at] << 8 | buffer[topic_at + 1])
-                raw_topic = bytes(buffer[topic_at + 2 : topic_end])
+                topic_end = (rest[0] << 8 | rest[1]) + 2
+                raw_topic = rest[2:topic_end]
             topic = topics.get(raw_topic)
             if topic is None:
                 if raw_topic == INTERNAL_TOPIC:
@@ -183,7 +185,7 @@ class Dispatcher:
                         break
                     continue
                 topic = topics[raw_topic] = _Topic(raw_topic)
-            properties = bytes(buffer[topic_end + 2 : end])
+            properties = rest[topic_end + 2 :]
             transaction = sys_flag & SYS_FLAG_TRANSACTION_MASK
             if transaction != SYS_FLAG_PREPARED and transaction != SYS_FLAG_ROLLBACK:
                 queue = topic.queues.get(queue_id)

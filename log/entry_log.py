@@ -20,9 +20,11 @@ truncated while a slice is held show zeros or other entries. A leader never trun
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from zlib import crc32
 
 from log.disk import Disk, MappedFile
+from log.entry_index import EntryIndex
 from log.entry_range import EntryRange, check_range
 from log.entry_recovery import (
     LogBegin,
@@ -32,7 +34,7 @@ from log.entry_recovery import (
     recover,
     write_begin,
 )
-from log.errors import DamagedLogError, DamagedRangeError, EntryTooLargeError, OutOfRangeError
+from log.errors import DamagedRangeError, EntryTooLargeError, OutOfRangeError
 from log.layout import (
     END_MAGIC,
     END_MARKER,
@@ -47,9 +49,6 @@ from log.options import StoreOptions
 from log.record import Buffer
 from log.segments import Segments
 from log.tail import PrepareJob, Tail
-
-_UNITS_AHEAD_BYTES = 1 << 20
-_UNITS_STEP_BYTES = 1 << 18
 
 
 class FlushJob:
@@ -70,7 +69,9 @@ class FlushJob:
 class EntryLog:
     """Entries `first_index`..`last_index` (none if last is first - 1); the first entry of a log is 0.
 
-    Bytes [first_position, end_position) of the log; `base_term` is the term of the entry before the first.
+    Bytes [first_position, end_position) of the log; `base_term` is the term of the entry before the first;
+    `epoch` grows when entries that may have been durable are given up (`reset`, `cut_damage`), so that what
+    was noted elsewhere about an earlier epoch is known to be void.
     """
 
     __slots__ = (
@@ -82,18 +83,17 @@ class EntryLog:
         "_file_bytes",
         "_flush_from",
         "_flush_job",
+        "_index",
         "_last_term",
         "_prepare_job",
         "_reset_pending",
         "_runs",
         "_tail",
-        "_unit_first",
-        "_unit_limit",
-        "_unit_tail",
         "_units",
         "base_term",
         "damaged",
         "end_position",
+        "epoch",
         "first_index",
         "first_position",
         "last_index",
@@ -104,6 +104,7 @@ class EntryLog:
     first_position: int
     end_position: int
     base_term: int
+    epoch: int
     _durable_index: int
     _flush_from: int
     _last_term: int
@@ -118,10 +119,8 @@ class EntryLog:
         self._units = units
         self._file_bytes = options.data_file_bytes
         self._tail = Tail(data, options.prepare_ahead_bytes, options.prepare_step_bytes)
-        self._unit_tail = Tail(units, _UNITS_AHEAD_BYTES, _UNITS_STEP_BYTES)
+        self._index = EntryIndex(units)
         self._data_limit = 0
-        self._unit_first = 0
-        self._unit_limit = 0
         self._flush_job: FlushJob | None = None
         self._prepare_job: PrepareJob | None = None
         self._runs: list[tuple[int, int]] = []
@@ -179,7 +178,7 @@ class EntryLog:
     def position_of(self, index: int) -> int:
         """Where the entry begins. Raises OutOfRangeError, DamagedLogError."""
         self._check_index(index)
-        return self._unit(index)[0]
+        return self._index.unit(index)[0]
 
     def index_at(self, position: int) -> int:
         """The entry in whose bytes `position` lies (end markers count to the entry before). O(log n).
@@ -193,7 +192,7 @@ class EntryLog:
         low, high = self.first_index, self.last_index
         while low < high:
             middle = (low + high + 1) // 2
-            if self._unit(middle)[0] <= position:
+            if self._index.unit(middle)[0] <= position:
                 low = middle
             else:
                 high = middle - 1
@@ -213,7 +212,8 @@ class EntryLog:
     # ---- reading -------------------------------------------------------------------------------------
 
     def slice(self, first_index: int, last_index: int) -> memoryview:
-        """The bytes of a run of entries in one data file (`clip` finds such a run). Raises OutOfRangeError."""
+        """The bytes of a run of entries in one data file (`clip` finds such a run). Raises
+        OutOfRangeError."""
         begin = self.position_of(first_index)
         end = self._end_of(last_index)
         start = self._data.start_of(begin)
@@ -231,7 +231,7 @@ class EntryLog:
         low, high = first_index, last_index - 1
         while low < high:
             middle = (low + high + 1) // 2
-            position, size, _ = self._unit(middle)
+            position, size, _ = self._index.unit(middle)
             if position + size <= limit:
                 low = middle
             else:
@@ -292,7 +292,7 @@ class EntryLog:
         size = body_size + HEADER_BYTES
         position = self.end_position
         index = self.last_index + 1
-        if position + size > self._data_limit or index >= self._unit_limit:
+        if position + size > self._data_limit or index >= self._index.limit:
             position = self._make_room(size)
         if term != self._last_term or not self._runs:
             assert term >= self._last_term, "terms never decrease along the log"
@@ -303,14 +303,9 @@ class EntryLog:
         at = position - tail.start
         HEADER.pack_into(buffer, at, ENTRY_MAGIC, size, index, term, position, 0, 0, crc32(body), body_size)
         buffer[at + HEADER_BYTES : at + size] = body
+        units = self._index
         UNIT.pack_into(
-            self._unit_tail.buffer,
-            (index - self._unit_first) * UNIT_BYTES,
-            ENTRY_MAGIC,
-            position,
-            size,
-            index,
-            term,
+            units.buffer, (index - units.first) * UNIT_BYTES, ENTRY_MAGIC, position, size, index, term
         )
         self.last_index = index
         self.end_position = position + size
@@ -334,7 +329,7 @@ class EntryLog:
         if term < self._last_term:
             raise DamagedRangeError(0, f"term {term} cannot follow term {self._last_term}")
         end = entries.end_position
-        if position != self.end_position or end > self._data_limit or entries.last_index >= self._unit_limit:
+        if position != self.end_position or end > self._data_limit or entries.last_index >= self._index.limit:
             self._make_room_for_range(entries, first, position)
         if term != self._last_term or not self._runs:
             self._runs.append((first, term))
@@ -343,7 +338,7 @@ class EntryLog:
         tail = self._tail
         at = position - tail.start
         tail.buffer[at : at + end - position] = entries.data[position - entries.position :]
-        self._store_units(memoryview(entries.units)[skip_entries * UNIT_BYTES :], first)
+        self._index.store(entries, first)
         self.last_index = entries.last_index
         self.end_position = end
 
@@ -367,7 +362,7 @@ class EntryLog:
         _zero(self._tail.buffer, new_end - start, zero_end - start)
         self._tail.mapped.flush(new_end - start, zero_end - start)
         self._tail.prepared_end = zero_end
-        self._drop_units(last_index + 1, old_last)
+        self._index.drop(last_index + 1, old_last)
         while self._runs and self._runs[-1][0] > last_index:
             self._runs.pop()
         self._last_term = self._runs[-1][1] if self._runs else self.base_term
@@ -377,7 +372,7 @@ class EntryLog:
         self._flush_from = min(self._flush_from, new_end)
         if self._flush_job is not None:
             self._flush_job.last_index = min(self._flush_job.last_index, last_index)
-        self._set_limits()
+        self._set_limit()
 
     def reset(
         self, first_index: int, position: int, base_term: int, install: Callable[[], None] | None = None
@@ -390,7 +385,9 @@ class EntryLog:
         Raises DiskError, FlushError: stop the node.
         """
         assert position % self._file_bytes <= self._file_bytes - MARKER_BYTES, "no log ends there"
-        write_begin(self._disk, self._begin_path, LogBegin(first_index, position, base_term, pending=True))
+        self.epoch += 1
+        begin = LogBegin(first_index, position, base_term, self.epoch)
+        write_begin(self._disk, self._begin_path, replace(begin, pending=True))
         self._data.remove_from(0)
         self._units.remove_from(0)
         self.damaged = self._reset_pending = False
@@ -404,7 +401,7 @@ class EntryLog:
             self._flush_job.last_index = self.last_index
         if install is not None:
             install()
-        write_begin(self._disk, self._begin_path, LogBegin(first_index, position, base_term))
+        write_begin(self._disk, self._begin_path, begin)
 
     def delete_before(self, index: int) -> int:
         """Deletes the data files all of whose entries come before `index` (never the last file) and returns
@@ -421,7 +418,7 @@ class EntryLog:
         if keep_index == self.first_index:
             return 0
         base_term = self.term_of(keep_index - 1)
-        write_begin(self._disk, self._begin_path, LogBegin(keep_index, keep, base_term))
+        write_begin(self._disk, self._begin_path, LogBegin(keep_index, keep, base_term, self.epoch))
         self._flush_from = max(self._flush_from, keep)
         removed = self._data.remove_before(keep)
         self._units.remove_before(keep_index * UNIT_BYTES)
@@ -436,6 +433,9 @@ class EntryLog:
         """Gives up everything behind the damaged place, so that the group can send it again. Durable."""
         assert not self._reset_pending, "a reset that was begun is repeated, not cut"
         if self.damaged:
+            self.epoch += 1
+            begin = LogBegin(self.first_index, self.first_position, self.base_term, self.epoch)
+            write_begin(self._disk, self._begin_path, begin)
             erase_behind(self._data, self.end_position)
             self.damaged = False
             self._start_writing()
@@ -474,7 +474,7 @@ class EntryLog:
             return None
         steps = [
             *self._tail.wanted(self.end_position),
-            *self._unit_tail.wanted((self.last_index + 1) * UNIT_BYTES),
+            *self._index.tail.wanted((self.last_index + 1) * UNIT_BYTES),
         ]
         if not steps:
             return None
@@ -486,7 +486,8 @@ class EntryLog:
         assert job is self._prepare_job, "the job that is out comes back, once"
         self._prepare_job = None
         job.finish()
-        self._set_limits()
+        self._index.update()
+        self._set_limit()
 
     def files_since(self, index: int) -> list[str]:
         """Paths of the data and index files that hold entries from `index` on, for a checkpoint to flush."""
@@ -508,6 +509,7 @@ class EntryLog:
         self.first_index = recovery.first_index
         self.first_position = recovery.first_position
         self.base_term = recovery.base_term
+        self.epoch = recovery.epoch
         self.last_index = recovery.last_good_index
         self.end_position = recovery.end_position
         self._reset_pending = recovery.kind is RecoveryKind.RESET_PENDING
@@ -515,10 +517,9 @@ class EntryLog:
         if self.damaged:
             self._durable_index = self.last_index
             self._flush_from = self.end_position
-            self._unit_first = self.last_index + 1  # every unit is looked up in its file
         else:
             self._start_writing()
-        self._runs = self._find_runs()
+        self._runs = self._index.term_runs(self.first_index, self.last_index)
         self._last_term = self._runs[-1][1] if self._runs else self.base_term
 
     def _start_writing(self) -> None:
@@ -526,20 +527,12 @@ class EntryLog:
         self._tail.move_to(self.end_position)
         self._durable_index = self.last_index
         self._flush_from = self.end_position
-        self._move_units()
-        self._set_limits()
+        self._index.move_to(self.last_index + 1)
+        self._set_limit()
 
-    def _move_units(self) -> None:
-        byte = (self.last_index + 1) * UNIT_BYTES
-        self._units.remove_from(self._units.start_of(byte) + self._units.file_bytes)
-        self._unit_tail.move_to(byte)
-
-    def _set_limits(self) -> None:
+    def _set_limit(self) -> None:
         tail = self._tail
         self._data_limit = min(tail.prepared_end, tail.start + self._file_bytes - MARKER_BYTES)
-        self._unit_first = self._unit_tail.start // UNIT_BYTES
-        units_end = self._unit_tail.start + self._units.file_bytes
-        self._unit_limit = min(self._unit_tail.prepared_end, units_end) // UNIT_BYTES
 
     def _make_room(self, size: int) -> int:
         """Everything that `append` does not do each time: roll, create, prepare. Returns the position."""
@@ -561,11 +554,7 @@ class EntryLog:
 
     def _advance(self, position: int, end: int, last_index: int) -> None:
         assert not self.damaged, "cut_damage comes before any append"
-        unit_tail = self._unit_tail
-        if (self.last_index + 1) * UNIT_BYTES >= unit_tail.start + self._units.file_bytes:
-            unit_tail.ensure_next((self.last_index + 2) * UNIT_BYTES)
-            unit_tail.roll()
-        unit_tail.ensure(min((last_index + 1) * UNIT_BYTES, unit_tail.start + self._units.file_bytes))
+        self._index.reserve(self.last_index + 1, last_index)
         tail = self._tail
         if position >= tail.start + self._file_bytes:
             # All that can fail comes first: a marker without an entry behind it must not stay.
@@ -576,35 +565,7 @@ class EntryLog:
             tail.roll()
         else:
             tail.ensure(end)
-        self._set_limits()
-
-    def _store_units(self, units: memoryview, first: int) -> None:
-        """Copies index units, going on to new index files as they fill."""
-        while True:
-            tail = self._unit_tail
-            at = first * UNIT_BYTES - tail.start
-            size = min(len(units), self._units.file_bytes - at)
-            if size > 0:
-                tail.ensure(tail.start + at + size)
-                tail.buffer[at : at + size] = units[:size]
-            if size >= len(units):
-                break
-            units = units[size:]
-            first += size // UNIT_BYTES
-            tail.ensure_next((first + 1) * UNIT_BYTES)
-            tail.roll()
-        self._set_limits()
-
-    def _drop_units(self, first: int, last: int) -> None:
-        """Zeroes units, durably: recovery takes a unit that differs in the term alone for damage."""
-        byte = first * UNIT_BYTES
-        start = self._units.start_of(byte)
-        self._units.remove_from(start + self._units.file_bytes)
-        self._unit_tail.move_to(byte)
-        end = min((last + 1) * UNIT_BYTES, start + self._units.file_bytes)
-        _zero(self._unit_tail.buffer, byte - start, end - start)
-        self._unit_tail.mapped.flush(byte - start, end - start)
-        self._unit_tail.prepared_end = end
+        self._set_limit()
 
     def _check_index(self, index: int) -> None:
         if not self.first_index <= index <= self.last_index:
@@ -614,45 +575,11 @@ class EntryLog:
         if index == self.last_index:
             return self.end_position
         self._check_index(index)
-        position, size, _ = self._unit(index)
+        position, size, _ = self._index.unit(index)
         return position + size
-
-    def _unit(self, index: int) -> tuple[int, int, int]:
-        """(position, size, term) of an entry in the log. Raises DamagedLogError."""
-        first = self._unit_first
-        if index >= first:
-            buffer = self._unit_tail.buffer
-            at = (index - first) * UNIT_BYTES
-        else:
-            byte = index * UNIT_BYTES
-            start = self._units.start_of(byte)
-            buffer = self._units.mapping(start).buffer
-            at = byte - start
-        magic, position, size, found, term = UNIT.unpack_from(buffer, at)
-        if found != index or magic != ENTRY_MAGIC:
-            path = self._units.path(self._units.start_of(index * UNIT_BYTES))
-            raise DamagedLogError(path, at, f"it does not hold the index unit of entry {index}")
-        return position, size, term
 
     def _buffer(self, start: int) -> memoryview:
         return self._tail.buffer if start == self._tail.start else self._data.mapping(start).buffer
-
-    def _find_runs(self) -> list[tuple[int, int]]:
-        """Terms do not decrease, so that each run's end is found by bisection: O(runs * log n)."""
-        runs: list[tuple[int, int]] = []
-        index = self.first_index
-        while index <= self.last_index:
-            term = self._unit(index)[2]
-            runs.append((index, term))
-            low, high = index + 1, self.last_index + 1
-            while low < high:
-                middle = (low + high) // 2
-                if self._unit(middle)[2] > term:
-                    high = middle
-                else:
-                    low = middle + 1
-            index = low
-        return runs
 
 
 def _run_index(run: tuple[int, int]) -> int:

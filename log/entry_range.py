@@ -15,7 +15,8 @@ from log.record import Buffer
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
-    """Entries `first_index`..`last_index`, bytes [position, end_position) of the log, within one data file."""
+    """Entries `first_index`..`last_index`, bytes [position, end_position) of the log, within one data
+    file."""
 
     data: memoryview
     first_index: int

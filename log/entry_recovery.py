@@ -53,6 +53,7 @@ class LogBegin:
     index: int = 0
     position: int = 0
     base_term: int = 0
+    epoch: int = 0
     pending: bool = False
 
 
@@ -68,6 +69,7 @@ class LogRecovery:
     first_index: int
     first_position: int
     base_term: int
+    epoch: int
     last_good_index: int
     end_position: int
     checkpoint_index: int | None
@@ -81,13 +83,14 @@ class LogRecovery:
 
 def read_begin(disk: Disk, path: str) -> LogBegin | None:
     """Raises DamagedStateError."""
-    values = read_values(disk, path, ("beginIndex", "beginPosition", "baseTerm", "pending"))
+    values = read_values(disk, path, ("beginIndex", "beginPosition", "baseTerm", "epoch", "pending"))
     if values is None:
         return None
     return LogBegin(
         integer(values, "beginIndex", path),
         integer(values, "beginPosition", path),
         integer(values, "baseTerm", path),
+        integer(values, "epoch", path),
         values["pending"] == "true",
     )
 
@@ -101,6 +104,7 @@ def write_begin(disk: Disk, path: str, begin: LogBegin) -> None:
             "beginIndex": begin.index,
             "beginPosition": begin.position,
             "baseTerm": begin.base_term,
+            "epoch": begin.epoch,
             "pending": "true" if begin.pending else "false",
         },
     )
@@ -130,6 +134,7 @@ def recover(
             first_index=begin.index,
             first_position=begin.position,
             base_term=begin.base_term,
+            epoch=begin.epoch,
             last_good_index=begin.index - 1,
             end_position=begin.position,
             checkpoint_index=None,
@@ -215,7 +220,8 @@ def _trusted_files(anchors: list[tuple[int, int]], data: Segments, units: Segmen
 
 
 def _why_no_entry(buffer: memoryview, at: int, position: int, file_bytes: int) -> str:
-    """Why the bytes at offset `at` of a data file are no valid entry for `position`; empty if they are one."""
+    """Why the bytes at offset `at` of a data file are no valid entry for `position`; empty if they are
+    one."""
     if at + HEADER_BYTES + MARKER_BYTES > file_bytes:
         return "no room for an entry is left in the file"
     magic, size, _, _, found, channel, chain, checksum, body_size = HEADER.unpack_from(buffer, at)
@@ -357,6 +363,7 @@ def _judge(
         first_index=begin.index,
         first_position=begin.position,
         base_term=begin.base_term,
+        epoch=begin.epoch,
         last_good_index=scan.last_index,
         end_position=scan.end,
         checkpoint_index=checkpoint_index,

@@ -20,7 +20,8 @@ class HardState:
 
 
 class HardStateFile:
-    """The file that holds a node's HardState; read at start, written before every answer that relies on it."""
+    """The file that holds a node's HardState; read at start, written before every answer that relies on
+    it."""
 
     __slots__ = ("_disk", "_path")
 

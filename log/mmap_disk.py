@@ -249,5 +249,7 @@ class MmapDisk:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+        except FileNotFoundError:
+            return  # removed meanwhile; what was in it needs no name any more
         except OSError as error:
             raise FlushError(name, "flush of the directory", error.strerror or str(error)) from error

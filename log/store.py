@@ -4,7 +4,7 @@
     <root>/consumequeue/   units per queue            } built from committed entries by `dispatch`,
     <root>/index/          key to offset              } and again whenever they are missing or damaged
     <root>/snapshot        replicated metadata, covering the log up to its applied index
-    <root>/recovery-notes, checkpoint, abort, lock    see `log.checkpoint`
+    <root>/recovery-notes-<epoch>, checkpoint, abort, lock    see `log.checkpoint`
 
 The order in which a node uses it: `open`; `hard_state.read`; append and truncate through `log`; `flush_job`
 and `prepare_job` in workers; `dispatch` up to the commit index; `save_snapshot` and `checkpoint_job` now and
@@ -18,13 +18,13 @@ commit index is dispatched before that.
 
 from dataclasses import dataclass
 
-from log.checkpoint import ABORT, NOTES, CheckpointJob, Notes, read_notes
+from log.checkpoint import ABORT, CheckpointJob, Notes, read_notes, remove_other_notes
 from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from log.consume_queues import ConsumeQueues
 from log.disk import Disk, StoreLock
 from log.dispatch import Dispatch, Dispatcher, queue_ends_of_entries
 from log.entry_log import EntryLog, FlushJob
-from log.entry_recovery import LogRecovery, RecoveryKind
+from log.entry_recovery import LogBegin, LogRecovery, RecoveryKind, read_begin
 from log.errors import DamagedStateError, LogFault, OutOfRangeError, RecordError
 from log.hard_state import HardStateFile
 from log.index_file import DIRECTORY as INDEX_DIRECTORY
@@ -114,8 +114,9 @@ class Store:
         cls, disk: Disk, options: StoreOptions, wall_ms: int, lock: StoreLock
     ) -> tuple["Store", RecoveryReport]:
         damage: list[str] = []
+        begin = read_begin(disk, f"{options.dledger_directory}/begin") or LogBegin()
         try:
-            notes = read_notes(disk)
+            notes = read_notes(disk, begin.epoch)
         except DamagedStateError as error:
             damage.append(f"{error}; queues and index files are built again from the log")
             notes = None
@@ -239,12 +240,14 @@ class Store:
             [*self.log.files_since(self._checkpoint_index + 1), *files, *index_files],
             directories,
             store_time,
+            self.log.epoch,
         )
         return self._checkpoint_job
 
     def checkpointed(self, job: CheckpointJob) -> None:
         """Takes back a job whose `run` returned without an error."""
-        assert job is self._checkpoint_job, "the job that is out comes back, once"
+        if job is not self._checkpoint_job:
+            return  # the store was reset while it ran
         self._checkpoint_job = None
         self._checkpoint_index = max(self._checkpoint_index, job.end_index)
 
@@ -273,10 +276,9 @@ class Store:
         Raises DiskError, FlushError: stop the node. A start that finds a reset half done reports
         `needs_snapshot`: nothing can be appended until `reset` was repeated.
         """
-        assert self._checkpoint_job is None, "no checkpoint is written while its store is replaced"
+        self._checkpoint_job = None  # one still being written notes an epoch that is over
 
         def install() -> None:
-            self._forget_notes()
             write_snapshot(self._disk, snapshot)
             self.snapshot_index = snapshot.applied_index
             self.queues.remove_all()
@@ -286,6 +288,7 @@ class Store:
                 self.queues.make(topic, queue_id).start_at(end)
             self.dispatched_index = self._built_index = self._checkpoint_index = first_index - 1
             self._write_checkpoint(first_index - 1)
+            remove_other_notes(self._disk, self.log.epoch)
 
         self.log.reset(first_index, position, base_term, install)
 
@@ -295,10 +298,11 @@ class Store:
         Raises DiskError, FlushError.
         """
         if self.log.damaged:
-            self._forget_notes()
             self.log.cut_damage()
             self._built_index = min(self._built_index, self.log.last_index)
             self._checkpoint_index = min(self._checkpoint_index, self.log.last_index)
+            self._write_checkpoint(self._checkpoint_index)
+            remove_other_notes(self._disk, self.log.epoch)
 
     def delete_expired(
         self,
@@ -406,11 +410,6 @@ class Store:
         # Commands behind the snapshot must reach the state machine again.
         self.dispatched_index = max(log.first_index - 1, min(dispatched, self.snapshot_index))
         return queues, index_from
-
-    def _forget_notes(self) -> None:
-        """Durably, before something that would contradict them."""
-        self._disk.remove(NOTES)
-        self._disk.sync_directory(".")
 
     def _write_checkpoint(self, commit_index: int) -> None:
         job = self.checkpoint_job(commit_index)

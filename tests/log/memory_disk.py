@@ -104,7 +104,7 @@ class MemoryDisk:
         return MemoryMapped(self, path, file)
 
     def list(self, directory: str) -> "list[str]":
-        prefix = directory + "/"
+        prefix = "" if directory == "." else directory + "/"
         names = {path[len(prefix) :].split("/")[0]: None for path in self.files if path.startswith(prefix)}
         return sorted(names)
 

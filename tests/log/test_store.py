@@ -367,8 +367,8 @@ DAMAGES: dict[str, Callable[[MemoryDisk], object]] = {
     "all index files missing": lambda disk: disk.remove_tree("index"),
     "index file flipped": lambda disk: _flip(disk, f"index/{disk.list('index')[2]}", 40 + 28 + 20 * 5 + 9),
     "index file cut off": lambda disk: _cut(disk, f"index/{disk.list('index')[1]}", 100),
-    "notes missing": lambda disk: disk.remove("recovery-notes"),
-    "notes flipped": lambda disk: _flip(disk, "recovery-notes", 30),
+    "notes missing": lambda disk: disk.remove("recovery-notes-0"),
+    "notes flipped": lambda disk: _flip(disk, "recovery-notes-0", 30),
 }
 
 
@@ -465,7 +465,7 @@ def test_failed_flushes_are_never_taken_for_success() -> None:
     store, _ = open_store(disk)
     send_many(store, 20)
     checkpoint(store, -1)
-    notes = disk.read("recovery-notes")
+    notes = disk.read("recovery-notes-0")
     disk.flush_fails = True
     with pytest.raises(FlushError):
         store.hard_state.write(HardState(2, "n1"))
@@ -475,7 +475,7 @@ def test_failed_flushes_are_never_taken_for_success() -> None:
     with pytest.raises(FlushError):
         store.close(10)
     disk.flush_fails = False
-    assert disk.read("recovery-notes") == notes
+    assert disk.read("recovery-notes-0") == notes
     store, report = open_store(disk)
     assert not report.clean_stop
     assert store.hard_state.read() == HardState(1, "n0")
@@ -544,6 +544,43 @@ def test_a_reset_that_fails_half_way_is_reported_until_it_is_repeated(writes: in
     store, report = open_store(after.kill())
     assert not report.needs_snapshot
     assert store.queue_end_offsets() == {("topic-0", 0): 55}
+
+
+def test_a_checkpoint_overtaken_by_a_reset_does_no_harm() -> None:
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    send_many(store, 50)
+    store.dispatch(40, NOW)
+    job = store.checkpoint_job(40)
+    assert job is not None
+    store.reset(200, 10_240, 7, {("quiet", 1): 9}, Snapshot(199, b"leader's"))
+    job.run()
+    store.checkpointed(job)
+    store, report = open_store(disk.kill())
+    assert not report.damage
+    assert store.queue_end_offsets() == {("quiet", 1): 9}
+    assert store.checkpoint_job(199) is not None
+
+
+def test_queue_ends_survive_the_loss_of_notes_and_of_old_records() -> None:
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    writer = Writer(store)
+    for _ in range(11):
+        writer.send("quiet")
+    for _ in range(100):
+        writer.send("busy")
+    store.dispatch(110, NOW)
+    flush(store)
+    store.save_snapshot(110, b"state")
+    policy = RetentionPolicy(reserved_ms=1000, files_per_pass=100)
+    assert store.delete_expired(policy, wall_ms=NOW + 10**9, is_delete_hour=True)
+    assert store.log.first_index > 11
+    store.close(110)
+    disk.remove("recovery-notes-0")
+    store, _ = open_store(disk)
+    store.dispatch(110, NOW)
+    assert store.queue_end_offsets() == {("quiet", 0): 11, ("busy", 0): 100}
 
 
 def test_expired_files_go_with_their_queues_but_not_beyond_the_snapshot() -> None:
