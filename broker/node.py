@@ -340,6 +340,7 @@ class Node:
     def peer_connected(self, node: str) -> None:
         """The link to `node` is up."""
         self.replica.peer_connected(node, self.now_ns)
+        self._leader_may_hear()
         self._release_held()
 
     def _forward_received(self, source: str, frame: Forward) -> None:

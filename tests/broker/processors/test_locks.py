@@ -1,0 +1,90 @@
+"""Order locks: granted once, kept across failovers, free again when not renewed (behaviour.md 8.5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody, MessageQueue
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.json_body import decode_body, encode_body
+from tests.broker.harness import Client, Group
+
+QUEUES = (0, 1)
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3)
+    group.elect()
+    group.connect().create_topic("T", 2)
+    return group
+
+
+def body(client: str, queues: tuple[int, ...], topic: str = "T", group: str = "g") -> bytes:
+    wanted = [MessageQueue("broker-a", queue, topic) for queue in queues]
+    return encode_body(LockBatchBody(client_id=client, consumer_group=group, queues=wanted))
+
+
+def lock(connection: Client, client: str, *queues: int, topic: str = "T", group: str = "g") -> list[int]:
+    answer = connection.ok(RequestCode.LOCK_BATCH_MQ, None, body(client, queues, topic, group))
+    return [queue.queue_id for queue in decode_body(answer.body, LockBatchResponseBody).queues]
+
+
+def unlock(connection: Client, client: str, *queues: int) -> None:
+    connection.ok(RequestCode.UNLOCK_BATCH_MQ, None, body(client, queues))
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_one_holder_at_a_time(group: Group, place: str) -> None:
+    connection = group.connect(getattr(group, place))
+    assert lock(connection, "a", 0, 1) == [0, 1]
+    assert lock(connection, "b", 0, 1) == []
+    assert lock(connection, "b", 0, 1, group="other group") == [0, 1]
+    unlock(connection, "b", 0)
+    assert lock(connection, "b", 0) == [], "only the holder releases"
+    unlock(connection, "a", 0)
+    assert lock(connection, "b", 0, 1) == [0]
+
+
+def test_lock_is_free_after_a_minute_without_renewal(group: Group) -> None:
+    connection = group.connect()
+    assert lock(connection, "a", 0) == [0]
+    for _ in range(4):
+        group.advance(50)
+        assert lock(connection, "b", 0) == []
+        assert lock(connection, "a", 0) == [0], "renewed"
+    group.advance(61)
+    assert lock(connection, "b", 0) == [0]
+
+
+def test_lock_survives_its_leader(group: Group) -> None:
+    connection = group.connect(group.follower)
+    assert lock(connection, "a", *QUEUES) == [0, 1]
+    group.kill(group.leader)
+    group.elect()
+    assert lock(connection, "b", *QUEUES) == []
+    assert lock(connection, "a", *QUEUES) == [0, 1]
+
+
+def test_queues_that_do_not_exist_are_not_granted(group: Group) -> None:
+    connection = group.connect()
+    assert lock(connection, "a", 0, 2, -1) == [0]
+    assert lock(connection, "a", 0, topic="none") == []
+    unlock(connection, "a", 7)
+
+
+def test_locks_go_with_their_topic(group: Group) -> None:
+    connection = group.connect()
+    assert lock(connection, "a", 0) == [0]
+    connection.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    connection.create_topic("T")
+    assert lock(connection, "b", 0) == [0]
+
+
+@pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
+def test_bad_requests(group: Group, code: int) -> None:
+    connection = group.connect()
+    answer = connection.call(code, None, body("", (0,)))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "clientId" in (answer.remark or "")
+    assert connection.call(code, None, b"{").code == ResponseCode.SYSTEM_ERROR
