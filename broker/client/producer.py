@@ -237,7 +237,7 @@ class Producer:
                     answer = await self._attempt(connection, outgoing, target, self._attempt_s(deadline_ns))
                     status = _STORED.get(answer.code)
                     if status is not None:
-                        return _results(outgoing, target, answer, status, address)
+                        return _results(outgoing, target, answer, status, address, attempts)
                     last_error = self._refused(answer, address, unknown, outgoing, attempts)
                     unknown = unknown or answer.code not in _NOT_STORED_RETRY
                 except ConnectionFailed as error:
@@ -287,8 +287,12 @@ class Producer:
                 trace.fail(now_ns(), operation, str(error))
             raise
         if answer.code == ResponseCode.SUCCESS:
-            stored = answer.decode_fields(SendMessageResponseHeader)
-            trace.ok_append(now_ns(), operation, stored.queue_offset)
+            try:
+                stored = answer.decode_fields(SendMessageResponseHeader)
+            except RemotingError as error:
+                trace.info(now_ns(), operation, str(error))
+            else:
+                trace.ok_append(now_ns(), operation, stored.queue_offset)
         elif answer.code in _NOT_STORED_RETRY or answer.code in _ILLEGAL:
             trace.fail(now_ns(), operation, f"code {answer.code}")
         else:
@@ -480,12 +484,19 @@ def _another(route: TopicRoute, failed: Sequence[str]) -> bool:
 
 
 def _results(
-    outgoing: _Outgoing, target: MessageQueue, answer: RemotingCommand, status: SendStatus, address: str
+    outgoing: _Outgoing,
+    target: MessageQueue,
+    answer: RemotingCommand,
+    status: SendStatus,
+    address: str,
+    attempts: int,
 ) -> list[SendResult]:
     try:
         stored = answer.decode_fields(SendMessageResponseHeader)
     except RemotingError as error:
-        raise BrokerError(answer.code, f"unreadable answer to a send: {error}", address) from error
+        # Stored, but nobody can say where.
+        unreadable = BrokerError(answer.code, f"unreadable answer to a send: {error}", address)
+        raise SendOutcomeUnknown(outgoing.topic, outgoing.unique_keys, attempts, unreadable) from error
     if stored.queue_id != target.queue_id:
         target = target._replace(queue_id=stored.queue_id)
     unique_keys = outgoing.unique_keys

@@ -402,6 +402,25 @@ async def test_a_final_refusal_after_an_unknown_attempt_stays_unknown(
             await producer.send(Message("t", b"x"))
 
 
+async def test_an_unreadable_answer_is_unknown(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+
+    def garbled(link: Link, command: RemotingCommand) -> RemotingCommand:
+        answer = broker.store(command)
+        answer.header = {"msgId": "x", "queueId": "no number"}
+        return answer
+
+    broker.script(SEND, garbled, garbled)
+    recorded = Recorded()
+    for trace in (None, recorded.writer):
+        async with producing(runtime, trace=trace) as producer:
+            with pytest.raises(SendOutcomeUnknown):
+                await producer.send(Message("t", b"x"))
+    assert isinstance(recorded.events()[-1], Info)
+
+
 # Routes ----------------------------------------------------------------------------------------------
 
 
