@@ -33,7 +33,7 @@ _SLOT = Struct(">i")
 HEADER_BYTES = 40
 ENTRY_BYTES = 20
 _ENTRY_TYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-_BULK_FROM = 12
+_BULK_FROM = 32
 _STEP_BYTES = 1 << 18
 _LARGEST_SECONDS = 0x7FFFFFFF
 
