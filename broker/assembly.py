@@ -10,6 +10,7 @@ from broker.membership import Membership
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
 from broker.processing import Processor
+from broker.processors.administration import AdministrationProcessor
 from broker.processors.clients import ClientsProcessor
 from broker.processors.locks import LocksProcessor
 from broker.processors.offsets import OffsetsProcessor
@@ -106,6 +107,7 @@ def build_node(
         LocksProcessor(node),
         QueriesProcessor(node),
         TopicsProcessor(node, config),
+        AdministrationProcessor(node, broker_name=config.node.group),
         StatusProcessor(
             node,
             config,
