@@ -214,8 +214,17 @@ class SendProcessor:
             items = parse_batch(command.body)
         except RecordError as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        common = (header.properties or "").encode()
-        stored = [self._stored_properties(terminated(item.properties) + common) for item in items]
+        common = terminated((header.properties or "").encode())
+        # The envelope's key belongs to the batch as a whole: on the items it would outdo their own.
+        keyless = b"".join(
+            item + b"\x02" for item in common.split(b"\x02") if item and not item.startswith(b"UNIQ_KEY\x01")
+        )
+        stored = [
+            self._stored_properties(
+                terminated(item.properties) + (keyless if b"UNIQ_KEY\x01" in item.properties else common)
+            )
+            for item in items
+        ]
         append = self._node.replica.append_message
         topic_bytes = self._encoded_topic(topic)
         host, born, sys_flag = connection.host, header.born_timestamp, header.sys_flag
