@@ -102,6 +102,11 @@ class ConfigurationHistory:
     def _refresh(self) -> None:
         self.current_index, self.current = self._entries[-1]
 
+    @property
+    def previous(self) -> Configuration:
+        """The one before the current one; the current one when no other is known."""
+        return self._entries[max(0, len(self._entries) - 2)][1]
+
     def append(self, index: int, configuration: Configuration) -> None:
         assert index > self.current_index, f"configuration at {index} follows one at {self.current_index}"
         self._entries.append((index, configuration))

@@ -143,7 +143,7 @@ class Raft:
         """When to call `tick` and `replicate` next, or None while only a message can change anything."""
         if self._leader is not None:
             return self._leader.deadline()
-        return self._election.deadline if self._state.is_voter else None
+        return self._election.deadline if self._state.may_campaign else None
 
     def take_effects(self) -> list[Effect]:
         """What is to be done now, in order; see effects.py."""
@@ -182,7 +182,7 @@ class Raft:
                     self._leader.snapshot_response(message, now)
                     self._step_down_if_removed(now)
             case TimeoutNow():
-                if state.is_voter and self._leader is None:
+                if state.may_campaign and self._leader is None:
                     self._begin_vote(now, leadership_transfer=True)
 
     def _enter_term_of(self, message: Message, now: int) -> bool:
@@ -208,7 +208,9 @@ class Raft:
         if self._leader is not None:
             if not self._leader.tick(now):
                 self._become_follower(self._state.term, now)
-        elif self._state.is_voter and now >= self._election.deadline and self._election.begin_pre_vote(now):
+        elif (
+            self._state.may_campaign and now >= self._election.deadline and self._election.begin_pre_vote(now)
+        ):
             self._campaign_won(now)
 
     # Transitions -----------------------------------------------------------------------------------------------

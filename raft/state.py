@@ -83,8 +83,16 @@ class NodeState:
         self.log_effects_pending = False
 
     @property
-    def is_voter(self) -> bool:
-        return self.node_id in self.configurations.current.voters
+    def may_campaign(self) -> bool:
+        """Whether this node is a voter, or may be needed as a leader until its removal is committed.
+
+        It may be the only one that has the entry which removes it, and then refuse its vote to everybody who lacks
+        it (dissertation 4.2.2). Its own vote does not count then.
+        """
+        history = self.configurations
+        if self.node_id in history.current.voters:
+            return True
+        return history.current_index > self.commit_index and self.node_id in history.previous.voters
 
     @property
     def is_member(self) -> bool:

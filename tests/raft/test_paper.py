@@ -446,6 +446,21 @@ class TestMembership:
         assert cluster.now == began
         assert leader.up.deadline() is None
 
+    def test_4_2_2_a_node_may_have_to_lead_once_more_to_be_removed(self) -> None:
+        """Figure 4.6: only the removed node has the entry, and so nobody else can be elected."""
+        cluster = Cluster(["a", "b"])
+        leader = cluster.elect("a")
+        cluster.run_for(SECOND)
+        leader.up.propose_configuration(RemoveMember("a"), cluster.now)
+        leader.turn()
+        cluster.crash("a")
+        cluster.packets.clear()
+        cluster.restart("a")
+        cluster.run_for(10 * SECOND)
+        assert [host.node for host in cluster.leaders()] == ["b"]
+        assert cluster["b"].up.configuration == Configuration(("b",))
+        assert cluster["a"].up.deadline() is None
+
     def test_4_2_3_whoever_hears_a_leader_does_not_vote(self) -> None:
         raft = node()
         step(raft, append((-1, 0)), now=0)
