@@ -4,6 +4,9 @@ The membership is part of the log (a configuration takes effect when its entry i
 before it has read its log. So the configurations of the entries that the log holds are kept in a file of their own,
 with the addresses of the members. Invariant: the file is durable before the entry that it tells of is written. After
 a crash it may thus know too much; what lies beyond the log's end is ignored.
+
+An address in the configuration file that the operator has changed since the last start has the last word: that is how
+a machine that has moved is found again.
 """
 
 from collections.abc import Iterable
@@ -29,6 +32,8 @@ class Membership:
     def __init__(self, disk: Disk, addresses: dict[str, str]) -> None:
         """`addresses` are those of the configuration file: the group's first members."""
         self.addresses = dict(addresses)
+        self._configured = dict(addresses)
+        self._changed: dict[str, str] = {}
         self._disk = disk
         self._first = Configuration(tuple(sorted(addresses)))
 
@@ -38,17 +43,24 @@ class Membership:
         if data is None:
             return [(-1, self._first)]
         state = cbor2.loads(data)
-        self.addresses.update(state["addresses"])
+        before = state.get("configured", {})
+        self._changed = {node: at for node, at in self._configured.items() if before.get(node) != at}
+        self.merge(state["addresses"])
         return [
             (index, Configuration(tuple(voters), tuple(learners)))
             for index, voters, learners in state["configurations"]
             if index <= last_index
         ]
 
+    def merge(self, addresses: dict[str, str]) -> None:
+        """Takes over what the group knows, but for what the operator has changed."""
+        self.addresses.update(addresses)
+        self.addresses.update(self._changed)
+
     def save(self, configurations: Configurations) -> None:
         """Durable when it returns. Raises `log.errors.DiskError`."""
         items = [(index, c.voters, c.learners) for index, c in configurations]
-        state = {"addresses": self.addresses, "configurations": items}
+        state = {"addresses": self.addresses, "configured": self._configured, "configurations": items}
         write_state(self._disk, MEMBERSHIP_FILE, cbor2.dumps(state))
 
     def encode(self, configuration: Configuration) -> bytes:
@@ -62,4 +74,4 @@ class Membership:
             record = entries.data[at:]
             head = peek(record)
             fields: list[Any] = cbor2.loads(bytes(record[head.body_begin : head.body_end]))
-            self.addresses.update(fields[2])
+            self.merge(fields[2])

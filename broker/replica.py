@@ -735,7 +735,7 @@ class Replica:
 
     def _restore(self, snapshot: bytes) -> Metadata:
         state = cbor2.loads(snapshot)
-        self.membership.addresses.update(state["addresses"])
+        self.membership.merge(state["addresses"])
         return Metadata.restore(state["metadata"])
 
     def _save_membership(self) -> None:
