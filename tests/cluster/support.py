@@ -74,12 +74,13 @@ class Load:
         ):
             for sender in range(SENDERS):
                 nursery.start_soon(self._send, producer, sender)
+            self._stopping = False
             yield self
             self._stopping = True
 
     async def _send(self, producer: Producer, sender: int) -> None:
         stored = self.acknowledged.setdefault(sender, [])
-        number = len(stored)
+        number = stored[-1][0] + 1 if stored else 0
         while not self._stopping:
             try:
                 result = await producer.send(message_of(sender, number), queue=f"sender-{sender}")

@@ -1,0 +1,134 @@
+"""Garbage, oversized, slow and half-open connections against every port: only that connection suffers."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+
+from broker.cluster.local import LocalCluster
+from broker.config import split_address
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import encode, request
+from tests.cluster.support import Load, check_identical, check_nothing_lost, pids_of, ready_cluster
+
+pytestmark = pytest.mark.cluster
+
+SEED = 4
+EACH = 8
+"""Bad connections of a kind to a port at the same time."""
+
+
+def ports_of(cluster: LocalCluster) -> list[tuple[str, int]]:
+    """The name server's, and each node's for clients and for peers."""
+    addresses = [cluster.name_server_address]
+    for node in cluster.nodes.values():
+        addresses += [node.address, node.config.raft.peers[node.id]]
+    return [split_address(address) for address in addresses]
+
+
+async def wait_closed(stream: trio.SocketStream) -> None:
+    """Read until the server has closed its end."""
+    try:
+        while await stream.receive_some(65536):
+            pass
+    except trio.BrokenResourceError:
+        pass
+
+
+async def send_garbage(stream: trio.SocketStream, dice: random.Random) -> None:
+    """Bytes that are no frame: the server hangs up."""
+    try:
+        await stream.send_all(b"\xf3" + dice.randbytes(4000))
+    except trio.BrokenResourceError:
+        return
+    await wait_closed(stream)
+
+
+async def send_oversized(stream: trio.SocketStream, dice: random.Random) -> None:
+    """A length that no frame may have: the server hangs up without waiting for the rest."""
+    await stream.send_all(struct.pack(">I", dice.randrange(1 << 30, 1 << 32)))
+    try:
+        await stream.send_all(b"\0" * 4096)
+    except trio.BrokenResourceError:
+        return
+    await wait_closed(stream)
+
+
+async def send_frame_and_leave(stream: trio.SocketStream, dice: random.Random) -> None:
+    """A request whose answer nobody waits for."""
+    await stream.send_all(
+        encode(request(RequestCode.GET_BROKER_CLUSTER_INFO, None, opaque=dice.randrange(1 << 31)))
+    )
+
+
+async def cut_off_in_a_frame(stream: trio.SocketStream, dice: random.Random) -> None:
+    """Half a request, then nothing more, ever."""
+    frame = encode(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T" * 100}, opaque=1))
+    await stream.send_all(frame[: dice.randrange(1, len(frame))])
+
+
+async def send_byte_by_byte(stream: trio.SocketStream, dice: random.Random) -> None:
+    """A good request, one byte after the other: it is answered like any other (or refused, by a port for peers)."""
+    frame = encode(request(RequestCode.GET_BROKER_CLUSTER_INFO, None, opaque=1))
+    try:
+        for at in range(len(frame)):
+            await stream.send_all(frame[at : at + 1])
+            await trio.lowlevel.checkpoint()
+        await stream.receive_some(65536)
+    except trio.BrokenResourceError:
+        return
+
+
+async def open_and_say_nothing(stream: trio.SocketStream, dice: random.Random) -> None:
+    """Only connected."""
+
+
+BEHAVIOURS: list[Callable[[trio.SocketStream, random.Random], Awaitable[None]]] = [
+    send_garbage,
+    send_oversized,
+    send_frame_and_leave,
+    cut_off_in_a_frame,
+    send_byte_by_byte,
+    open_and_say_nothing,
+]
+
+
+HANGS_UP = (send_garbage, send_oversized)
+"""What makes the server close the connection; the test waits until it has."""
+
+
+@pytest.mark.parametrize("behave", BEHAVIOURS, ids=lambda behave: behave.__name__)
+async def test_only_the_bad_connection_suffers(
+    tmp_path: Path, behave: Callable[[trio.SocketStream, random.Random], Awaitable[None]]
+) -> None:
+    dice = random.Random(SEED)
+    async with ready_cluster(tmp_path) as cluster:
+        pids = pids_of(cluster)
+        load = Load(cluster)
+        async with load.running():
+            await load.wait_for(20)
+            terms = {status.term for status in (await cluster.status()).values()}
+            async with contextlib.AsyncExitStack() as stack, trio.open_nursery() as nursery:
+                for host, port in ports_of(cluster):
+                    for _ in range(EACH):
+                        stream = await stack.enter_async_context(await trio.open_tcp_stream(host, port))
+                        nursery.start_soon(behave, stream, dice)
+                await load.wait_for(100)  # while all of them are open
+                if behave not in HANGS_UP:
+                    nursery.cancel_scope.cancel()
+            await load.wait_for(20)
+        assert load.unknown == 0
+        assert pids_of(cluster) == pids
+        assert all(child.running for child in cluster.children())
+        assert {status.term for status in (await cluster.status()).values()} == terms, (
+            "somebody lost its leader"
+        )
+        await check_nothing_lost(cluster, load)
+        await check_identical(cluster)

@@ -1,0 +1,152 @@
+"""``trivet cluster`` as a process: its READY line, clean stops, and children that never outlive it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from broker.cluster.query import node_status
+
+pytestmark = pytest.mark.cluster
+
+LIMIT_S = 120.0
+
+
+class Supervisor:
+    """A running ``trivet cluster`` whose READY line has been read."""
+
+    def __init__(self, process: subprocess.Popen[bytes], ready: dict[str, Any]) -> None:
+        self.process = process
+        self.ready = ready
+
+    @property
+    def node_pids(self) -> list[int]:
+        return [node["pid"] for node in self.ready["nodes"]]
+
+    async def wait(self) -> int:
+        """Its exit code."""
+        with trio.fail_after(LIMIT_S):
+            return await trio.to_thread.run_sync(self.process.wait, LIMIT_S)
+
+    async def read_error_line(self) -> str:
+        """The next line on its stderr."""
+        assert self.process.stderr is not None
+        with trio.fail_after(LIMIT_S):
+            line: bytes = await trio.to_thread.run_sync(self.process.stderr.readline)
+        return line.decode()
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    """``trivet ARGUMENTS`` as a process with pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "trivet", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@contextlib.asynccontextmanager
+async def supervised(directory: Path, *arguments: str) -> AsyncIterator[Supervisor]:
+    """Start it on free ports and read its READY line; at the end it is gone, whatever happened."""
+    process = start("cluster", "--dir", str(directory), "--port", "0", "--namesrv-port", "0", *arguments)
+    try:
+        assert process.stdout is not None
+        with trio.fail_after(LIMIT_S):
+            line = await trio.to_thread.run_sync(process.stdout.readline)
+        assert line.startswith(b"READY "), line
+        yield Supervisor(process, json.loads(line.removeprefix(b"READY ")))
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def watched(pids: list[int]) -> Iterator[list[int]]:
+    """Descriptors that become readable when the processes end."""
+    descriptors = [os.pidfd_open(pid) for pid in pids]
+    try:
+        yield descriptors
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+async def wait_ended(descriptors: list[int]) -> None:
+    with trio.fail_after(LIMIT_S):
+        for descriptor in descriptors:
+            await trio.lowlevel.wait_readable(descriptor)
+
+
+async def test_ready_line_says_who_serves(tmp_path: Path) -> None:
+    async with supervised(tmp_path) as supervisor:
+        nodes = supervisor.ready["nodes"]
+        assert [node["id"] for node in nodes] == ["n0", "n1", "n2"]
+        assert sorted(node["role"] for node in nodes) == ["follower", "follower", "leader"]
+        for node in nodes:
+            status = await node_status(node["address"])
+            assert status.node == node["id"]
+            assert status.process_id == node["pid"]
+            assert status.serving == (node["role"] == "leader")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_both_signals_stop_everything_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    async with supervised(tmp_path) as supervisor:
+        with watched(supervisor.node_pids) as nodes:
+            supervisor.process.send_signal(number)
+            assert await supervisor.wait() == 0
+            await wait_ended(nodes)
+        assert supervisor.process.stderr is not None
+        assert supervisor.process.stderr.read() == b""
+
+
+async def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
+    async with supervised(tmp_path) as supervisor:
+        with watched(supervisor.node_pids) as nodes:
+            supervisor.process.kill()
+            await wait_ended(nodes)
+
+
+async def test_a_killed_node_is_reported_and_can_be_started_again(tmp_path: Path) -> None:
+    async with supervised(tmp_path) as supervisor:
+        victim = supervisor.ready["nodes"][1]
+        os.kill(victim["pid"], signal.SIGKILL)
+        line = await supervisor.read_error_line()
+        assert f"n1 (pid {victim['pid']}) was ended by SIGKILL" in line
+        command = line.strip().rpartition("start it again with: trivet ")[2].split()
+        again = start(*command)
+        try:
+            assert again.stderr is not None
+            poll = select.poll()
+            poll.register(again.stderr, select.POLLIN)
+            assert await trio.to_thread.run_sync(poll.poll, LIMIT_S * 1000), "the node says nothing"
+            again.send_signal(signal.SIGTERM)
+            await trio.to_thread.run_sync(again.communicate)
+            assert again.returncode == 0
+        finally:
+            if again.poll() is None:
+                again.kill()
+                again.communicate()
+        supervisor.process.terminate()
+        assert await supervisor.wait() == 0
+
+
+async def test_a_directory_is_used_again(tmp_path: Path) -> None:
+    """What the group knew is there after a stop and a start."""
+    for _ in range(2):
+        async with supervised(tmp_path) as supervisor:
+            leader = next(node for node in supervisor.ready["nodes"] if node["role"] == "leader")
+            last = (await node_status(leader["address"])).commit_index
+            supervisor.process.terminate()
+            assert await supervisor.wait() == 0
+    assert last >= 1, "the second start began where the first ended"
