@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
 
 from spark_analysis.history import History
-from spark_analysis.log_model import check_log, name_orders
+from spark_analysis.log_model import check_log
 from spark_analysis.raft_invariants import check_replicas
 from spark_analysis.registers import check_offsets
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
@@ -25,26 +26,36 @@ def check(history: History) -> Verdict:
     """Judge a history against the log model, the registers of committed offsets, and Raft's invariants."""
     facts, total = _facts(history)
     damages = history.damage.orderBy("file", "position").limit(MAXIMUM_DAMAGES_LISTED).collect()
+    found: list[DataFrame] = []
+    doubtful: list[DataFrame] = []
     log = check_log(history.operations)
-    offsets = check_offsets(history.operations).cache()
-    replicas = check_replicas(history.events).cache()
-    try:
-        findings = name_orders(log.findings, history.operations).unionByName(
-            offsets.where("NOT unsure").drop("unsure")
-        )
-        findings = findings.cache()
-        counts = Counter({row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()})
-        anomalies = _examples(findings, history.operations) if counts else []
-        for row in replicas.groupBy("kind").count().collect():
-            counts[row["kind"]] += row["count"]
+    if log.findings is not None:
+        found.append(log.findings)
+    if log.unsure is not None:
+        doubtful.append(log.unsure)
+    offsets: DataFrame | None = None
+    if facts["functions"].keys() & {"commit_offset", "fetch_offset"}:
+        offsets = check_offsets(history.operations).cache()
+        if offsets.limit(1).count():
+            found.append(offsets.where("NOT unsure").drop("unsure"))
+            doubtful.append(offsets.where("unsure").drop("unsure"))
+    counts: Counter[str] = Counter()
+    anomalies: list[Anomaly] = []
+    if found:
+        findings = reduce(lambda one, other: one.unionByName(other), found).cache()
+        counts.update({row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()})
+        anomalies = _examples(findings, history.operations, sorted(counts))
+        findings.unpersist()
+    if facts["replica_events"]:
+        replicas = check_replicas(history.events).cache()
+        counts.update({row["kind"]: row["count"] for row in replicas.groupBy("kind").count().collect()})
         for row in replicas.orderBy("kind", "position").limit(100).collect():
             anomalies.append(Anomaly(row["kind"], row["key"], row["position"], (), row["detail"]))
-        unsure = log.unsure.unionByName(offsets.where("unsure").drop("unsure")).limit(100).collect()
-        findings.unpersist()
-    finally:
-        log.release()
-        offsets.unpersist()
         replicas.unpersist()
+    unsure = [row for frame in doubtful for row in frame.limit(100).collect()]
+    log.release()
+    if offsets is not None:
+        offsets.unpersist()
     undecided = tuple(f"{row['key']}: {row['kind']} at {row['position']}" for row in unsure)
     return Verdict(
         history.path,
@@ -61,35 +72,40 @@ def check(history: History) -> Verdict:
 def _facts(history: History) -> tuple[dict[str, Any], int]:
     """What was checked, in numbers."""
     outcomes: dict[str, dict[str, int]] = defaultdict(dict)
-    total = 0
-    for row in history.operations.groupBy("function", "outcome").count().collect():
+    total, first, last = 0, None, None
+    rows = (
+        history.operations.groupBy("function", "outcome")
+        .agg(
+            sf.count(sf.lit(1)).alias("count"),
+            sf.min("invoke_ns").alias("first"),
+            sf.max(sf.coalesce("complete_ns", "invoke_ns")).alias("last"),
+        )
+        .collect()
+    )
+    for row in rows:
         outcomes[row["function"]][row["outcome"]] = row["count"]
         total += row["count"]
-    span = history.operations.agg(
-        sf.countDistinct("key").alias("queues"),
-        sf.countDistinct("client").alias("clients"),
-        sf.min("invoke_ns").alias("first"),
-        sf.max(sf.coalesce("complete_ns", "invoke_ns")).alias("last"),
-    ).collect()[0]
+        first = row["first"] if first is None else min(first, row["first"])
+        last = row["last"] if last is None else max(last, row["last"])
     nodes = history.events.where("kind NOT IN ('fault', 'note')").groupBy("node").count().collect()
     return {
         "functions": {
             function: dict(sorted(counts.items())) for function, counts in sorted(outcomes.items())
         },
-        "queues": span["queues"],
-        "clients": span["clients"],
-        "seconds": ((span["last"] or 0) - (span["first"] or 0)) / 1e9,
+        "queues": history.operations.select("key").distinct().count(),
+        "clients": history.operations.select("client").distinct().count(),
+        "first_ns": first,
+        "seconds": ((last or 0) - (first or 0)) / 1e9,
         "replica_events": {
             row["node"]: row["count"] for row in sorted(nodes, key=lambda row: str(row["node"]))
         },
     }, total
 
 
-def _examples(findings: DataFrame, operations: DataFrame) -> list[Anomaly]:
+def _examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> list[Anomaly]:
     """The first few findings of each kind with the operations that touch them."""
-    kinds = [row["kind"] for row in findings.select("kind").distinct().collect()]
     chosen: list[Any] = []
-    for kind in sorted(kinds):
+    for kind in kinds:
         chosen += (
             findings.where(sf.col("kind") == kind)
             .orderBy("key", "position")

@@ -35,15 +35,20 @@ def load_trace(spark: SparkSession, path: str, directory: Path | str) -> History
 
 
 def load_parquet(spark: SparkSession, path: str, parquet: str) -> History:
-    """A history from what :func:`load_trace` has written."""
+    """A history from what :func:`load_trace` has written; halves of operations are joined once, beside it."""
     from pyspark.sql import functions as sf
 
     records = spark.read.schema(schema.RECORDS).parquet(parquet)
     whole = records.where("record = 'operation'").select(*schema.OPERATION_NAMES)
+    halves = records.where("record in ('invocation', 'completion')")
+    if halves.limit(1).count():
+        joined = f"{parquet}-joined"
+        join_halves(halves).write.mode("overwrite").parquet(joined)
+        whole = whole.unionByName(spark.read.schema(schema.OPERATIONS).parquet(joined))
     placed = ["file", "position"]
     return History(
         path,
-        whole.unionByName(join_halves(records.where("record in ('invocation', 'completion')"))),
+        whole,
         records.where("record = 'event'").select(*placed, *schema.EVENT_NAMES),
         records.where("record = 'damage'").select(*placed, "kind", sf.col("detail").alias("reason")),
     )

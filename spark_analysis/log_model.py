@@ -24,6 +24,7 @@ Values are compared by their 64-bit hash (two given different values agree with 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -46,13 +47,10 @@ FUNCTIONS: Final = ("append", "read", "tail", "head")
 
 @dataclass(frozen=True)
 class LogFindings:
-    """``findings`` and ``unsure``:
+    """``findings`` and ``unsure``: (key, kind, position, lower, upper); None where there is nothing."""
 
-    (key, kind, position, lower, upper); kind "order" is named by :func:`name_orders`.
-    """
-
-    findings: DataFrame
-    unsure: DataFrame
+    findings: DataFrame | None
+    unsure: DataFrame | None
     held: tuple[DataFrame, ...]
 
     def release(self) -> None:
@@ -62,45 +60,62 @@ class LogFindings:
 
 
 def check_log(operations: DataFrame) -> LogFindings:
-    """Judge every queue of ``operations`` (schema.OPERATIONS)."""
+    """Judge every queue of ``operations`` (schema.OPERATIONS).
+
+    What has to be looked at more closely is counted first (one row comes to the driver), so that a good history pays
+    for no query that can only come back empty.
+    """
     acknowledged = operations.where(sf.col("outcome") == "ok").where(sf.col("function").isin(*FUNCTIONS))
     positions = _positions(acknowledged).persist(StorageLevel.DISK_ONLY)
-    bounded = _bounded(positions).persist(StorageLevel.DISK_ONLY)
-    flagged = bounded.where(
-        "acks > 1 OR different OR lower > latest OR (axis = 0 AND (unexplained OR holes > 0))"
-    ).persist(StorageLevel.DISK_ONLY)
-    wrong = flagged.select(
+    flagged = (
+        _bounded(positions)
+        .where("acks > 1 OR different OR lower > latest OR (axis = 0 AND (unexplained OR holes > 0))")
+        .persist(StorageLevel.DISK_ONLY)
+    )
+    held = [positions, flagged]
+    found = flagged.agg(
+        sf.count_if(sf.expr("acks > 1 OR different")).alias("disputed"),
+        sf.count_if(sf.expr("lower > latest")).alias("disordered"),
+        sf.count_if(sf.expr("axis = 0 AND (unexplained OR holes > 0)")).alias("unknown"),
+    ).collect()[0]
+    torn = _torn_reads(acknowledged)
+    findings = [torn] if torn.limit(1).count() else []
+    unsure = None
+    if found["disputed"] or found["disordered"]:
+        wrong = _wrong(flagged)
+        findings.append(name_orders(wrong, operations) if found["disordered"] else wrong)
+    if found["unknown"]:
+        settled, unmatched = _settle(operations, flagged)
+        settled = settled.persist(StorageLevel.DISK_ONLY)
+        held.append(settled)
+        outcome = settled.agg(
+            sf.count_if(sf.expr("unsure")).alias("unsure"), sf.count_if(sf.expr("NOT unsure")).alias("wrong")
+        ).collect()[0]
+        if outcome["wrong"]:
+            findings.append(settled.where("NOT unsure").drop("unsure"))
+        if outcome["unsure"]:
+            unsure = settled.where("unsure").drop("unsure")
+        if unmatched.limit(1).count():
+            findings.append(_classified(unmatched, operations, positions))
+    together = reduce(lambda one, other: one.unionByName(other), findings) if findings else None
+    return LogFindings(together, unsure, tuple(held))
+
+
+def _wrong(flagged: DataFrame) -> DataFrame:
+    """The findings that a position shows by itself."""
+    is_disordered = sf.col("lower") > sf.col("latest")
+    order = sf.when(sf.col("axis") == HEAD_AXIS, sf.lit("backward-head")).otherwise(sf.lit("order"))
+    kinds = sf.array(
+        sf.when(sf.col("acks") > 1, sf.lit("duplicate-offset")),
+        sf.when(sf.col("different"), sf.lit("inconsistent-offset")),
+        sf.when(is_disordered, order),
+    )
+    return flagged.select(
         "key",
-        sf.explode(
-            sf.array_compact(
-                sf.array(
-                    sf.when(sf.col("acks") > 1, sf.lit("duplicate-offset")),
-                    sf.when(sf.col("different"), sf.lit("inconsistent-offset")),
-                    sf.when(
-                        sf.col("lower") > sf.col("latest"),
-                        sf.when(sf.col("axis") == HEAD_AXIS, sf.lit("backward-head")).otherwise(
-                            sf.lit("order")
-                        ),
-                    ),
-                )
-            )
-        ).alias("kind"),
+        sf.explode(sf.array_compact(kinds)).alias("kind"),
         "position",
         "lower",
         sf.col("latest").alias("upper"),
-    )
-    settled, unmatched = _settle(operations, flagged)
-    settled = settled.persist(StorageLevel.DISK_ONLY)
-    rows = ["key", "kind", "position", "lower", "upper"]
-    findings = (
-        _torn_reads(acknowledged)
-        .select(*rows)
-        .unionByName(wrong)
-        .unionByName(settled.where("NOT unsure").select(*rows))
-        .unionByName(_classified(unmatched, operations, positions).select(*rows))
-    )
-    return LogFindings(
-        findings, settled.where("unsure").select(*rows), (positions, bounded, flagged, settled)
     )
 
 
@@ -264,7 +279,7 @@ def _settle(operations: DataFrame, flagged: DataFrame) -> tuple[DataFrame, DataF
 
     and seen values that no unknown append can explain.
     """
-    queue = sf.regexp_replace("key", "[^/]*$", "")
+    topic = sf.regexp_replace("key", "[^/]*$", "")
     attempts = (
         operations.where("function = 'append' AND outcome = 'info'")
         .select("op", "key", "invoke_ns", sf.size("values").alias("size"), sf.posexplode("values"))
@@ -276,7 +291,7 @@ def _settle(operations: DataFrame, flagged: DataFrame) -> tuple[DataFrame, DataF
     homeless = attempts.where(sf.endswith("key", sf.lit("/")))
     # An attempt whose queue the broker was to choose belongs to the queue where its value was seen, if it was.
     found = homeless.withColumnRenamed("key", "topic").join(
-        seen.select("key", "value").distinct().withColumn("topic", queue), ["topic", "value"]
+        seen.select("key", "value").distinct().withColumn("topic", topic), ["topic", "value"]
     )
     placed = attempts.where(~sf.endswith("key", sf.lit("/"))).unionByName(found.select(*attempts.columns))
     explained = seen.join(placed.select("key", "value").distinct(), ["key", "value"], "left_semi")
@@ -285,7 +300,7 @@ def _settle(operations: DataFrame, flagged: DataFrame) -> tuple[DataFrame, DataF
     shared = (
         homeless.join(found.select("op").distinct(), "op", "left_anti")
         .withColumnRenamed("key", "topic")
-        .join(holes.select("key").distinct().withColumn("topic", queue), "topic")
+        .join(holes.select("key").distinct().withColumn("topic", topic), "topic")
     )
     nothing = sf.lit(None).cast("bigint")
 

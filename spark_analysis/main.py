@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WRONG_USAGE: Final = 2
+FAILED: Final = 4
 FORMATS: Final = ("trace",)
 MODELS: Final = ("log",)
 
@@ -39,7 +41,8 @@ def analyze(
     """Judge each path as a history of its own, in one Spark session, and print the verdicts.
 
     A path is a file, or a directory whose ``*.trace`` files form one history. Returns the exit code: 0 all
-    linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error).
+    linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4 the
+    analysis itself failed.
     """
     try:
         _check_usage(paths, format, model)
@@ -49,6 +52,10 @@ def analyze(
         return WRONG_USAGE
     try:
         verdicts = [_judge(spark, path, to_parquet) for path in paths]
+    except Exception:  # an unexpected end must not look like the verdict "violated", which is exit code 1
+        traceback.print_exc()
+        print("trivet analyze: the analysis failed; no verdict", file=sys.stderr)
+        return FAILED
     finally:
         spark.stop()
     if json_output:
