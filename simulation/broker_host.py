@@ -1,0 +1,393 @@
+"""A machine that runs a broker: disk, clock and network name outlive the process, which crashes and starts again.
+
+`BrokerProcess` does for a `broker.node.Node` what the Trio shell does in production, and nothing else: it brings bytes
+and time, lets a turn follow a few microseconds after whatever arrived, writes the outboxes, runs the jobs that a turn
+asks for with a duration of their own, and keeps links and registrations alive.
+
+How a process ends: killed (its page cache stays), by a power failure (what was not flushed is at the disk model's
+mercy, connections vanish without a word), by a disk error that the code under test lets through because it must stop,
+or by any other exception, which is a finding.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from broker.assembly import build_node
+from broker.connection import Connection, Outgoing
+from broker.remoting.errors import FrameError
+from broker.remoting.frame import FrameDecoder
+from broker.settings import BrokerConfig
+from log.errors import DamagedFileError, DiskError, LogFault
+from log.options import StoreOptions
+from log.record import pack_host
+from simulation.clock import HostClock
+from simulation.disk import PowerFailure, SimulatedDisk
+from simulation.group_model import Violation
+from simulation.network import Endpoint
+from simulation.peer_links import FrameFaults, PeerLinks
+from simulation.registrar import Registrar
+from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Timer
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["BrokerHost", "BrokerProcess"]
+
+_SWEEP_NS = 30 * SECOND
+_RESTART_NS = 200 * MILLISECOND
+
+
+class BrokerHost:
+    """One machine. `process` is None while no broker runs on it."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        ip: str,
+        config: BrokerConfig,
+        options: StoreOptions,
+        clock: HostClock,
+        random: Random,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.ip = ip
+        self.config = config
+        self.address = config.node.listen
+        self.options = replace(options, dledger_directory=f"dledger-{config.node.id}")
+        self.clock = clock
+        self.random = random
+        self.disk = SimulatedDisk(Random(random.getrandbits(64)))
+        self.disk.fired = world.fired
+        self.process: BrokerProcess | None = None
+        self.paused = False
+        self.frame_faults: FrameFaults | None = None
+        self.disk_delay_ns = 100 * MICROSECOND
+        """About how long a flush takes."""
+        self.incarnation = 0
+        self.deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self.disk_faulty = False
+        """Disk errors are to be expected now: a process that ends by one is no finding."""
+        self.needs_new_disk = False
+        """It refuses to start over what its disk holds, as it should; only an operator can help it."""
+
+    def note(self, text: str) -> None:
+        """Adds a line to the transcript."""
+        self.world.note(self.name, text)
+
+    # ---- starting and stopping -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts a process over what the disk holds; does nothing while one runs."""
+        if self.process is not None or self.needs_new_disk:
+            return
+        self.world.network.set_dark(self.name, False)
+        self.incarnation += 1
+        try:
+            self.process = BrokerProcess(self)
+            self.process.run()
+        except PowerFailure as failure:
+            self.note(f"power fails while starting, in {failure}")
+            self.lose_power()
+            self.start_after(_RESTART_NS)
+        except LogFault as error:
+            self._cannot_start(error)
+        except Violation as violation:
+            self.world.found(violation)
+        except Exception:  # whatever the code under test raises is a finding
+            self.world.violation("a node fails to start", self.name, traceback.format_exc())
+
+    def start_after(self, delay_ns: int) -> None:
+        """Starts a process some time from now."""
+        self.world.scheduler.after(delay_ns, self.start)
+
+    def _cannot_start(self, error: LogFault) -> None:
+        self._drop_process()
+        self.disk.lose_process()
+        self.note(f"cannot start: {error}")
+        if isinstance(error, DamagedFileError) and self.disk_faulty:
+            self.needs_new_disk = True
+        elif isinstance(error, DiskError) and self.disk_faulty:
+            self.start_after(SECOND)
+        else:
+            self.world.violation("a node refuses its own disk", self.name, f"{type(error).__name__}: {error}")
+
+    def kill(self) -> None:
+        """SIGKILL: the kernel closes the connections and keeps the page cache."""
+        self._drop_process()
+        self.disk.lose_process()
+        for endpoint in self.world.network.endpoints_of(self.name):
+            endpoint.close()
+
+    def lose_power(self) -> None:
+        """The plug is pulled."""
+        self._drop_process()
+        for endpoint in self.world.network.endpoints_of(self.name):
+            endpoint.vanish()
+        self.disk.lose_power()
+        self.world.network.set_dark(self.name, True)
+
+    def _drop_process(self) -> None:
+        process, self.process = self.process, None
+        self.paused = False
+        self.deferred.clear()
+        self.world.network.stop_listening(self.address)
+        self.world.network.stop_listening(self.config.raft.peers[self.config.node.id])
+        if process is not None:
+            process.dead = True
+            self.world.monitor.stopped(self)
+
+    def failed(self, error: BaseException) -> None:
+        """An exception came out of the process."""
+        if isinstance(error, Violation):
+            self.world.found(error)
+            return
+        if isinstance(error, PowerFailure):
+            self.note(f"power fails in {error}")
+            self.world.fired("power failure inside an operation")
+            self.lose_power()
+            self.start_after(_RESTART_NS)
+            return
+        text = "".join(traceback.format_exception(error))
+        self.kill()
+        if isinstance(error, DiskError) and self.disk_faulty:
+            self.note(f"stops: {error}")
+            self.start_after(_RESTART_NS)
+        else:
+            self.world.violation("a node fails", self.name, text)
+
+    # ---- pauses --------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """The process stands still (SIGSTOP, a stopped machine); the network goes on filling its sockets."""
+        if self.process is not None and not self.paused:
+            self.paused = True
+            for endpoint in self.world.network.endpoints_of(self.name):
+                endpoint.readable = False
+
+    def resume(self) -> None:
+        """It goes on, with everything that should have happened meanwhile happening now."""
+        if not self.paused:
+            return
+        self.paused = False
+        deferred, self.deferred = self.deferred, deque()
+        for callback, arguments in deferred:
+            self.world.scheduler.after(0, callback, *arguments)
+        for endpoint in self.world.network.endpoints_of(self.name):
+            endpoint.readable = True
+            endpoint.peer.kick()
+
+
+class BrokerProcess:
+    """One run of a broker."""
+
+    def __init__(self, host: BrokerHost) -> None:
+        """Raises what `build_node` raises, and `PowerFailure`."""
+        world = host.world
+        self.host = host
+        self.dead = False
+        self.outgoing = Outgoing()
+        self.endpoints: dict[Connection, Endpoint] = {}
+        self._clients: dict[Connection, int] = {}
+        self._turn_planned = False
+        self._deadline_ns = 0
+        self._timer: Timer | None = None
+        self._scheduler = world.scheduler
+        self.writer = world.replica_writer(host)
+        self.node = build_node(
+            host.config,
+            host.disk,
+            self.outgoing,
+            Random(host.random.getrandbits(64)),
+            host.clock.now_ns(),
+            host.clock.wall_ms(),
+            self.writer,
+            store_options=host.options,
+            process_id=lambda: host.incarnation,
+        )
+        self.links = PeerLinks(self)
+        self.registrars = [Registrar(self, address) for address in host.config.node.name_servers]
+
+    def run(self) -> None:
+        """Begins to listen, to dial and to register."""
+        host = self.host
+        network = host.world.network
+        host.world.monitor.started(host, self.node)
+        peer_address = host.config.raft.peers[host.config.node.id]
+        network.listen(host.address, host.name, self.guarded_accept(self._accept_client))
+        network.listen(peer_address, host.name, self.guarded_accept(self.links.accept))
+        for peer in host.config.raft.peers:
+            if peer != host.config.node.id:
+                self.links.dial(peer)
+        for registrar in self.registrars:
+            registrar.dial()
+        self.call_after(_SWEEP_NS, self._sweep)
+        self.wake()
+
+    # ---- how anything gets in ------------------------------------------------------------------------
+
+    def guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
+        """The callback as something that the world may call: not when dead, later when paused, its errors caught."""
+
+        def call(*arguments: Any) -> None:
+            if self.dead:
+                return
+            host = self.host
+            if host.paused:
+                host.deferred.append((call, arguments))
+                return
+            try:
+                callback(*arguments)
+            except (PowerFailure, Exception) as error:  # noqa: BLE001 - the host judges
+                host.failed(error)
+
+        return call
+
+    def guarded_accept(self, accept: Callable[[Endpoint], object]) -> Callable[[Endpoint], None]:
+        """For a listener: while the process is paused the kernel takes connections, and their bytes wait."""
+        guarded = self.guarded(accept)
+
+        def accepted(endpoint: Endpoint) -> None:
+            endpoint.readable = not self.host.paused
+            guarded(endpoint)
+
+        return accepted
+
+    def call_after(self, delay_ns: int, callback: Callable[..., object], *arguments: Any) -> Timer:
+        """A timer of the process."""
+        clock = self.host.clock
+        return self._scheduler.at(
+            clock.true_ns(clock.now_ns() + delay_ns), self.guarded(callback), *arguments
+        )
+
+    def begin(self) -> None:
+        """See `Node.begin`."""
+        clock = self.host.clock
+        self.node.begin(clock.now_ns(), clock.wall_ms())
+
+    # ---- turns ---------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """A turn follows soon."""
+        if not self._turn_planned:
+            self._turn_planned = True
+            delay = self.host.random.randrange(20 * MICROSECOND, 120 * MICROSECOND)
+            self._scheduler.after(delay, self.guarded(self._turn))
+
+    def _turn(self) -> None:
+        host = self.host
+        self._turn_planned = False
+        clock = host.clock
+        deadline_ns = self.node.turn(clock.now_ns(), clock.wall_ms())
+        host.world.monitor.turned(host, self.node)
+        for connection in self.outgoing.take():
+            endpoint = self.endpoints.get(connection)
+            buffers = connection.take()
+            if endpoint is not None:
+                endpoint.send(buffers)
+                if connection.close_requested:
+                    endpoint.close_when_sent()
+                    self.call_after(0, self._client_closed, connection)
+        replica = self.node.replica
+        flush = replica.flush_job()
+        if flush is not None:
+            self._run_job(flush.run, lambda: self._flushed(flush), tolerant=False)
+        preparation = replica.prepare_job()
+        if preparation is not None:
+            self._run_job(preparation.run, lambda: replica.prepared(preparation), tolerant=True)
+        checkpoint = replica.checkpoint_job()
+        if checkpoint is not None:
+            self._run_job(checkpoint.run, lambda: replica.checkpointed(checkpoint), tolerant=False)
+        version = self.node.registration_version
+        for registrar in self.registrars:
+            registrar.changed(version)
+        self._arm(deadline_ns)
+
+    def _arm(self, deadline_ns: int) -> None:
+        self._deadline_ns = deadline_ns
+        at_ns = self.host.clock.true_ns(deadline_ns)
+        timer = self._timer
+        if timer is not None and timer.callback is not None:
+            if timer.time_ns <= at_ns:
+                return  # it looks again when it fires
+            timer.cancel()
+        self._timer = self._scheduler.at(at_ns, self.guarded(self._deadline_passed))
+
+    def _deadline_passed(self) -> None:
+        if self.host.clock.now_ns() >= self._deadline_ns:
+            self.wake()
+        else:
+            self._arm(self._deadline_ns)
+
+    # ---- jobs ----------------------------------------------------------------------------------------
+
+    def _run_job(self, run: Callable[[], object], done: Callable[[], object], *, tolerant: bool) -> None:
+        """Runs a worker's job. `tolerant`: it comes back even when it failed."""
+        host = self.host
+        failure: DiskError | None = None
+        handle: list[Any] = []
+        try:
+            handle = host.disk.begin_job(run)
+        except DiskError as error:
+            failure = error
+        delay = host.random.randrange(host.disk_delay_ns // 2, 2 * host.disk_delay_ns)
+
+        def ended() -> None:
+            if failure is not None and not tolerant:
+                raise failure
+            host.disk.end_job(handle)
+            done()
+
+        self._scheduler.after(delay, self.guarded(ended))
+
+    def _flushed(self, job: Any) -> None:
+        self.begin()
+        self.node.replica.flushed(job, self.host.clock.now_ns())
+        self.wake()
+
+    # ---- clients -------------------------------------------------------------------------------------
+
+    def _accept_client(self, endpoint: Endpoint) -> None:
+        ip, _, port = endpoint.address.rpartition(":")
+        node = self.node
+        connection = node.client_connected(endpoint.address, pack_host(ip, int(port)))
+        decoder = FrameDecoder()
+        self.endpoints[connection] = endpoint
+        self._clients[connection] = self._scheduler.now_ns
+        received_one = node.received
+
+        def received(data: bytes) -> None:
+            self._clients[connection] = self._scheduler.now_ns
+            self.begin()
+            try:
+                commands = decoder.feed(data)
+            except FrameError as error:
+                commands = error.commands
+                connection.close()
+            for command in commands:
+                received_one(connection, command)
+            self.wake()
+
+        endpoint.on_data = self.guarded(received)
+        endpoint.on_closed = self.guarded(lambda _: self._client_closed(connection))
+
+    def _client_closed(self, connection: Connection) -> None:
+        if self.endpoints.pop(connection, None) is not None:
+            del self._clients[connection]
+            self.begin()
+            self.node.client_disconnected(connection)
+            self.wake()
+
+    def _sweep(self) -> None:
+        oldest = self._scheduler.now_ns - self.host.config.limits.idle_seconds * SECOND
+        for connection in [connection for connection, active in self._clients.items() if active < oldest]:
+            self.endpoints[connection].close()
+            self._client_closed(connection)
+        self.call_after(_SWEEP_NS, self._sweep)

@@ -1,0 +1,269 @@
+"""Whether what clients are told is true: each answer is held against the group's model when it arrives.
+
+Clients record every attempt into their trace. The judge reads along: an answer is linearizable if the model was in the
+state that it tells of at some moment between the question and the answer, which the model knows exactly, because it
+holds the time of each commit. (The Spark job must search for such an order; here it is known.)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from broker.trace import TraceHeader, TraceWriter
+from simulation.group_model import GroupModel, Violation
+
+__all__ = ["ClientJudge", "ClientWriter"]
+
+
+@dataclass(slots=True)
+class _Asked:
+    process: str
+    topic: str
+    queue_id: int
+    group: str
+    values: tuple[str, ...]
+    offset: int
+    since_ns: int
+
+
+class ClientJudge:
+    """Judges all clients of a world."""
+
+    def __init__(self, model: GroupModel, now_ns: Callable[[], int]) -> None:
+        self._model = model
+        self._now_ns = now_ns
+        self.outcomes: dict[str, list[str]] = {}
+        """Unique key -> how each attempt to store it ended: "open" until known, then ok, fail or info."""
+        self.single_shot: dict[str, None] = {}
+        """Keys of producers that never repeat an attempt of unknown outcome."""
+        self.acknowledged = 0
+        self.read = 0
+        self.answered = 0
+
+    def asked(self, process: str, key: str, group: str | None, values: Sequence[str], offset: int) -> _Asked:
+        """An operation begins."""
+        topic, _, queue = key.rpartition("/")
+        for value in values:
+            self.outcomes.setdefault(value, []).append("open")
+        queue_id = int(queue.rpartition(":")[2])
+        return _Asked(process, topic, queue_id, group or "", tuple(values), offset, self._now_ns())
+
+    def stored(self, asked: _Asked, base_offset: int) -> None:
+        """An acknowledged message is committed, where the acknowledgement says."""
+        self.acknowledged += len(asked.values)
+        queue = self._model.queues.get((asked.topic, asked.queue_id))
+        held = queue.keys[base_offset : base_offset + len(asked.values)] if queue is not None else []
+        if tuple(held) != asked.values and asked.topic not in self._model.deleted_topics:
+            raise Violation(
+                "acknowledged messages are committed",
+                asked.process,
+                f"{asked.topic}/{asked.queue_id} offset {base_offset}: acknowledged {asked.values}, committed {held}",
+            )
+        self._ended(asked, "ok")
+
+    def failed(self, asked: _Asked, outcome: str) -> None:
+        """An attempt failed, certainly ("fail") or of unknown outcome ("info")."""
+        if asked.values:
+            self._ended(asked, outcome)
+
+    def _ended(self, asked: _Asked, outcome: str) -> None:
+        for value in asked.values:
+            outcomes = self.outcomes[value]
+            outcomes[outcomes.index("open")] = outcome
+
+    def was_read(
+        self, asked: _Asked, next_offset: int, offsets: int | Sequence[int], values: Sequence[str]
+    ) -> None:
+        """What a pull returns are committed messages, without a gap."""
+        if asked.topic in self._model.deleted_topics:
+            return
+        places = range(offsets, offsets + len(values)) if isinstance(offsets, int) else offsets
+        queue = self._model.queues.get((asked.topic, asked.queue_id))
+        keys = queue.keys if queue is not None else []
+        expected = asked.offset
+        for offset, value in zip(places, values, strict=True):
+            if offset >= len(keys) or keys[offset] != value:
+                held = keys[offset] if offset < len(keys) else "nothing"
+                raise Violation(
+                    "reads return what is committed",
+                    asked.process,
+                    f"{asked.topic}/{asked.queue_id} offset {offset}: read {value}, committed {held}",
+                )
+            if offset != expected and self._is_kept(asked):
+                raise Violation(
+                    "reads leave nothing out",
+                    asked.process,
+                    f"{asked.topic}/{asked.queue_id}: asked for {expected}, got {offset}",
+                )
+            expected = offset + 1
+        self.read += len(values)
+        if next_offset > len(keys) and next_offset > asked.offset:
+            raise Violation(
+                "reads leave nothing out", asked.process, f"sent forward to {next_offset}, committed {len(keys)}"
+            )
+
+    def _is_kept(self, asked: _Asked) -> bool:
+        return not asked.topic.startswith("%") and not self._model.retention_ran
+
+    def ended_at(self, asked: _Asked, offset: int) -> None:
+        """A query of the queue's end: nothing acknowledged before is missing, nothing uncommitted shows."""
+        self.answered += 1
+        if asked.topic in self._model.deleted_topics:
+            return
+        queue = self._model.queues.get((asked.topic, asked.queue_id))
+        times = queue.times if queue is not None else []
+        lowest = bisect_left(times, asked.since_ns)
+        if not lowest <= offset <= len(times):
+            raise Violation(
+                "the end of a queue is linearizable",
+                asked.process,
+                f"{asked.topic}/{asked.queue_id} ends at {offset}, but at {lowest}..{len(times)} while it was asked",
+            )
+
+    def offset_stored(self, asked: _Asked) -> None:
+        """An acknowledged consumer offset was committed since the request left, or outdone by another."""
+        self.answered += 1
+        history = self._model.offsets.get((asked.group, asked.topic, asked.queue_id), [])
+        since = bisect_left(history, asked.since_ns, key=lambda item: item[0])
+        before = history[since - 1][1] if since else None
+        if since == len(history) and before != asked.offset:
+            raise Violation(
+                "acknowledged offsets are committed",
+                asked.process,
+                f"{asked.group} at {asked.topic}/{asked.queue_id}: {asked.offset} acknowledged, committed {before}",
+            )
+
+    def offset_was(self, asked: _Asked, offset: int | None) -> None:
+        """A stored offset is one that was in force while it was asked for."""
+        self.answered += 1
+        history = self._model.offsets.get((asked.group, asked.topic, asked.queue_id), [])
+        since = bisect_right(history, asked.since_ns - 1, key=lambda item: item[0])
+        possible = [history[since - 1][1] if since else None, *(value for _, value in history[since:])]
+        # A group without an offset starts at 0 on a young queue (behaviour.md 8.3).
+        if offset not in possible and not (offset == 0 and None in possible):
+            raise Violation(
+                "stored offsets are linearizable",
+                asked.process,
+                f"{asked.group} at {asked.topic}/{asked.queue_id}: told {offset}, was {possible[-5:]}",
+            )
+
+    def check_outcomes(self) -> None:
+        """At the end: what certainly failed is not there, what must not be repeated is there once."""
+        for value, outcomes in self.outcomes.items():
+            places = self._model.keys.get(value, [])
+            if places and all(outcome == "fail" for outcome in outcomes):
+                raise Violation("failed sends leave nothing", "clients", f"{value} failed and is at {places}")
+            if len(places) > 1 and (value in self.single_shot or len(places) > len(outcomes)):
+                raise Violation("no duplicates", "clients", f"{value}: attempts {outcomes}, stored at {places}")
+
+
+class ClientWriter(TraceWriter):
+    """A client's trace, judged as it is written. Times are true ones: one axis for all hosts."""
+
+    __slots__ = ("_asked", "_judge", "_now_ns", "_single_shot")
+
+    def __init__(
+        self,
+        write: Callable[[bytes], object],
+        header: TraceHeader,
+        judge: ClientJudge,
+        now_ns: Callable[[], int],
+        *,
+        single_shot: bool = False,
+    ) -> None:
+        super().__init__(write, header)
+        self._now_ns = now_ns
+        self._judge = judge
+        self._asked: dict[int, _Asked] = {}
+        self._single_shot = single_shot
+
+    def _add(self, record: tuple[object, ...]) -> None:
+        super()._add((record[0], self._now_ns(), *record[2:]))
+
+    def _invoke(
+        self, time_ns: int, process: str, function: int, key: str, argument: object, group: str | None
+    ) -> int:
+        return super()._invoke(self._now_ns(), process, function, key, argument, group)
+
+    def _begin(
+        self, operation: int, process: str, key: str, group: str | None, values: Sequence[str], offset: int
+    ) -> int:
+        self._asked[operation] = self._judge.asked(process, key, group, values, offset)
+        return operation
+
+    def invoke_append(self, time_ns: int, process: str, key: str, values: Sequence[str]) -> int:
+        """Recorded and noted."""
+        if self._single_shot:
+            self._judge.single_shot.update(dict.fromkeys(values))
+        operation = super().invoke_append(time_ns, process, key, values)
+        return self._begin(operation, process, key, None, values, 0)
+
+    def invoke_read(
+        self, time_ns: int, process: str, key: str, offset: int, *, filtered: bool = False
+    ) -> int:
+        """Recorded and noted."""
+        operation = super().invoke_read(time_ns, process, key, offset, filtered=filtered)
+        return self._begin(operation, process, key, None, (), offset)
+
+    def invoke_tail(self, time_ns: int, process: str, key: str) -> int:
+        """Recorded and noted."""
+        return self._begin(super().invoke_tail(time_ns, process, key), process, key, None, (), 0)
+
+    def invoke_commit_offset(self, time_ns: int, process: str, key: str, group: str, offset: int) -> int:
+        """Recorded and noted."""
+        operation = super().invoke_commit_offset(time_ns, process, key, group, offset)
+        return self._begin(operation, process, key, group, (), offset)
+
+    def invoke_fetch_offset(self, time_ns: int, process: str, key: str, group: str) -> int:
+        """Recorded and noted."""
+        operation = super().invoke_fetch_offset(time_ns, process, key, group)
+        return self._begin(operation, process, key, group, (), 0)
+
+    def ok_append(self, time_ns: int, operation: int, base_offset: int, key: str | None = None) -> None:
+        """Recorded and judged."""
+        super().ok_append(time_ns, operation, base_offset, key)
+        self._judge.stored(self._asked.pop(operation), base_offset)
+
+    def ok_read(
+        self,
+        time_ns: int,
+        operation: int,
+        next_offset: int,
+        offsets: int | Sequence[int],
+        values: Sequence[str],
+        end: int | None = None,
+    ) -> None:
+        """Recorded and judged."""
+        super().ok_read(time_ns, operation, next_offset, offsets, values, end)
+        self._judge.was_read(self._asked.pop(operation), next_offset, offsets, values)
+
+    def ok_tail(self, time_ns: int, operation: int, offset: int) -> None:
+        """Recorded and judged."""
+        super().ok_tail(time_ns, operation, offset)
+        self._judge.ended_at(self._asked.pop(operation), offset)
+
+    def ok_commit_offset(self, time_ns: int, operation: int) -> None:
+        """Recorded and judged."""
+        super().ok_commit_offset(time_ns, operation)
+        self._judge.offset_stored(self._asked.pop(operation))
+
+    def ok_fetch_offset(self, time_ns: int, operation: int, offset: int | None) -> None:
+        """Recorded and judged."""
+        super().ok_fetch_offset(time_ns, operation, offset)
+        self._judge.offset_was(self._asked.pop(operation), offset)
+
+    def fail(self, time_ns: int, operation: int, reason: str | None = None) -> None:
+        """Recorded and noted."""
+        super().fail(time_ns, operation, reason)
+        asked = self._asked.pop(operation, None)
+        if asked is not None:
+            self._judge.failed(asked, "fail")
+
+    def info(self, time_ns: int, operation: int, reason: str | None = None) -> None:
+        """Recorded and noted."""
+        super().info(time_ns, operation, reason)
+        asked = self._asked.pop(operation, None)
+        if asked is not None:
+            self._judge.failed(asked, "info")

@@ -1,0 +1,56 @@
+"""What a host believes about time: a monotonic clock that may run fast or slow, and a wall clock that may jump.
+
+Each host's monotonic clock has an arbitrary zero and a rate of its own, as real machines have; only durations on one
+host mean anything. Rates stay within `RATE_MAX_PPM`, the bound that the election timeouts of a group are chosen for.
+"""
+
+from simulation.scheduler import Scheduler
+
+__all__ = ["RATE_MAX_PPM", "HostClock"]
+
+RATE_MAX_PPM = 50_000
+"""A clock gains or loses at most five percent, far more than any quartz does."""
+
+_MILLION = 1_000_000
+_EPOCH_MS = 1_700_000_000_000
+
+
+class HostClock:
+    """The two clocks of one host, over the scheduler's true time."""
+
+    __slots__ = ("_local_base_ns", "_rate_ppm", "_scheduler", "_true_base_ns", "_wall_offset_ms")
+
+    def __init__(self, scheduler: Scheduler, zero_ns: int, rate_ppm: int, wall_offset_ms: int) -> None:
+        """`zero_ns`: the monotonic clock's reading now; `rate_ppm`: how much faster than true time it runs."""
+        assert abs(rate_ppm) <= RATE_MAX_PPM
+        self._scheduler = scheduler
+        self._true_base_ns = scheduler.now_ns
+        self._local_base_ns = zero_ns
+        self._rate_ppm = rate_ppm
+        self._wall_offset_ms = wall_offset_ms
+
+    def now_ns(self) -> int:
+        """The host's monotonic time."""
+        elapsed = self._scheduler.now_ns - self._true_base_ns
+        return self._local_base_ns + elapsed + elapsed * self._rate_ppm // _MILLION
+
+    def wall_ms(self) -> int:
+        """The host's wall clock, which nothing but people should believe."""
+        return _EPOCH_MS + self._scheduler.now_ns // _MILLION + self._wall_offset_ms
+
+    def true_ns(self, local_ns: int) -> int:
+        """The true time at which the monotonic clock will have reached `local_ns`; never before it."""
+        elapsed = local_ns - self._local_base_ns
+        scaled = -(-elapsed * _MILLION // (_MILLION + self._rate_ppm))
+        return self._true_base_ns + scaled
+
+    def set_rate(self, rate_ppm: int) -> None:
+        """The monotonic clock runs at another rate from now on; it never goes back."""
+        assert abs(rate_ppm) <= RATE_MAX_PPM
+        self._local_base_ns = self.now_ns()
+        self._true_base_ns = self._scheduler.now_ns
+        self._rate_ppm = rate_ppm
+
+    def jump_wall(self, milliseconds: int) -> None:
+        """Somebody sets the wall clock."""
+        self._wall_offset_ms += milliseconds

@@ -1,0 +1,406 @@
+"""A disk with the promises of `log.disk` and not one more: what was not flushed may be lost, page by page.
+
+A file is a bytearray that its mappings show, the page cache, beside a second one that holds what a power failure
+leaves. Writers store into the mapping at full speed; the two images are compared, 4,096 bytes at a time, only when a
+flush or a power failure asks. So the model costs the code under test nothing where that code is hot.
+
+What a power failure does to a page that differs: it is lost, or it was written back although nobody asked, or it is
+torn, some of its 512-byte sectors new and some old. Which of these is likely is drawn anew for each failure, so that
+"all was written back but one page" and "all was lost" both come up. Names are treated alike: a file created or
+removed since its directory was synced may exist or not.
+
+Jobs that run in worker threads are taken apart: `begin_job` runs one at once and keeps what its flushes covered
+aside; `end_job` makes that durable. In between the process goes on writing, and a power failure leaves any part of it.
+
+Faults are armed from outside: a countdown to a power failure inside any durable operation, failing flushes, reading
+errors, no space left, bits that rot and pages that were written to the wrong place while the host was down.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from log.disk import DiskUsage, StoreLock
+from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
+
+__all__ = ["PAGE_BYTES", "SECTOR_BYTES", "PowerFailure", "SimulatedDisk"]
+
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+_TOTAL_BYTES = 1 << 40
+
+
+class PowerFailure(BaseException):
+    """Raised inside a disk operation when the armed countdown ends: the host goes dark at this very point."""
+
+
+class _Inode:
+    """A file's content, whatever its names are."""
+
+    __slots__ = ("cached", "durable", "durable_size", "view")
+
+    def __init__(self, size: int) -> None:
+        self.cached = bytearray(size)
+        self.durable = bytearray(size)
+        self.durable_size = 0
+        """What a power failure leaves of the length; flushing makes it the whole."""
+        self.view = memoryview(self.cached)
+
+    def extend(self, size: int) -> None:
+        """A longer file is a new pair of images: the old views keep showing the old ones."""
+        missing = size - len(self.cached)
+        self.cached = self.cached + bytes(missing)
+        self.durable = self.durable + bytes(missing)
+        self.view = memoryview(self.cached)
+
+
+class SimulatedFile:
+    """`log.disk.MappedFile` over an inode."""
+
+    __slots__ = ("_disk", "_inode", "buffer", "path", "size")
+
+    def __init__(self, disk: "SimulatedDisk", path: str, inode: _Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self.path = path
+        self.size = len(inode.cached)
+        self.buffer = inode.view
+
+    def prepare(self, begin: int, end: int, *, touch: bool = True) -> None:
+        """Nothing to allocate; a full disk shows here."""
+        assert 0 <= begin, "an offset"
+        if begin < min(end, self.size):
+            self._disk.check_space(self.path)
+
+    def flush(self, begin: int, end: int) -> None:
+        """Makes the pages of [begin, end) durable, or fails."""
+        self._disk.flush_pages(self.path, self._inode, begin, end)
+
+    def erase(self, begin: int) -> None:
+        """Zeroes from `begin` on, durably."""
+        self._disk.step("erase", self.path)
+        zeros = bytes(self.size - begin)
+        self._inode.cached[begin:] = zeros
+        self._inode.durable[begin:] = zeros
+        self._inode.durable_size = self.size
+
+    def close(self) -> None:
+        """The views stay, as they must."""
+
+
+class _Lock:
+    __slots__ = ("_disk",)
+
+    def __init__(self, disk: "SimulatedDisk") -> None:
+        self._disk = disk
+
+    def release(self) -> None:
+        self._disk.locked = False
+
+
+class SimulatedDisk:
+    """`log.disk.Disk` for one host; outlives the processes on it."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._names: dict[str, _Inode] = {}
+        self._durable_names: dict[str, _Inode] = {}
+        self._removed_trees: list[str] = []
+        self._job: list[tuple[_Inode, int, bytes]] | None = None
+        self._jobs_under_way: list[list[tuple[_Inode, int, bytes]]] = []
+        self._countdown = 0
+        self.locked = False
+        self.full = False
+        """No space is left."""
+        self.failing_flushes = 0
+        """How many of the next flushes fail."""
+        self.failing_reads = 0
+        """How many of the next whole-file reads and openings fail."""
+        self.operations = 0
+        """Durable operations so far: the points at which a power failure can be armed."""
+        self.fired: Callable[[str], object] = lambda kind: None
+        """Told the kind of each fault when it takes effect."""
+
+    # ---- faults --------------------------------------------------------------------------------------
+
+    def arm_power_failure(self, operations: int) -> None:
+        """Raise `PowerFailure` inside the `operations`-th durable operation from now; 0 disarms."""
+        self._countdown = operations
+
+    def step(self, operation: str, path: str) -> None:
+        """A durable operation begins: the place where power fails, if it is armed."""
+        self.operations += 1
+        if self._countdown:
+            self._countdown -= 1
+            if not self._countdown:
+                raise PowerFailure(f"{operation} of {path}")
+
+    def check_space(self, path: str) -> None:
+        """Raises DiskFullError while the disk is full."""
+        if self.full:
+            self.fired("disk full")
+            raise DiskFullError(path, "allocation", "no space left on the device")
+
+    def lose_power(self) -> None:
+        """What was not flushed survives in part or not at all; mappings of before show nothing real any more."""
+        random = self._random
+        self._countdown = 0
+        self.locked = False
+        for job in self._jobs_under_way:
+            for inode, begin, data in job:
+                if random.random() < 0.5:
+                    inode.durable[begin : begin + len(data)] = data
+        self._jobs_under_way.clear()
+        self._job = None
+        written_back = random.choice((0.0, 0.1, 0.5, 0.9, 1.0))
+        names: dict[str, _Inode] = {}
+        for path in sorted(self._names.keys() | self._durable_names.keys()):
+            before, after = self._durable_names.get(path), self._names.get(path)
+            inode = before if before is after or random.random() >= written_back else after
+            if inode is not None:
+                names[path] = inode
+        self._removed_trees.clear()
+        self._names = {path: self._after_power_failure(inode, written_back) for path, inode in names.items()}
+        self._durable_names = dict(self._names)
+
+    def _after_power_failure(self, inode: _Inode, written_back: float) -> _Inode:
+        random = self._random
+        cached, durable = inode.cached, inode.durable
+        if cached != durable:
+            for begin in range(0, len(cached), PAGE_BYTES):
+                page = cached[begin : begin + PAGE_BYTES]
+                if page != durable[begin : begin + PAGE_BYTES] and random.random() < written_back:
+                    if random.random() < 0.2:
+                        self.fired("torn page")
+                        for sector in range(begin, begin + len(page), SECTOR_BYTES):
+                            if random.random() < 0.5:
+                                durable[sector : sector + SECTOR_BYTES] = cached[sector : sector + SECTOR_BYTES]
+                    else:
+                        durable[begin : begin + PAGE_BYTES] = page
+                elif page != durable[begin : begin + PAGE_BYTES]:
+                    self.fired("lost page")
+        size = len(durable)
+        if inode.durable_size < size and not any(durable) and random.random() < 0.5:
+            size = inode.durable_size
+        survivor = _Inode(size)
+        survivor.cached[:] = durable[:size]
+        survivor.durable[:] = durable[:size]
+        survivor.durable_size = size
+        return survivor
+
+    def lose_process(self) -> None:
+        """The process ended; the page cache has everything it wrote."""
+        self._countdown = 0
+        self.locked = False
+        for job in self._jobs_under_way:
+            # Whether the kernel had finished makes no difference to whoever reads through the page cache.
+            for inode, begin, data in job:
+                inode.durable[begin : begin + len(data)] = data
+        self._jobs_under_way.clear()
+        self._job = None
+
+    def wipe(self) -> None:
+        """An empty disk in place of this one."""
+        self.locked = False
+        self._names.clear()
+        self._durable_names.clear()
+        self._removed_trees.clear()
+        self._jobs_under_way.clear()
+
+    def rot(self, prefix: str) -> str | None:
+        """Flips a bit somewhere in a file whose path begins with `prefix`; what was done, or None without such files.
+
+        To be used while the host is down: what a running process has mapped is not read from the disk again.
+        """
+        found = self._random_used_page(prefix)
+        if found is None:
+            return None
+        path, inode, begin, end = found
+        at = self._random.randrange(begin, end)
+        bit = 1 << self._random.randrange(8)
+        inode.cached[at] ^= bit
+        inode.durable[at] = inode.cached[at]
+        return f"{path} byte {at} bit {bit:#04x}"
+
+    def misdirect(self, prefix: str) -> str | None:
+        """A page of a file holds what belongs to another of its pages, as after a misdirected write."""
+        found = self._random_used_page(prefix)
+        if found is None:
+            return None
+        path, inode, begin, _ = found
+        other = self._random.randrange(0, len(inode.cached), PAGE_BYTES)
+        page = bytes(inode.cached[other : other + PAGE_BYTES])
+        size = min(len(page), len(inode.cached) - begin)
+        if other == begin or page[:size] == inode.cached[begin : begin + size]:
+            return None
+        inode.cached[begin : begin + size] = page[:size]
+        inode.durable[begin : begin + size] = page[:size]
+        return f"{path} page at {begin} overwritten with the one at {other}"
+
+    def _random_used_page(self, prefix: str) -> tuple[str, _Inode, int, int] | None:
+        pages = []
+        for path in sorted(self._names):
+            inode = self._names[path]
+            if path.startswith(prefix):
+                for begin in range(0, len(inode.cached), PAGE_BYTES):
+                    if any(inode.view[begin : begin + PAGE_BYTES]):
+                        pages.append((path, inode, begin, min(begin + PAGE_BYTES, len(inode.cached))))
+        return self._random.choice(pages) if pages else None
+
+    # ---- worker jobs ---------------------------------------------------------------------------------
+
+    def begin_job(self, run: Callable[[], object]) -> list[Any]:
+        """Runs a worker's job: what it flushes is durable at `end_job`. Whatever `run` raises passes through."""
+        assert self._job is None, "jobs do not nest"
+        job: list[tuple[_Inode, int, bytes]] = []
+        self._job = job
+        try:
+            run()
+        finally:
+            self._job = None
+        self._jobs_under_way.append(job)
+        return job
+
+    def end_job(self, job: list[Any]) -> None:
+        """The worker is done: its flushes have reached the disk."""
+        for number, candidate in enumerate(self._jobs_under_way):
+            if candidate is job:
+                del self._jobs_under_way[number]
+                break
+        else:
+            return  # power or process was lost meanwhile
+        for inode, begin, data in job:
+            inode.durable[begin : begin + len(data)] = data
+
+    def flush_pages(self, path: str, inode: _Inode, begin: int, end: int) -> None:
+        """See `SimulatedFile.flush`."""
+        self.step("flush", path)
+        if self.failing_flushes:
+            self.failing_flushes -= 1
+            self.fired("flush fails")
+            raise FlushError(path, "flush", "input/output error")
+        begin -= begin % PAGE_BYTES
+        end = min(len(inode.cached), end + -end % PAGE_BYTES)
+        inode.durable_size = len(inode.cached)
+        if begin >= end:
+            return
+        data = bytes(inode.view[begin:end])
+        if self._job is None:
+            inode.durable[begin:end] = data
+        else:
+            self._job.append((inode, begin, data))
+
+    def durable_bytes(self, path: str) -> bytes | bytearray:
+        """For checks: what a power failure now would leave of a file at worst; empty if there is none."""
+        inode = self._durable_names.get(path)
+        return b"" if inode is None else inode.durable
+
+    # ---- log.disk.Disk -------------------------------------------------------------------------------
+
+    def open(self, path: str, size: int, *, create: bool) -> SimulatedFile:
+        """See `log.disk.Disk.open`."""
+        self._check_readable(path)
+        inode = self._names.get(path)
+        if inode is None:
+            if not create:
+                raise DiskError(path, "opening", "no such file")
+            self.check_space(path)
+            self.step("creation", path)
+            inode = self._names[path] = _Inode(size)
+        if len(inode.cached) > size:
+            raise DiskError(path, "opening", f"it has {len(inode.cached)} bytes, not {size}")
+        if len(inode.cached) < size:
+            self.check_space(path)
+            inode.extend(size)
+        return SimulatedFile(self, path, inode)
+
+    def list(self, directory: str) -> "list[str]":
+        """See `log.disk.Disk.list`."""
+        prefix = "" if directory == "." else f"{directory}/"
+        start = len(prefix)
+        names = {path[start:].partition("/")[0] for path in self._names if path.startswith(prefix)}
+        return sorted(names)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or directory."""
+        return path in self._names or any(name.startswith(f"{path}/") for name in self._names)
+
+    def size(self, path: str) -> int:
+        """See `log.disk.Disk.size`."""
+        inode = self._names.get(path)
+        if inode is None:
+            raise DiskError(path, "examination", "no such file")
+        return len(inode.cached)
+
+    def read(self, path: str) -> bytes:
+        """See `log.disk.Disk.read`."""
+        self._check_readable(path)
+        inode = self._names.get(path)
+        if inode is None:
+            raise DiskError(path, "reading", "no such file")
+        return bytes(inode.cached)
+
+    def write_durably(self, path: str, data: bytes) -> None:
+        """See `log.disk.Disk.write_durably`; power may fail before it or right after."""
+        self.check_space(path)
+        self.step("writing", path)
+        if self.failing_flushes:
+            self.failing_flushes -= 1
+            self.fired("flush fails")
+            raise FlushError(path, "flush", "input/output error")
+        inode = _Inode(len(data))
+        inode.cached[:] = data
+        inode.durable[:] = data
+        inode.durable_size = len(data)
+        self._names[path] = self._durable_names[path] = inode
+        self.sync_directory(path.rpartition("/")[0] or ".")
+
+    def flush_file(self, path: str) -> None:
+        """See `log.disk.Disk.flush_file`."""
+        inode = self._names.get(path)
+        if inode is not None:
+            self.flush_pages(path, inode, 0, len(inode.cached))
+
+    def remove(self, path: str) -> None:
+        """See `log.disk.Disk.remove`."""
+        self._names.pop(path, None)
+
+    def remove_tree(self, directory: str) -> None:
+        """See `log.disk.Disk.remove_tree`."""
+        for path in [path for path in self._names if path.startswith(f"{directory}/")]:
+            del self._names[path]
+        self._removed_trees.append(directory)
+
+    def sync_directory(self, directory: str) -> None:
+        """See `log.disk.Disk.sync_directory`."""
+        self.step("flush of the directory", directory)
+        parent = "" if directory == "." else directory
+        for tree in [tree for tree in self._removed_trees if tree.rpartition("/")[0] == parent]:
+            self._removed_trees.remove(tree)
+            for path in [path for path in self._durable_names if path.startswith(f"{tree}/")]:
+                if self._names.get(path) is not self._durable_names[path]:
+                    del self._durable_names[path]
+        for path in [path for path in self._durable_names if path.rpartition("/")[0] == parent]:
+            if path not in self._names:
+                del self._durable_names[path]
+        for path, inode in self._names.items():
+            if path.rpartition("/")[0] == parent:
+                self._durable_names[path] = inode
+
+    def usage(self) -> DiskUsage:
+        """A large disk; nearly nothing of it is free while it is full."""
+        used = sum(len(inode.cached) for inode in self._names.values())
+        return DiskUsage(_TOTAL_BYTES, 0 if self.full else _TOTAL_BYTES - used)
+
+    def lock(self) -> StoreLock:
+        """See `log.disk.Disk.lock`."""
+        if self.locked:
+            raise StoreLockedError("lock", "locking", "another process uses it")
+        self.locked = True
+        return _Lock(self)
+
+    def _check_readable(self, path: str) -> None:
+        if self.failing_reads:
+            self.failing_reads -= 1
+            self.fired("read fails")
+            raise DiskError(path, "reading", "input/output error")

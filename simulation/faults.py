@@ -1,0 +1,371 @@
+"""How each kind of fault is done to the world, and undone.
+
+A fault that cannot be done when its time comes (the host is down already, the group is not in the state that an
+operator would wait for) is left out; what was done is counted in `World.fault_counts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from simulation.clock import RATE_MAX_PPM
+from simulation.peer_links import FrameFaults
+from simulation.plan import Fault
+from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
+
+if TYPE_CHECKING:
+    from simulation.broker_host import BrokerHost
+    from simulation.world import World
+
+__all__ = ["heal_everything", "inject"]
+
+_PATIENCE_TRIES: Final = 200
+_PATIENCE_NS: Final = 10 * MILLISECOND
+
+
+def inject(world: World, fault: Fault) -> None:
+    """Does the fault, now."""
+    host = world.brokers[fault.target % len(world.brokers)]
+    _INJECTORS[fault.kind](world, host, fault)
+
+
+def _done(world: World, host: str, fault: Fault, detail: str = "") -> None:
+    world.fired(fault.kind)
+    world.record_fault(fault.kind, host, detail)
+
+
+# ---- network -------------------------------------------------------------------------------------------
+
+
+def _others(world: World, name: str) -> list[str]:
+    return [other for other in world.host_names if other != name]
+
+
+def _loss(world: World, host: BrokerHost, fault: Fault) -> None:
+    probability = 0.3 * fault.amount
+    links = [link for other in _others(world, host.name) for link in world.links_between(host.name, other)]
+    for link in links:
+        link.loss = probability
+    _done(world, host.name, fault, f"{probability:.0%} of its segments")
+
+    def undo() -> None:
+        for link in links:
+            link.loss = 0.0
+
+    world.scheduler.after(fault.duration_ns, undo)
+
+
+def _delay(world: World, host: BrokerHost, fault: Fault) -> None:
+    slow_ns = int(MILLISECOND * 400**fault.amount)
+    links = [link for other in _others(world, host.name) for link in world.links_between(host.name, other)]
+    for link in links:
+        link.delay_min_ns, link.delay_max_ns = slow_ns // 4, slow_ns
+    _done(world, host.name, fault, f"up to {slow_ns / MILLISECOND:.0f} ms")
+
+    def undo() -> None:
+        for link in links:
+            link.delay_min_ns, link.delay_max_ns = 30 * MICROSECOND, 150 * MICROSECOND
+
+    world.scheduler.after(fault.duration_ns, undo)
+
+
+def _cut(world: World, pairs: list[tuple[str, str]], fault: Fault, host: str) -> None:
+    for source, target in pairs:
+        world.network.set_cut(source, target, True)
+    _done(world, host, fault, " ".join(f"{source}>{target}" for source, target in pairs))
+
+    def undo() -> None:
+        for source, target in pairs:
+            world.network.set_cut(source, target, False)
+
+    world.scheduler.after(fault.duration_ns, undo)
+
+
+def _cut_one_way(world: World, host: BrokerHost, fault: Fault) -> None:
+    others = [other.name for other in world.brokers if other is not host]
+    other = others[int(fault.amount * len(others))]
+    _cut(world, [(host.name, other)], fault, host.name)
+
+
+def _isolate(world: World, host: BrokerHost, fault: Fault) -> None:
+    others = [other.name for other in world.brokers if other is not host]
+    if fault.amount < 0.3:
+        others = _others(world, host.name)  # from its clients and name servers too
+    _cut(
+        world,
+        [pair for other in others for pair in ((host.name, other), (other, host.name))],
+        fault,
+        host.name,
+    )
+
+
+def _partition(world: World, host: BrokerHost, fault: Fault) -> None:
+    side = fault.target
+    left = [name for number, name in enumerate(world.host_names) if side >> number & 1]
+    right = [name for name in world.host_names if name not in left]
+    pairs = [pair for one in left for other in right for pair in ((one, other), (other, one))]
+    if pairs:
+        _cut(world, pairs, fault, "group")
+
+
+def _clog(world: World, host: BrokerHost, fault: Fault) -> None:
+    others = [other.name for other in world.brokers if other is not host]
+    other = others[int(fault.amount * len(others))]
+    world.network.set_clogged(host.name, other, True)
+    world.network.set_cut(host.name, other, True)
+    _done(world, host.name, fault, f"towards {other}")
+
+    def undo() -> None:
+        world.network.set_cut(host.name, other, False)
+        world.network.set_clogged(host.name, other, False)
+
+    world.scheduler.after(fault.duration_ns, undo)
+
+
+def _reset(world: World, host: BrokerHost, fault: Fault) -> None:
+    endpoints = [end for end in world.network.endpoints_of(host.name) if not end.closed]
+    chosen = endpoints[: 1 + int(fault.amount * len(endpoints))]
+    for endpoint in chosen:
+        endpoint.reset()
+    _done(world, host.name, fault, f"{len(chosen)} connections")
+
+
+def _messages(world: World, host: BrokerHost, fault: Fault) -> None:
+    share = 0.3 * fault.amount
+    host.frame_faults = FrameFaults(loss=share / 2, duplication=share / 2, reordering=share / 2)
+    _done(world, host.name, fault, f"{share:.0%}")
+
+    def undo() -> None:
+        host.frame_faults = None
+
+    world.scheduler.after(fault.duration_ns, undo)
+
+
+# ---- processes -----------------------------------------------------------------------------------------
+
+
+def _kill(world: World, host: BrokerHost, fault: Fault) -> None:
+    if host.process is not None:
+        host.kill()
+        _done(world, host.name, fault)
+        host.start_after(fault.duration_ns)
+
+
+def _power(world: World, host: BrokerHost, fault: Fault) -> None:
+    if host.process is not None:
+        host.lose_power()
+        _done(world, host.name, fault)
+        host.start_after(fault.duration_ns)
+
+
+def _power_inside(world: World, host: BrokerHost, fault: Fault) -> None:
+    if host.process is not None:
+        operations = 1 + int(fault.amount * 12)
+        host.disk.arm_power_failure(operations)
+        _done(world, host.name, fault, f"in {operations} operations")
+
+
+def _power_of_all(world: World, host: BrokerHost, fault: Fault) -> None:
+    for other in world.brokers:
+        if other.process is not None:
+            other.lose_power()
+        other.start_after(fault.duration_ns)
+    _done(world, "group", fault)
+
+
+def _pause(world: World, host: BrokerHost, fault: Fault) -> None:
+    if host.process is not None and not host.paused:
+        host.pause()
+        _done(world, host.name, fault, f"{fault.duration_ns / SECOND:.1f} s")
+        world.scheduler.after(fault.duration_ns, host.resume)
+
+
+def _new_disk(world: World, host: BrokerHost, fault: Fault) -> None:
+    def wipe() -> None:
+        host.kill()
+        host.disk.wipe()
+        host.needs_new_disk = False
+        world.monitor.wiped(host)
+        _done(world, host.name, fault)
+        host.start_after(fault.duration_ns)
+
+    _when_others_are_whole(world, host, wipe)
+
+
+def _when_others_are_whole(world: World, host: BrokerHost, act: Callable[[], None], tries: int = 0) -> None:
+    """What an operator would wait for before giving up a replica: all others hold everything, nothing is under way.
+
+    A group of three that has lost one replica's data cannot bear the loss of another's; Raft promises nothing then.
+    """
+    if world.is_calm() or tries > _PATIENCE_TRIES:
+        return
+    if world.is_settled():
+        act()
+    else:
+        world.scheduler.after(_PATIENCE_NS, _when_others_are_whole, world, host, act, tries + 1)
+
+
+def _clock_rate(world: World, host: BrokerHost, fault: Fault) -> None:
+    rate = int((2 * fault.amount - 1) * RATE_MAX_PPM)
+    host.clock.set_rate(rate)
+    if host.process is not None:
+        host.process.wake()
+    _done(world, host.name, fault, f"{rate / 10_000:+.1f} %")
+
+
+def _wall_jump(world: World, host: BrokerHost, fault: Fault) -> None:
+    milliseconds = int((2 * fault.amount - 1) * 3_600_000)
+    host.clock.jump_wall(milliseconds)
+    _done(world, host.name, fault, f"{milliseconds / 1000:+.0f} s")
+
+
+def _name_server(world: World, host: BrokerHost, fault: Fault) -> None:
+    name_server = world.name_servers[fault.target % len(world.name_servers)]
+    name_server.kill()
+    _done(world, name_server.name, fault)
+    world.scheduler.after(fault.duration_ns, name_server.start)
+
+
+# ---- disks ---------------------------------------------------------------------------------------------
+
+
+def _slow_disk(world: World, host: BrokerHost, fault: Fault) -> None:
+    host.disk_delay_ns = int(MILLISECOND * 1000**fault.amount)
+    _done(world, host.name, fault, f"{host.disk_delay_ns / MILLISECOND:.0f} ms a flush")
+
+    def undo() -> None:
+        host.disk_delay_ns = 100 * MICROSECOND
+
+    world.scheduler.after(fault.duration_ns, undo)
+
+
+def _full_disk(world: World, host: BrokerHost, fault: Fault) -> None:
+    host.disk.full = host.disk_faulty = True
+    _done(world, host.name, fault)
+
+    def undo() -> None:
+        host.disk.full = False
+
+    world.scheduler.after(fault.duration_ns, undo)
+
+
+def _flush_failure(world: World, host: BrokerHost, fault: Fault) -> None:
+    host.disk.failing_flushes = 1
+    host.disk_faulty = True
+    _done(world, host.name, fault)
+
+
+def _read_failure(world: World, host: BrokerHost, fault: Fault) -> None:
+    host.disk.failing_reads = 1 + int(3 * fault.amount)
+    host.disk_faulty = True
+    _done(world, host.name, fault)
+
+
+def _harm(world: World, host: BrokerHost, fault: Fault, harm: Callable[[str], str | None]) -> None:
+    prefixes = (host.options.dledger_directory, "consumequeue", "index", "recovery-notes", "")
+    prefix = prefixes[int(fault.amount * len(prefixes))]
+
+    def act() -> None:
+        host.kill()
+        what = harm(prefix)
+        if what is not None:
+            host.disk_faulty = True
+            world.monitor.wiped(host)
+            _done(world, host.name, fault, what)
+        host.start()
+
+    _when_others_are_whole(world, host, act)
+
+
+def _bit_rot(world: World, host: BrokerHost, fault: Fault) -> None:
+    _harm(world, host, fault, host.disk.rot)
+
+
+def _misdirected_write(world: World, host: BrokerHost, fault: Fault) -> None:
+    _harm(world, host, fault, host.disk.misdirect)
+
+
+# ---- operations ----------------------------------------------------------------------------------------
+
+
+def _transfer(world: World, host: BrokerHost, fault: Fault) -> None:
+    leader = world.leader()
+    if leader is not None and leader.process is not None and not leader.paused:
+        process = leader.process
+        process.begin()
+        target = process.node.replica.hand_over()
+        process.wake()
+        if target is not None:
+            _done(world, leader.name, fault, f"to {target}")
+
+
+def _client_kill(world: World, host: BrokerHost, fault: Fault) -> None:
+    client = world.clients[fault.target % len(world.clients)]
+    client.kill()
+    _done(world, client.name, fault)
+    world.scheduler.after(fault.duration_ns, client.start)
+
+
+def _topics(world: World, host: BrokerHost, fault: Fault) -> None:
+    world.topic_changes_wanted += 1
+    _done(world, "group", fault)
+
+
+_INJECTORS: Final[dict[str, Callable[[World, BrokerHost, Fault], None]]] = {
+    "loss": _loss,
+    "delay": _delay,
+    "cut one way": _cut_one_way,
+    "isolate": _isolate,
+    "partition": _partition,
+    "clog": _clog,
+    "reset": _reset,
+    "messages": _messages,
+    "kill": _kill,
+    "power": _power,
+    "power inside": _power_inside,
+    "power of all": _power_of_all,
+    "pause": _pause,
+    "new disk": _new_disk,
+    "clock rate": _clock_rate,
+    "wall jump": _wall_jump,
+    "name server": _name_server,
+    "slow disk": _slow_disk,
+    "full disk": _full_disk,
+    "flush failure": _flush_failure,
+    "read failure": _read_failure,
+    "bit rot": _bit_rot,
+    "misdirected write": _misdirected_write,
+    "transfer": _transfer,
+    "client kill": _client_kill,
+    "topics": _topics,
+}
+
+
+def heal_everything(world: World) -> None:
+    """Ends all faults: whatever still runs differently from a healthy group is put right."""
+    for source in world.host_names:
+        for target in world.host_names:
+            if source != target:
+                world.network.set_cut(source, target, False)
+                world.network.set_clogged(source, target, False)
+                link = world.network.link(source, target)
+                link.loss = 0.0
+                link.delay_min_ns, link.delay_max_ns = 30 * MICROSECOND, 150 * MICROSECOND
+    for host in world.brokers:
+        host.frame_faults = None
+        host.disk.full = False
+        host.disk.failing_flushes = host.disk.failing_reads = 0
+        host.disk.arm_power_failure(0)
+        host.disk_delay_ns = 100 * MICROSECOND
+        host.resume()
+        if host.needs_new_disk:
+            # Its disk was found damaged beyond repair: the operator gives it a new one.
+            host.disk.wipe()
+            host.needs_new_disk = False
+            world.monitor.wiped(host)
+        host.start()
+    for name_server in world.name_servers:
+        name_server.start()
+    for client in world.clients:
+        client.start()

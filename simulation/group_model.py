@@ -1,0 +1,234 @@
+"""What the group has committed, as one sequence of bytes and what follows from it: the truth that all else is held to.
+
+Nothing here comes from a client's view or from a node's promises. The first commit of an entry that any node reports
+defines it; every other report must agree, byte for byte. From those bytes the model derives each queue's messages and
+each group's stored offsets, with the true time at which they came to be, so that what clients see can be judged
+exactly: an answer is right if the model was in that state at some moment between question and answer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from broker.metadata import CommitOffsets, DeleteGroup, DeleteTopic, Several, decode_command
+from broker.replica import INTERNAL_TOPIC
+from log.entry_log import EntryLog
+from log.layout import HEADER, HEADER_BYTES
+from log.properties import TAGS, UNIQ_KEY, get_property
+from log.record import peek
+
+__all__ = ["GroupModel", "Violation"]
+
+_RUN_BYTES_MAX = 1 << 20
+
+
+class Violation(Exception):  # noqa: N818 - what is found, not an error of this program
+    """An invariant does not hold. `invariant` names it, `node` the host concerned."""
+
+    def __init__(self, invariant: str, node: str, detail: str) -> None:
+        super().__init__(f"{invariant} ({node}): {detail}")
+        self.invariant = invariant
+        self.node = node
+        self.detail = detail
+
+
+@dataclass(slots=True)
+class _TermImage:
+    """The entries of one term, as its leader wrote them."""
+
+    first_index: int
+    first_position: int
+    previous_term: int
+    last_index: int
+    data: bytearray
+
+
+class _Queue:
+    """A queue's messages: unique key and physical offset by offset, and when each was committed."""
+
+    __slots__ = ("keys", "positions", "sizes", "times")
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.positions: list[int] = []
+        self.sizes: list[int] = []
+        self.times: list[int] = []
+
+
+class GroupModel:
+    """Everything committed. Positions and indices are the log's; times are true ones."""
+
+    def __init__(self) -> None:
+        self.last_index = -1
+        self.end_position = 0
+        self.image = bytearray()
+        self.commit_terms: list[tuple[int, int]] = []
+        """(first index, term of the leader under which it and what follows was first committed), rising."""
+        self.queues: dict[tuple[str, int], _Queue] = {}
+        self.offsets: dict[tuple[str, str, int], list[tuple[int, int | None]]] = {}
+        """(group, topic, queue id) -> (time, next offset; None for none), in the order of the log."""
+        self.retention_ran = False
+        """Whether heads of logs were deleted: readers may then be sent forward."""
+        self.deleted_topics: dict[str, int] = {}
+        """When a topic was deleted last."""
+        self.keys: dict[str, list[tuple[str, int, int]]] = {}
+        """Unique key -> (topic, queue id, offset) of each message that has it."""
+        self._terms: dict[int, _TermImage] = {}
+        self._leaders: dict[int, str] = {}
+
+    # ---- elections -----------------------------------------------------------------------------------
+
+    def elected(self, node: str, term: int, log: EntryLog) -> None:
+        """Election safety (Raft 5.2) and leader completeness (5.4.3)."""
+        other = self._leaders.setdefault(term, node)
+        if other != node:
+            raise Violation("election safety", node, f"{other} and {node} both lead term {term}")
+        must_hold = self.last_index
+        if self.commit_terms and self.commit_terms[-1][1] >= term:
+            at = bisect_right(self.commit_terms, term - 1, key=lambda run: run[1])
+            must_hold = self.commit_terms[at][0] - 1
+        if must_hold > log.last_index:
+            raise Violation(
+                "leader completeness",
+                node,
+                f"elected in term {term} with a log up to {log.last_index}; committed is {must_hold}",
+            )
+        self.compare(node, log, log.first_index, must_hold, "leader completeness")
+
+    # ---- logs ----------------------------------------------------------------------------------------
+
+    def appended(self, node: str, log: EntryLog, first_index: int, last_index: int, term: int) -> None:
+        """Log matching (5.3): an entry of an index and term is one entry, with one history."""
+        leader = self._leaders.get(term)
+        while first_index <= last_index:
+            last = log.clip(first_index, last_index, _RUN_BYTES_MAX)
+            position = log.position_of(first_index)
+            data = log.slice(first_index, last)
+            image = self._terms.get(term)
+            if image is None:
+                if leader != node:
+                    raise Violation("log matching", node, f"entries of term {term}, which {leader} leads")
+                image = _TermImage(first_index, position, log.term_of(first_index - 1), last, bytearray(data))
+                self._terms[term] = image
+            else:
+                self._match(node, image, log, term, first_index, last, position, data, leader)
+            first_index = last + 1
+
+    def _match(
+        self,
+        node: str,
+        image: _TermImage,
+        log: EntryLog,
+        term: int,
+        first_index: int,
+        last_index: int,
+        position: int,
+        data: memoryview,
+        leader: str | None,
+    ) -> None:
+        begin = position - image.first_position
+        if first_index == image.first_index and log.term_of(first_index - 1) != image.previous_term:
+            previous = log.term_of(first_index - 1)
+            raise Violation(
+                "log matching", node, f"term {previous} comes before term {term}, and {image.previous_term} elsewhere"
+            )
+        known = image.data[begin : begin + len(data)]
+        if begin < 0 or first_index < image.first_index or known != data[: len(known)]:
+            raise Violation(
+                "log matching", node, f"entries {first_index}..{last_index} of term {term} differ from {leader}'s"
+            )
+        if last_index > image.last_index:
+            if node != leader:
+                raise Violation("log matching", node, f"entry {last_index} of term {term} was never {leader}'s")
+            if begin > len(image.data):
+                image.data += bytes(begin - len(image.data))  # the rest of a data file
+            image.data[begin:] = data
+            image.last_index = last_index
+
+    # ---- commits -------------------------------------------------------------------------------------
+
+    def committed(
+        self, node: str, log: EntryLog, first_index: int, last_index: int, term: int, now_ns: int
+    ) -> int:
+        """State machine safety (5.4.3) of a node's committed entries; returns the first new index, or last + 1."""
+        known_last = min(last_index, self.last_index)
+        self.compare(node, log, first_index, known_last, "state machine safety")
+        new_first = max(first_index, self.last_index + 1)
+        if new_first > last_index:
+            return last_index + 1
+        if new_first != self.last_index + 1:
+            raise Violation("state machine safety", node, f"commits {new_first} after {self.last_index}")
+        if not self.commit_terms or self.commit_terms[-1][1] < term:
+            self.commit_terms.append((new_first, term))
+        index = new_first
+        while index <= last_index:
+            last = log.clip(index, last_index, _RUN_BYTES_MAX)
+            position = log.position_of(index)
+            data = log.slice(index, last)
+            if position > len(self.image):
+                self.image += bytes(position - len(self.image))
+            self.image[position:] = data
+            self._learn(node, bytes(data), now_ns)
+            index = last + 1
+        self.last_index = last_index
+        self.end_position = len(self.image)
+        return new_first
+
+    def compare(self, node: str, log: EntryLog, first_index: int, last_index: int, invariant: str) -> None:
+        """Whether a node's entries are the committed ones. What its log does not reach back to is left out."""
+        index = max(first_index, log.first_index)
+        while index <= last_index:
+            last = log.clip(index, last_index, _RUN_BYTES_MAX)
+            position = log.position_of(index)
+            data = log.slice(index, last)
+            if self.image[position : position + len(data)] != data:
+                raise Violation(invariant, node, f"entries {index}..{last} are not the committed ones")
+            index = last + 1
+
+    def _learn(self, node: str, data: bytes, now_ns: int) -> None:
+        at = 0
+        while at < len(data):
+            _, size, index, _, position, *_ = HEADER.unpack_from(data, at)
+            record = data[at + HEADER_BYTES : at + size]
+            head = peek(record)
+            topic = record[head.topic_begin : head.topic_end].decode()
+            properties = record[head.properties_begin : head.properties_end]
+            if topic == INTERNAL_TOPIC:
+                if get_property(properties, TAGS) == b"command":
+                    self._apply(record[head.body_begin : head.body_end], now_ns)
+            else:
+                queue = self.queues.setdefault((topic, head.queue_id), _Queue())
+                if head.queue_offset != len(queue.keys):
+                    raise Violation(
+                        "queue order",
+                        node,
+                        f"entry {index} has offset {head.queue_offset} in {topic}/{head.queue_id}, "
+                        f"which ends at {len(queue.keys)}",
+                    )
+                key = (get_property(properties, UNIQ_KEY) or b"").decode()
+                self.keys.setdefault(key, []).append((topic, head.queue_id, head.queue_offset))
+                queue.keys.append(key)
+                queue.positions.append(position + HEADER_BYTES)
+                queue.sizes.append(size - HEADER_BYTES)
+                queue.times.append(now_ns)
+            at += size
+
+    def _apply(self, body: bytes, now_ns: int) -> None:
+        command = decode_command(body)
+        for single in command.commands if isinstance(command, Several) else (command,):
+            match single:
+                case CommitOffsets(offsets):
+                    for group, topic, queue_id, offset in offsets:
+                        self.offsets.setdefault((group, topic, queue_id), []).append((now_ns, offset))
+                case DeleteTopic(topic, _):
+                    self.deleted_topics[topic] = now_ns
+                    for key in [key for key in self.queues if key[0] == topic]:
+                        del self.queues[key]
+                    for history in [h for key, h in self.offsets.items() if key[1] == topic]:
+                        history.append((now_ns, None))
+                case DeleteGroup(group, True, _):
+                    for history in [h for key, h in self.offsets.items() if key[0] == group]:
+                        history.append((now_ns, None))
+                case _:
+                    pass

@@ -1,0 +1,289 @@
+"""The invariants that are checked while the world runs, after every turn of every node.
+
+A node is observed through the trace that it writes (roles, appends, truncations, commits) and through its public state.
+Each check is named for what it protects; see docs/simulation.md for the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from broker.node import Node
+from broker.trace import TraceHeader, TraceWriter
+from log.dispatch import Arrival
+from log.entry_log import EntryLog
+from log.layout import file_name
+from simulation.group_model import GroupModel, Violation
+
+if TYPE_CHECKING:
+    from simulation.broker_host import BrokerHost
+
+__all__ = ["Monitor", "ReplicaWriter"]
+
+
+class _Watched:
+    """What is known of a host, incarnations included."""
+
+    __slots__ = ("arrived", "checked_index", "committed_floor", "host", "log", "seen_applied")
+
+    def __init__(self, host: BrokerHost) -> None:
+        self.host = host
+        self.log: EntryLog | None = None
+        self.checked_index = -1
+        self.committed_floor = -1
+        """The highest index that it ever knew as committed, on the disk that it has now."""
+        self.seen_applied = -1
+        self.arrived: dict[tuple[str, int], int] = {}
+
+
+class ReplicaWriter(TraceWriter):
+    """A replica's trace, which the monitor reads as it is written. Times are true ones: one axis for all hosts."""
+
+    __slots__ = ("_host", "_monitor", "_now_ns")
+
+    def __init__(
+        self,
+        write: Callable[[bytes], object],
+        header: TraceHeader,
+        monitor: Monitor,
+        host: BrokerHost,
+        now_ns: Callable[[], int],
+    ) -> None:
+        super().__init__(write, header)
+        self._monitor = monitor
+        self._host = host
+        self._now_ns = now_ns
+
+    def _add(self, record: tuple[object, ...]) -> None:
+        super()._add((record[0], self._now_ns(), *record[2:]))
+
+    def role(
+        self, time_ns: int, role: str, term: int, leader: str | None, last_index: int, last_term: int
+    ) -> None:
+        """Recorded, and checked when it is a leader's."""
+        super().role(time_ns, role, term, leader, last_index, last_term)
+        self._monitor.role(self._host, role, term, leader)
+
+    def append(
+        self, time_ns: int, first_index: int, last_index: int, term: int, digest: int | None = None
+    ) -> None:
+        """Recorded and checked."""
+        super().append(time_ns, first_index, last_index, term, digest)
+        self._monitor.appended(self._host, first_index, last_index, term)
+
+    def truncate(self, time_ns: int, last_index: int) -> None:
+        """Recorded and checked."""
+        super().truncate(time_ns, last_index)
+        self._monitor.truncated(self._host, last_index)
+
+    def commit(self, time_ns: int, index: int, term: int) -> None:
+        """Recorded and checked."""
+        super().commit(time_ns, index, term)
+        self._monitor.committed(self._host, index, term)
+
+    def reset(self, time_ns: int, first_index: int) -> None:
+        """Recorded and checked."""
+        super().reset(time_ns, first_index)
+        self._monitor.reset(self._host, first_index)
+
+
+class Monitor:
+    """Watches all hosts of a group."""
+
+    def __init__(
+        self, now_ns: Callable[[], int], note: Callable[[str, str], object], *, sync_flush: bool
+    ) -> None:
+        self.model = GroupModel()
+        self._now_ns = now_ns
+        self._note = note
+        self._sync_flush = sync_flush
+        self._watched: dict[str, _Watched] = {}
+        self.damaged_hosts: dict[str, None] = {}
+        """Hosts whose durable bytes were harmed from outside: they do not count against the durability contract."""
+        self.elections = 0
+
+    # ---- the life of a node --------------------------------------------------------------------------
+
+    def started(self, host: BrokerHost, node: Node) -> None:
+        """A process has recovered; its log is what the disk gave it."""
+        watched = self._watched.setdefault(host.name, _Watched(host))
+        replica = node.replica
+        log = replica.store.log
+        watched.log = log
+        watched.checked_index = log.first_index - 1
+        watched.arrived = {}
+        watched.seen_applied = replica.applied_index
+        if replica.raft.commit_index > self.model.last_index:
+            raise Violation("recovery", host.name, f"starts with commit index {replica.raft.commit_index}")
+        self.model.compare(host.name, log, log.first_index, replica.raft.commit_index, "recovery")
+        self._note(
+            host.name,
+            f"starts: log {log.first_index}..{log.last_index}, term {replica.term}, commit {replica.raft.commit_index}",
+        )
+        node.on_arrival(lambda arrivals: self._arrived(watched, arrivals))
+
+    def stopped(self, host: BrokerHost) -> None:
+        """Its process has ended."""
+        watched = self._watched.get(host.name)
+        if watched is not None:
+            watched.log = None
+
+    def wiped(self, host: BrokerHost) -> None:
+        """It got an empty disk, or one that was harmed: what it knew need not be there."""
+        watched = self._watched.get(host.name)
+        if watched is not None:
+            watched.committed_floor = -1
+        self.damaged_hosts[host.name] = None
+
+    # ---- what replicas record ------------------------------------------------------------------------
+
+    def role(self, host: BrokerHost, role: str, term: int, leader: str | None) -> None:
+        """Role, term or leader changed."""
+        self._note(host.name, f"{role} of term {term}, leader {leader or 'unknown'}")
+        watched = self._watched.get(host.name)
+        if role == "leader" and watched is not None and watched.log is not None:
+            self.elections += 1
+            self.model.elected(host.name, term, watched.log)
+
+    def appended(self, host: BrokerHost, first_index: int, last_index: int, term: int) -> None:
+        """Entries joined its log."""
+        watched = self._watched[host.name]
+        if watched.log is not None:
+            self.model.appended(host.name, watched.log, first_index, last_index, term)
+
+    def truncated(self, host: BrokerHost, last_index: int) -> None:
+        """Committed entries are never truncated."""
+        watched = self._watched[host.name]
+        self._note(host.name, f"truncates its log after {last_index}")
+        if last_index < watched.committed_floor:
+            raise Violation(
+                "committed entries stay", host.name, f"truncated to {last_index}, committed {watched.committed_floor}"
+            )
+
+    def reset(self, host: BrokerHost, first_index: int) -> None:
+        """Its log begins anew after a snapshot: all before is committed."""
+        self._note(host.name, f"log begins anew at {first_index}")
+        watched = self._watched[host.name]
+        if first_index - 1 > self.model.last_index:
+            raise Violation("state machine safety", host.name, f"a snapshot of uncommitted entries, {first_index}")
+        if first_index - 1 < watched.committed_floor:
+            raise Violation("committed entries stay", host.name, f"reset to {first_index}")
+        watched.checked_index = first_index - 1
+        watched.seen_applied = first_index - 1
+        watched.arrived = {}
+
+    def committed(self, host: BrokerHost, index: int, term: int) -> None:
+        """Its commit index rose."""
+        watched = self._watched[host.name]
+        log = watched.log
+        if log is None:
+            return
+        first = watched.checked_index + 1
+        if index < watched.checked_index:
+            raise Violation("commit index rises", host.name, f"from {watched.checked_index} to {index}")
+        new_first = self.model.committed(host.name, log, first, index, term, self._now_ns())
+        watched.checked_index = index
+        watched.committed_floor = max(watched.committed_floor, index)
+        if new_first <= index and self._sync_flush:
+            self._is_durable(log, new_first, index)
+
+    # ---- checks --------------------------------------------------------------------------------------
+
+    def turned(self, host: BrokerHost, node: Node) -> None:
+        """After each turn: what has been applied is what is committed, in order."""
+        watched = self._watched[host.name]
+        replica = node.replica
+        if replica.applied_index < watched.seen_applied:
+            raise Violation(
+                "dispatch in order", host.name, f"applied index fell from {watched.seen_applied} to {replica.applied_index}"
+            )
+        watched.seen_applied = replica.applied_index
+        if replica.applied_index > self.model.last_index:
+            raise Violation("dispatch after commit", host.name, f"applied {replica.applied_index}")
+
+    def _arrived(self, watched: _Watched, arrivals: Any) -> None:
+        """Dispatch exactly once and in order, and not before the commit."""
+        name = watched.host.name
+        for arrival in arrivals:
+            assert isinstance(arrival, Arrival)
+            key = (arrival.topic, arrival.queue_id)
+            queue = self.model.queues.get(key)
+            end = len(queue.keys) if queue is not None else 0
+            expected = watched.arrived.get(key)
+            if arrival.topic in self.model.deleted_topics:
+                continue
+            if expected is not None and arrival.first_offset != expected:
+                raise Violation(
+                    "dispatch in order",
+                    name,
+                    f"{arrival.topic}/{arrival.queue_id}: {arrival.first_offset} arrives after {expected - 1}",
+                )
+            if arrival.end_offset > end:
+                raise Violation(
+                    "dispatch after commit",
+                    name,
+                    f"{arrival.topic}/{arrival.queue_id} shows {arrival.end_offset} messages, {end} are committed",
+                )
+            watched.arrived[key] = arrival.end_offset
+
+    def _is_durable(self, log: EntryLog, first_index: int, last_index: int) -> None:
+        """The contract of sync flush: what is committed is on the disks of a majority."""
+        model = self.model
+        holders = 0
+        for watched in self._watched.values():
+            if watched.host.name in self.damaged_hosts or self._on_disk(watched, log, first_index, last_index):
+                holders += 1
+        voters = len(self._watched)
+        if 2 * holders <= voters:
+            raise Violation(
+                "durability", "group", f"entries {first_index}..{last_index} are committed on {holders} of {voters} disks"
+            )
+        assert model.last_index >= last_index
+
+    def _on_disk(self, watched: _Watched, log: EntryLog, first_index: int, last_index: int) -> bool:
+        """Whether the run's entries are in the image that a power failure leaves."""
+        host, image = watched.host, self.model.image
+        file_bytes = host.options.data_file_bytes
+        begin, end = log.position_of(first_index), log.end_of(last_index)
+        while begin < end:
+            start = begin - begin % file_bytes
+            piece_end = min(end, start + file_bytes)
+            durable = host.disk.durable_bytes(f"{host.options.dledger_directory}/data/{file_name(start)}")
+            wanted = image[begin:piece_end]
+            held = durable[begin - start : piece_end - start]
+            if held != wanted and not _only_padding_differs(held, wanted):
+                return False
+            begin = piece_end
+        return True
+
+    # ---- at the end ----------------------------------------------------------------------------------
+
+    def check_store(self, host: BrokerHost, node: Node) -> None:
+        """Queues and log of a node that has applied everything agree with the model."""
+        replica = node.replica
+        store = replica.store
+        self.model.compare(host.name, store.log, store.log.first_index, replica.applied_index, "state machine safety")
+        for (topic, queue_id), known in self.model.queues.items():
+            queue = store.queues.get(topic, queue_id)
+            first = store.log.first_position
+            kept = [offset for offset, position in enumerate(known.positions) if position >= first]
+            if not kept:
+                continue
+            if queue is None or queue.max_offset != len(known.keys):
+                ends = None if queue is None else queue.max_offset
+                raise Violation(
+                    "queue agrees with log", host.name, f"{topic}/{queue_id} ends at {ends}, not {len(known.keys)}"
+                )
+            for offset in kept:
+                unit = queue.unit(offset)
+                if (unit[0], unit[1]) != (known.positions[offset], known.sizes[offset]):
+                    raise Violation(
+                        "queue agrees with log", host.name, f"{topic}/{queue_id} unit {offset} is {unit}"
+                    )
+
+
+def _only_padding_differs(held: bytes | bytearray, wanted: bytes | bytearray) -> bool:
+    """The rest of a data file behind its last entry holds an end marker, which the model does not keep."""
+    used = len(bytes(wanted).rstrip(b"\0"))
+    return held[:used] == wanted[:used] and len(held) >= used

@@ -1,0 +1,419 @@
+"""The network between hosts: listeners, and connections that are streams of bytes with TCP's semantics.
+
+What is delivered arrives in order and unchanged; everything else is at the mercy of the links. A link is one direction
+between two hosts. It has a delay that varies, may lose segments (TCP sends them again: they and all behind them are
+late), may be cut (what is under way waits, and arrives after the cut heals, unless somebody gives the connection up
+first), or clogged (a window's worth is taken, then nothing). Bytes are copied when the "kernel" takes them and not
+before: what a clogged connection has not taken yet can still change under the sender's hands, as with real sockets.
+
+Losing, repeating and reordering single Raft messages is not TCP's to do; see `broker_host`.
+"""
+
+import errno
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+
+from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
+
+__all__ = ["Endpoint", "Link", "Network"]
+
+Buffer = bytes | bytearray | memoryview
+
+WINDOW_BYTES = 256 * 1024
+"""How much a connection takes before the receiver has taken it: both sockets' buffers."""
+_CLOGGED_WINDOW_BYTES = 4096
+_RETRANSMISSION_NS = 200 * MILLISECOND
+_HEALING_NS = 50 * MILLISECOND
+
+
+class Link:
+    """One direction between two hosts."""
+
+    __slots__ = ("clogged", "cut", "delay_max_ns", "delay_min_ns", "loss")
+
+    def __init__(self) -> None:
+        self.delay_min_ns = 30 * MICROSECOND
+        self.delay_max_ns = 150 * MICROSECOND
+        self.loss = 0.0
+        """Probability that a segment must be sent again."""
+        self.cut = False
+        self.clogged = False
+
+
+class Endpoint:
+    """One end of a connection. `on_data`, `on_closed` and `on_writable` are set by whoever uses it."""
+
+    __slots__ = (
+        "_close_when_sent",
+        "_closed",
+        "_in_flight_bytes",
+        "_last_arrival_ns",
+        "_network",
+        "_queue",
+        "_stalled_since_ns",
+        "_timer",
+        "_unsent",
+        "address",
+        "host",
+        "link",
+        "on_closed",
+        "on_data",
+        "on_writable",
+        "peer",
+        "readable",
+        "user_timeout_ns",
+    )
+
+    def __init__(self, network: "Network", host: str, address: str, link: Link) -> None:
+        self._network = network
+        self.host = host
+        self.address = address
+        """Of the remote end, as host:port."""
+        self.link = link
+        self.peer: Endpoint
+        self.on_data: Callable[[bytes], object] = _ignore
+        self.on_closed: Callable[[str], object] = _ignore
+        self.on_writable: Callable[[], object] = _nothing
+        self.readable = True
+        """False while the process that owns this end does not read (it is paused, or does not want to)."""
+        self.user_timeout_ns = 900 * SECOND
+        """How long bytes may stay undelivered before this end gives the connection up (TCP_USER_TIMEOUT)."""
+        self._closed = False
+        self._close_when_sent = False
+        self._unsent: deque[Buffer] = deque()
+        # What the kernel has taken and the peer has not got: (arrival time, bytes; None for the end of the stream).
+        self._queue: deque[tuple[int, bytes | None]] = deque()
+        self._in_flight_bytes = 0
+        self._last_arrival_ns = 0
+        self._stalled_since_ns = -1
+        self._timer: Timer | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether this end is closed, by whomever."""
+        return self._closed
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the kernel has not taken everything yet."""
+        return bool(self._unsent)
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Sends the buffers in order; what does not fit is sent later, as it is then."""
+        if self._closed or self._close_when_sent or not buffers:
+            return
+        self._unsent.extend(buffers)
+        self._fill()
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """Sends what fits now; returns how many bytes were taken. Raises OSError when the connection is closed."""
+        if self._closed:
+            raise OSError(errno.EPIPE, "the connection is closed")
+        room = self._window() - self._in_flight_bytes
+        if self._unsent or room <= 0:
+            return 0
+        data = b"".join(buffers)[:room]
+        self._enqueue(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Closes this end; what the kernel has taken is still delivered, then the other end sees the end."""
+        if not self._closed:
+            self._shut()
+            self._queue.append((self._arrival_ns(), None))
+            self._schedule()
+
+    def close_when_sent(self) -> None:
+        """Closes as soon as everything queued has been taken."""
+        if self._unsent:
+            self._close_when_sent = True
+        else:
+            self.close()
+
+    def reset(self) -> None:
+        """Ends the connection now, at both ends; whatever was under way is lost."""
+        for end, other in ((self, self.peer), (self.peer, self)):
+            was_open = not end._closed
+            end._drop()
+            if was_open:
+                self._network.scheduler.after(0, end.on_closed, "connection reset by " + other.host)
+
+    def vanish(self) -> None:
+        """The host lost power: nothing more comes from here, and the other end is not told."""
+        self._drop()
+
+    def kick(self) -> None:
+        """Something that held the stream back may be gone."""
+        if self._queue:
+            self._schedule()
+        if self._unsent:
+            self._fill()
+
+    # ---- inside --------------------------------------------------------------------------------------
+
+    def _shut(self) -> None:
+        """Closed for its owner; it stays known to the network while the kernel still has bytes to deliver."""
+        self._closed = True
+        self._unsent.clear()
+
+    def _drop(self) -> None:
+        self._shut()
+        self._queue.clear()
+        self._network.forget(self)
+
+    def _window(self) -> int:
+        return _CLOGGED_WINDOW_BYTES if self.link.clogged else WINDOW_BYTES
+
+    def _fill(self) -> None:
+        unsent = self._unsent
+        room = self._window() - self._in_flight_bytes
+        taken: list[Buffer] = []
+        while unsent and room > 0:
+            buffer = unsent[0]
+            if len(buffer) > room:
+                view = memoryview(buffer)
+                taken.append(view[:room])
+                unsent[0] = view[room:]
+                room = 0
+            else:
+                taken.append(unsent.popleft())
+                room -= len(buffer)
+        if taken:
+            self._enqueue(b"".join(taken))
+        if not unsent:
+            if self._close_when_sent:
+                self.close()
+            else:
+                self.on_writable()
+
+    def _enqueue(self, data: bytes) -> None:
+        random = self._network.random
+        if len(data) > 1 and random.random() < self._network.split_probability:
+            middle = random.randrange(1, len(data))
+            self._queue.append((self._arrival_ns(), data[:middle]))
+            self._queue.append((self._arrival_ns(), data[middle:]))
+        else:
+            self._queue.append((self._arrival_ns(), data))
+        self._in_flight_bytes += len(data)
+        self._schedule()
+
+    def _arrival_ns(self) -> int:
+        network, link = self._network, self.link
+        delay = network.random.randrange(link.delay_min_ns, link.delay_max_ns)
+        if link.loss and network.random.random() < link.loss:
+            network.fired("loss")
+            delay += _RETRANSMISSION_NS
+        arrival = max(network.scheduler.now_ns + delay, self._last_arrival_ns)
+        self._last_arrival_ns = arrival
+        return arrival
+
+    def _schedule(self) -> None:
+        if self._timer is None or self._timer.callback is None:
+            self._timer = self._network.scheduler.at(self._queue[0][0], self._deliver)
+
+    def _deliver(self) -> None:
+        queue = self._queue
+        if not queue:
+            return
+        network, peer = self._network, self.peer
+        now_ns = network.scheduler.now_ns
+        if self.link.cut:
+            self._stall(now_ns)
+            return
+        self._stalled_since_ns = -1
+        if not peer.readable:
+            return  # the receiver kicks when it reads again
+        if network.is_dark(peer.host):
+            self._stall(now_ns)
+            return
+        pieces: list[bytes] = []
+        ended = False
+        while queue and queue[0][0] <= now_ns:
+            data = queue.popleft()[1]
+            if data is None:
+                ended = True
+                break
+            pieces.append(data)
+        if pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._in_flight_bytes -= len(data)
+            if peer._closed:
+                self._refused()
+                return
+            peer.on_data(data)
+            if self._unsent:
+                self._fill()
+        if ended:
+            self._drop()
+            if not peer._closed:
+                peer._drop()
+                peer.on_closed("the remote end closed the connection")
+            return
+        if queue:
+            self._schedule()
+
+    def _refused(self) -> None:
+        """Bytes came to a closed end: the answer is a reset."""
+        was_open = not self._closed
+        self._drop()
+        if was_open:
+            self.on_closed("connection reset by the remote end")
+
+    def _stall(self, now_ns: int) -> None:
+        """Nothing gets through; whoever heals the link kicks, and the user timeout goes on."""
+        if self._stalled_since_ns < 0:
+            self._stalled_since_ns = now_ns
+            if not self._closed and self.user_timeout_ns < 600 * SECOND:
+                self._network.scheduler.after(self.user_timeout_ns, self._give_up, now_ns)
+
+    def _give_up(self, since_ns: int) -> None:
+        if self._stalled_since_ns == since_ns and not self._closed:
+            self._drop()
+            self.on_closed("nothing was acknowledged for too long")
+
+    def defer_after_healing(self) -> None:
+        """What waited for a cut to heal arrives with the sender's next retransmission."""
+        if not self._queue:
+            return
+        at = self._network.scheduler.now_ns + self._network.random.randrange(MILLISECOND, _HEALING_NS)
+        self._last_arrival_ns = max(self._last_arrival_ns, at)
+        self._queue = deque((max(time, at), data) for time, data in self._queue)
+        self._schedule()
+
+
+class Network:
+    """All hosts' listeners, links and connections."""
+
+    def __init__(self, scheduler: Scheduler, random: Random, fired: Callable[[str], object]) -> None:
+        self.scheduler = scheduler
+        self.random = random
+        self.fired = fired
+        self.split_probability = 0.02
+        """How often what is sent at once arrives in two parts."""
+        self._links: dict[tuple[str, str], Link] = {}
+        self._listeners: dict[str, tuple[str, Callable[[Endpoint], object]]] = {}
+        self._hosts_of_addresses: dict[str, str] = {}
+        # Keys are the endpoints themselves, hashed by identity but never iterated in that order: dicts keep insertion.
+        self._open: dict[Endpoint, None] = {}
+        self._dark: dict[str, None] = {}
+        self._next_port = 30_000
+
+    def link(self, source: str, target: str) -> Link:
+        """The link from one host to another."""
+        link = self._links.get((source, target))
+        if link is None:
+            link = self._links[source, target] = Link()
+        return link
+
+    # ---- hosts ---------------------------------------------------------------------------------------
+
+    def name_address(self, address: str, host: str) -> None:
+        """`address` (host:port) belongs to this host, whether anybody listens there or not."""
+        self._hosts_of_addresses[address] = host
+
+    def listen(self, address: str, host: str, accepted: Callable[[Endpoint], object]) -> None:
+        """Connections to `address` are given to `accepted` from now on."""
+        self.name_address(address, host)
+        self._listeners[address] = (host, accepted)
+
+    def stop_listening(self, address: str) -> None:
+        """Connections to `address` are refused from now on."""
+        self._listeners.pop(address, None)
+
+    def set_dark(self, host: str, dark: bool) -> None:
+        """A host without power answers nothing at all."""
+        if dark:
+            self._dark[host] = None
+        else:
+            self._dark.pop(host, None)
+            self.kick(host)
+
+    def is_dark(self, host: str) -> bool:
+        """Whether the host has no power."""
+        return host in self._dark
+
+    def endpoints_of(self, host: str) -> list[Endpoint]:
+        """The open ends on a host, in the order in which they were opened."""
+        return [endpoint for endpoint in self._open if endpoint.host == host and not endpoint.closed]
+
+    def endpoints(self) -> list[Endpoint]:
+        """All open ends."""
+        return [endpoint for endpoint in self._open if not endpoint.closed]
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """The end is closed; for `Endpoint`."""
+        self._open.pop(endpoint, None)
+
+    # ---- connecting ----------------------------------------------------------------------------------
+
+    def connect(
+        self, host: str, host_ip: str, address: str, done: Callable[[Endpoint | None, str], object]
+    ) -> None:
+        """Calls `done` with an endpoint, or with None and a reason when refused; never while packets get lost."""
+        target = self._hosts_of_addresses.get(address)
+        if target is None:
+            self.scheduler.after(MILLISECOND, done, None, f"no route to {address}")
+            return
+        link = self.link(host, target)
+        delay = self.random.randrange(link.delay_min_ns, link.delay_max_ns)
+        if link.loss and self.random.random() < link.loss:
+            self.fired("loss")
+            delay += SECOND  # the first segment is sent again after a second
+        self._next_port += 1
+        port = self._next_port
+        self.scheduler.after(delay, self._arrive, host, f"{host_ip}:{port}", target, address, done)
+
+    def _arrive(
+        self, host: str, own_address: str, target: str, address: str, done: Callable[..., object]
+    ) -> None:
+        there, back = self.link(host, target), self.link(target, host)
+        if there.cut or back.cut or target in self._dark or host in self._dark:
+            return  # the caller's own time limit ends this
+        delay = self.random.randrange(back.delay_min_ns, back.delay_max_ns)
+        listener = self._listeners.get(address)
+        if listener is None:
+            self.scheduler.after(delay, done, None, f"connection to {address} refused")
+            return
+        near = Endpoint(self, host, address, there)
+        far = Endpoint(self, target, own_address, back)
+        near.peer, far.peer = far, near
+        self._open[near] = self._open[far] = None
+        listener[1](far)
+        self.scheduler.after(delay, done, near, "")
+
+    # ---- faults --------------------------------------------------------------------------------------
+
+    def set_cut(self, source: str, target: str, cut: bool) -> None:
+        """Cuts one direction, or heals it."""
+        link = self.link(source, target)
+        if link.cut == cut:
+            return
+        link.cut = cut
+        if not cut:
+            for endpoint in list(self._open):
+                if endpoint.link is link:
+                    endpoint.defer_after_healing()
+
+    def set_clogged(self, source: str, target: str, clogged: bool) -> None:
+        """Lets only a trickle through one direction, or everything again."""
+        link = self.link(source, target)
+        link.clogged = clogged
+        if not clogged:
+            for endpoint in list(self._open):
+                if endpoint.link is link:
+                    endpoint.kick()
+
+    def kick(self, host: str) -> None:
+        """A host takes what comes again."""
+        for endpoint in list(self._open):
+            if endpoint.peer.host == host:
+                endpoint.kick()
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def _nothing() -> None:
+    pass

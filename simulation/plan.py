@@ -1,0 +1,127 @@
+"""What a seed means: the settings of a world and the schedule of its faults, drawn before anything runs.
+
+A plan is plain data. Replaying a run is running its plan; shrinking a failure is running plans with fewer faults. Each
+seed turns on a random subset of the fault kinds (swarm testing: kinds that hide each other do not always meet), each
+with a rate of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal
+
+import msgspec
+
+from simulation.scheduler import MILLISECOND, SECOND
+
+__all__ = ["FAULT_KINDS", "Fault", "Plan", "decode_plan", "draw_plan", "encode_plan"]
+
+FAULT_KINDS: Final = (
+    "loss",
+    "delay",
+    "cut one way",
+    "isolate",
+    "partition",
+    "clog",
+    "reset",
+    "messages",
+    "kill",
+    "power",
+    "power inside",
+    "power of all",
+    "pause",
+    "new disk",
+    "clock rate",
+    "wall jump",
+    "name server",
+    "slow disk",
+    "full disk",
+    "flush failure",
+    "read failure",
+    "bit rot",
+    "misdirected write",
+    "transfer",
+    "client kill",
+    "topics",
+)
+"""All kinds, in the order of docs/simulation.md."""
+
+_POWER: Final = frozenset({"power", "power inside", "power of all"})
+"""With async flush the group promises nothing after these (docs/simulation.md), so they need sync flush."""
+
+_FIRST_FAULT_NS: Final = 4 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something done to the world. `target` numbers a host, `amount` is what the kind makes of it in 0..1."""
+
+    time_ns: int
+    kind: str
+    target: int
+    duration_ns: int
+    amount: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole run. Faults end at `calm_ns`; from then on the group must recover, and the run ends at `end_ns`."""
+
+    seed: int
+    nodes: int
+    flush: Literal["sync", "async"]
+    data_file_bytes: int
+    producers: int
+    think_ms: int
+    queues: int
+    calm_ns: int
+    end_ns: int
+    faults: tuple[Fault, ...]
+
+
+def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
+    """The plan of a seed; `seconds` is the whole run, of which the last third is calm (at least 20 s)."""
+    random = Random(f"plan {seed}")
+    end_ns = seconds * SECOND
+    calm_ns = max(_FIRST_FAULT_NS, end_ns - max(20 * SECOND, end_ns // 3))
+    flush: Literal["sync", "async"] = "sync" if random.random() < 0.6 else "async"
+    enabled = [kind for kind in FAULT_KINDS if random.random() < 0.35]
+    faults: list[Fault] = []
+    for kind in enabled:
+        if flush == "async" and kind in _POWER:
+            continue
+        mean_gap_ns = int(random.choice((2, 4, 8, 16)) * SECOND)
+        at = _FIRST_FAULT_NS + random.randrange(mean_gap_ns)
+        while at < calm_ns:
+            faults.append(_draw_fault(random, kind, at, calm_ns))
+            at += int(random.expovariate(1 / mean_gap_ns)) + 50 * MILLISECOND
+    faults.sort(key=lambda fault: fault.time_ns)
+    return Plan(
+        seed=seed,
+        nodes=nodes,
+        flush=flush,
+        data_file_bytes=random.choice((16, 32, 64, 128)) * 1024,
+        producers=random.choice((1, 2, 3)),
+        think_ms=random.choice((100, 200, 400, 800)),
+        queues=random.choice((1, 2, 4)),
+        calm_ns=calm_ns,
+        end_ns=end_ns,
+        faults=tuple(faults),
+    )
+
+
+def _draw_fault(random: Random, kind: str, at: int, calm_ns: int) -> Fault:
+    longest = random.choice((100 * MILLISECOND, SECOND, 5 * SECOND, 12 * SECOND))
+    duration = min(random.randrange(MILLISECOND, longest), calm_ns - at)
+    return Fault(at, kind, random.randrange(1 << 16), duration, random.random())
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """The plan as JSON, for people and `decode_plan`."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
+
+
+def decode_plan(data: bytes) -> Plan:
+    """The plan that `encode_plan` wrote. Raises msgspec.DecodeError, ValidationError."""
+    return msgspec.json.decode(data, type=Plan)

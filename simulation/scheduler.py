@@ -1,0 +1,73 @@
+"""Virtual time: a heap of events, and the only thing in the world that decides what happens next.
+
+Events of one instant run in the order in which they were scheduled, so that a run is a function of its seed: nothing
+here depends on hashes, addresses or the real clock. Cancelled events stay in the heap until their time comes, which
+costs less than finding them.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+__all__ = ["MICROSECOND", "MILLISECOND", "SECOND", "Scheduler", "Timer"]
+
+MICROSECOND = 1_000
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+
+
+class Timer:
+    """An event to come; `cancel` makes it nothing."""
+
+    __slots__ = ("arguments", "callback", "time_ns")
+
+    def __init__(self, time_ns: int, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self.time_ns = time_ns
+        self.callback: Callable[..., object] | None = callback
+        self.arguments = arguments
+
+    def cancel(self) -> None:
+        """It will not happen. Does nothing when it has happened."""
+        self.callback = None
+        self.arguments = ()
+
+
+class Scheduler:
+    """`now_ns` is true time: nanoseconds since the world began, which no host in it can see (see `clock`)."""
+
+    __slots__ = ("_heap", "_sequence", "events_run", "now_ns", "stopped")
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.events_run = 0
+        self.stopped = False
+        """Set to end `run_until` after the present event."""
+        self._sequence = 0
+        self._heap: list[tuple[int, int, Timer]] = []
+
+    def at(self, time_ns: int, callback: Callable[..., object], *arguments: Any) -> Timer:
+        """Calls `callback(*arguments)` at a time; one that has passed means as soon as possible."""
+        if time_ns < self.now_ns:
+            time_ns = self.now_ns
+        timer = Timer(time_ns, callback, arguments)
+        self._sequence += 1
+        heappush(self._heap, (time_ns, self._sequence, timer))
+        return timer
+
+    def after(self, delay_ns: int, callback: Callable[..., object], *arguments: Any) -> Timer:
+        """Calls `callback(*arguments)` in `delay_ns`."""
+        return self.at(self.now_ns + delay_ns, callback, *arguments)
+
+    def run_until(self, end_ns: int) -> None:
+        """Runs every event up to and including `end_ns`, and stands there. What an event raises passes through."""
+        heap = self._heap
+        while heap and heap[0][0] <= end_ns and not self.stopped:
+            time_ns, _, timer = heappop(heap)
+            callback = timer.callback
+            if callback is not None:
+                self.now_ns = time_ns
+                self.events_run += 1
+                timer.callback = None
+                callback(*timer.arguments)
+        if not self.stopped:
+            self.now_ns = max(self.now_ns, end_ns)

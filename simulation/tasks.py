@@ -1,0 +1,378 @@
+"""Coroutines on virtual time: the tasks, events and cancel scopes that the client's logic is written against.
+
+The semantics are those that `broker.client.runtime` asks for, Trio's: a group ends when all its tasks have ended,
+cancellation is an exception that belongs to a scope and strikes at awaits only, again and again until the scope is
+left. Tasks run in the order in which they became ready, a batch of them per step of the process, and a step takes a few
+microseconds of virtual time, so that nothing can spin without time passing.
+
+A `TaskProcess` can be killed like a real process: its tasks end where they stand, without another visible act.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any
+
+from simulation.clock import HostClock
+from simulation.scheduler import MICROSECOND, Scheduler, Timer
+
+__all__ = ["Cancelled", "ProcessKilled", "TaskProcess"]
+
+_STEP_NS = 5 * MICROSECOND
+
+
+class Cancelled(BaseException):
+    """Raised at an await in a cancelled scope; caught by that scope and by nobody else."""
+
+
+class ProcessKilled(BaseException):
+    """Ends a task of a killed process; every further await raises it again."""
+
+
+@types.coroutine
+def _suspend() -> Generator[None, Any, Any]:
+    return (yield)
+
+
+class _Task:
+    __slots__ = ("abort", "coroutine", "group", "scope", "waiting")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], group: TaskGroup | None, scope: Scope | None) -> None:
+        self.coroutine = coroutine
+        self.group = group
+        self.scope = scope
+        self.waiting = False
+        self.abort: Callable[[], object] = _nothing
+
+
+class SimulatedEvent:
+    """`broker.client.runtime.Event`."""
+
+    __slots__ = ("_flag", "_process", "_waiters")
+
+    def __init__(self, process: TaskProcess) -> None:
+        self._process = process
+        self._flag = False
+        self._waiters: dict[_Task, None] = {}
+
+    def set(self) -> None:
+        """Wakes everyone who waits, in the order in which they came."""
+        if not self._flag:
+            self._flag = True
+            waiters, self._waiters = self._waiters, {}
+            for task in waiters:
+                self._process.wake(task)
+
+    def is_set(self) -> bool:
+        """Whether `set` was called."""
+        return self._flag
+
+    async def wait(self) -> None:
+        """Returns once the flag is set."""
+        process = self._process
+        if self._flag:
+            await process.checkpoint()
+            return
+        task = process.current()
+        self._waiters[task] = None
+        await process.suspend(task, lambda: self._waiters.pop(task, None))
+
+
+class Scope:
+    """`broker.client.runtime.CancelScope`."""
+
+    __slots__ = ("_process", "_seconds", "_task", "_timer", "cancel_called", "cancelled_caught", "parent", "shield")
+
+    def __init__(self, process: TaskProcess, seconds: float = math.inf, shield: bool = False) -> None:
+        self._process = process
+        self._seconds = seconds
+        self.shield = shield
+        self.cancel_called = False
+        self.cancelled_caught = False
+        self.parent: Scope | None = None
+        self._task: _Task | None = None
+        self._timer: Timer | None = None
+
+    def cancel(self) -> None:
+        """Cancels the block now."""
+        if not self.cancel_called:
+            self.cancel_called = True
+            self._process.deliver_cancellations()
+
+    def is_cancelled(self) -> bool:
+        """Whether awaits directly inside are to be cancelled, by this scope or by one around it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if scope.cancel_called:
+                return True
+            if scope.shield:
+                return False
+            scope = scope.parent
+        return False
+
+    def __enter__(self) -> Scope:
+        process = self._process
+        task = process.current()
+        self._task = task
+        self.parent = task.scope
+        task.scope = self
+        if self._seconds != math.inf:
+            self._timer = process.call_after(max(self._seconds, 0.0), self.cancel)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
+    ) -> bool:
+        assert self._task is not None
+        assert self._task.scope is self, "scopes nest"
+        self._task.scope = self.parent
+        if self._timer is not None:
+            self._timer.cancel()
+        if isinstance(error, Cancelled) and self.cancel_called:
+            self.cancelled_caught = True
+            return True
+        return False
+
+
+class TaskGroup:
+    """`broker.client.runtime.TaskGroup`, and the context manager around it."""
+
+    __slots__ = ("_children", "_emptied", "_errors", "_process", "_scope", "_task_scope")
+
+    def __init__(self, process: TaskProcess, *, shielded: bool = False) -> None:
+        """`shielded`: only `cancel` cancels the tasks, whatever becomes of the body."""
+        self._process = process
+        self._scope = Scope(process)
+        self._task_scope = self._scope
+        if shielded:
+            self._task_scope = Scope(process, shield=True)
+            self._task_scope.parent = self._scope
+        self._children: dict[_Task, None] = {}
+        self._errors: list[BaseException] = []
+        self._emptied: SimulatedEvent | None = None
+
+    def start_soon(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Starts a task of the group; it runs first in the process's next step."""
+        coroutine = function(*arguments)
+        assert isinstance(coroutine, Coroutine)
+        task = _Task(coroutine, self, self._task_scope)
+        self._children[task] = None
+        self._process.start(task)
+
+    def cancel(self) -> None:
+        """Cancels all tasks and the body."""
+        self._scope.cancel()
+        self._task_scope.cancel()
+
+    def ended(self, task: _Task, error: BaseException | None) -> None:
+        """A task has ended; for the process."""
+        del self._children[task]
+        if error is not None and not isinstance(error, Cancelled):
+            self._errors.append(error)
+            self.cancel()
+        if not self._children and self._emptied is not None:
+            self._emptied.set()
+
+    async def __aenter__(self) -> TaskGroup:
+        self._scope.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
+    ) -> bool:
+        process = self._process
+        if isinstance(error, ProcessKilled):
+            return False
+        if error is not None:
+            if not isinstance(error, Cancelled):
+                self._errors.append(error)
+            self.cancel()
+        while self._children:
+            self._emptied = SimulatedEvent(process)
+            try:
+                await self._emptied.wait()
+            except Cancelled as cancelled:
+                # From outside: the children are cancelled by the same scope; their end is waited for all the same.
+                error = error or cancelled
+                with Scope(process, shield=True):
+                    while self._children:
+                        self._emptied = SimulatedEvent(process)
+                        await self._emptied.wait()
+        own = self._scope.cancel_called
+        self._scope.__exit__(None, None, None)
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            raise BaseExceptionGroup("several tasks failed", self._errors)
+        if isinstance(error, Cancelled):
+            if own and not (self._scope.parent is not None and self._scope.parent.is_cancelled()):
+                return True
+            raise error
+        return False
+
+
+class TaskProcess:
+    """The tasks of one process. `clock` is its host's; `failed` is told what the main task raised, None for nothing."""
+
+    def __init__(
+        self, scheduler: Scheduler, clock: HostClock, failed: Callable[[BaseException | None], object]
+    ) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+        self._failed = failed
+        self._ready: deque[tuple[_Task, BaseException | None]] = deque()
+        self._tasks: dict[_Task, None] = {}
+        self._step_scheduled = False
+        self._current: _Task | None = None
+        self._cancelling = False
+        self.killed = False
+        self.paused = False
+
+    # ---- life ----------------------------------------------------------------------------------------
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        """Starts the main task."""
+        self.start(_Task(main, None, None))
+
+    def kill(self) -> None:
+        """The process ends, now: no task gets another step that anybody could notice."""
+        self.killed = True
+        self._ready.clear()
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
+            self._current = task
+            try:
+                # A task in `finally` may await again; suspending raises the same at once.
+                task.coroutine.throw(ProcessKilled())
+            except (ProcessKilled, StopIteration):
+                pass
+            except RuntimeError:
+                pass  # a coroutine that was never started, or turned the end into another error
+            except BaseException:  # noqa: BLE001, S110 - whatever its cleaning up raises, nobody is left to hear it
+                pass
+            task.coroutine.close()
+        self._current = None
+
+    def pause(self, paused: bool) -> None:
+        """Stops all tasks where they are, or lets them go on; time goes on meanwhile."""
+        self.paused = paused
+        if not paused:
+            self._plan_step()
+
+    # ---- for tasks -----------------------------------------------------------------------------------
+
+    def current(self) -> _Task:
+        """The task that runs now."""
+        assert self._current is not None, "outside of any task"
+        return self._current
+
+    def start(self, task: _Task) -> None:
+        """Adds a task; it begins in the next step."""
+        if self.killed:
+            task.coroutine.close()
+            return
+        self._tasks[task] = None
+        self._ready.append((task, None))
+        self._plan_step()
+
+    def wake(self, task: _Task, error: BaseException | None = None) -> None:
+        """A suspended task goes on in the next step. Waking it twice does nothing more."""
+        if task.waiting and not self.killed:
+            task.waiting = False
+            self._ready.append((task, error))
+            self._plan_step()
+
+    async def suspend(self, task: _Task, abort: Callable[[], object]) -> None:
+        """Waits for `wake`; `abort` undoes the waiting when a cancellation comes first."""
+        if self.killed:
+            raise ProcessKilled
+        if task.scope is not None and task.scope.is_cancelled():
+            abort()
+            raise Cancelled
+        task.waiting = True
+        task.abort = abort
+        await _suspend()
+
+    async def checkpoint(self) -> None:
+        """Lets others run, and notices a cancellation."""
+        task = self.current()
+        if self.killed:
+            raise ProcessKilled
+        if task.scope is not None and task.scope.is_cancelled():
+            raise Cancelled
+        self._ready.append((task, None))
+        self._plan_step()
+        await _suspend()
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits so long by the host's clock."""
+        if seconds <= 0:
+            await self.checkpoint()
+            return
+        if seconds == math.inf:
+            await self.suspend(self.current(), _nothing)
+            return
+        task = self.current()
+        timer = self.call_after(seconds, self.wake, task)
+        await self.suspend(task, timer.cancel)
+
+    def call_after(self, seconds: float, callback: Callable[..., object], *arguments: Any) -> Timer:
+        """A timer by the host's clock. It fires at once when the process goes on after a pause."""
+        local_ns = self._clock.now_ns() + int(seconds * 1e9)
+        return self._scheduler.at(self._clock.true_ns(local_ns), self._fire, callback, arguments)
+
+    def deliver_cancellations(self) -> None:
+        """Looks for suspended tasks whose scope is cancelled."""
+        if self.killed:
+            return
+        for task in list(self._tasks):
+            if task.waiting and task.scope is not None and task.scope.is_cancelled():
+                task.abort()
+                self.wake(task, Cancelled())
+
+    # ---- steps ---------------------------------------------------------------------------------------
+
+    def _fire(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        if not self.killed:
+            callback(*arguments)
+
+    def _plan_step(self) -> None:
+        if not self._step_scheduled and self._ready and not self.paused and not self.killed:
+            self._step_scheduled = True
+            self._scheduler.after(_STEP_NS, self._step)
+
+    def _step(self) -> None:
+        self._step_scheduled = False
+        if self.paused or self.killed:
+            return
+        ready, self._ready = self._ready, deque()
+        for task, error in ready:
+            if self.killed:
+                return
+            self._current = task
+            failure: BaseException | None = None
+            try:
+                if error is None:
+                    task.coroutine.send(None)
+                else:
+                    task.coroutine.throw(error)
+                continue
+            except StopIteration:
+                pass
+            except BaseException as raised:  # noqa: BLE001 - it belongs to the group, or to the world
+                failure = raised
+            finally:
+                self._current = None
+            self._tasks.pop(task, None)
+            if task.group is not None:
+                task.group.ended(task, failure)
+            else:
+                self._failed(failure)
+        self._plan_step()
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,405 @@
+"""A group of brokers, name servers and clients in one deterministic world, run by a plan.
+
+    result = run_plan(draw_plan(seed=7))
+
+Everything in the world draws from random streams that the plan's seed fixes, and events happen in the order that
+`scheduler` gives, so the same plan and code give the same bytes of trace, in any process. What is found first ends the
+run: what follows a broken invariant says little.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from broker.settings import (
+    BrokerConfig,
+    NodeSettings,
+    RaftSettings,
+    StorageSettings,
+)
+from broker.trace import TraceHeader, TraceWriter
+from broker.trace.format import Source
+from log.options import StoreOptions
+from simulation import workload
+from simulation.broker_host import BrokerHost
+from simulation.client_judge import ClientJudge, ClientWriter
+from simulation.clock import HostClock
+from simulation.faults import heal_everything, inject
+from simulation.group_model import Violation
+from simulation.monitor import Monitor, ReplicaWriter
+from simulation.name_server_host import NameServerHost
+from simulation.network import Link, Network
+from simulation.plan import Plan
+from simulation.scheduler import SECOND, Scheduler
+from simulation.workload import ClientHost
+
+__all__ = ["Result", "World", "run_plan"]
+
+_TRANSCRIPT_LINES: Final = 400
+_FLUSH_TRACES_NS: Final = SECOND
+_LOAD_STOPS_BEFORE_END_NS: Final = 6 * SECOND
+_RECOVERY_NS: Final = 12 * SECOND
+"""From the end of all faults to the first acknowledged message, at most: two elections that split and a route poll."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run came to."""
+
+    plan: Plan
+    violation: Violation | None
+    simulated_ns: int
+    trace_digest: str
+    fault_counts: dict[str, int]
+    events: int
+    committed: int
+    acknowledged: int
+    read: int
+    elections: int
+    transcript: list[str]
+    states: list[str]
+    traces: dict[str, bytes] = field(default_factory=dict)
+    """Trace files by name, if they were kept."""
+
+
+class World:
+    """All that exists. `run` once."""
+
+    def __init__(self, plan: Plan, *, keep_traces: bool = False) -> None:
+        self.plan = plan
+        self.scheduler = Scheduler()
+        self.fault_counts: dict[str, int] = {}
+        self.network = Network(self.scheduler, self._random("network"), self.fired)
+        self.load_stopped = False
+        self.topic_changes_wanted = 0
+        self.finding: Violation | None = None
+        self.transcript: deque[str] = deque(maxlen=_TRANSCRIPT_LINES)
+        self._keep_traces = keep_traces
+        self._traces: dict[str, list[bytes]] = {}
+        self._digests: dict[str, Any] = {}
+        self._writers: list[TraceWriter] = []
+        self._driver = TraceWriter(self._sink("driver"), self._header("driver", "driver"))
+        self._writers.append(self._driver)
+        self.monitor = Monitor(lambda: self.scheduler.now_ns, self.note, sync_flush=plan.flush == "sync")
+        self.judge = ClientJudge(self.monitor.model, lambda: self.scheduler.now_ns)
+        self._acknowledged_at_calm = 0
+        self._consumed: dict[int, int] = {}
+
+        self.name_servers = [
+            NameServerHost(self, f"ns{number}", f"10.0.1.{number + 1}", self._clock(f"ns{number}"))
+            for number in range(2)
+        ]
+        self.name_server_addresses = [name_server.address for name_server in self.name_servers]
+        self.brokers = self._make_brokers()
+        self.clients = self._make_clients()
+        self.host_names = [host.name for host in (*self.brokers, *self.name_servers, *self.clients)]
+
+    # ---- making --------------------------------------------------------------------------------------
+
+    def _random(self, name: str) -> Random:
+        # Text seeds are hashed with SHA-512 by the random module, not with Python's own changing hash.
+        return Random(f"{self.plan.seed} {name}")
+
+    def _clock(self, name: str) -> HostClock:
+        random = self._random(f"clock {name}")
+        return HostClock(
+            self.scheduler,
+            zero_ns=random.randrange(SECOND, 1_000_000 * SECOND),
+            rate_ppm=random.randrange(-200, 200),
+            wall_offset_ms=random.randrange(-500, 500),
+        )
+
+    def _make_brokers(self) -> list[BrokerHost]:
+        plan = self.plan
+        names = [f"n{number}" for number in range(plan.nodes)]
+        ips = {name: f"10.0.0.{number + 1}" for number, name in enumerate(names)}
+        peers = {name: f"{ips[name]}:40911" for name in names}
+        options = StoreOptions(
+            data_file_bytes=plan.data_file_bytes,
+            index_file_units=256,
+            prepare_ahead_bytes=plan.data_file_bytes // 2,
+            prepare_step_bytes=4096,
+            zero_gap_bytes=plan.data_file_bytes,
+            consume_queue_file_units=64,
+            index_slots=61,
+            index_entries=200,
+        )
+        hosts = []
+        for name in names:
+            config = BrokerConfig(
+                node=NodeSettings(
+                    id=name, listen=f"{ips[name]}:10911", name_servers=tuple(self.name_server_addresses)
+                ),
+                raft=RaftSettings(peers=peers),
+                storage=StorageSettings(
+                    flush=plan.flush, data_file_bytes=plan.data_file_bytes, max_message_bytes=4096
+                ),
+            )
+            clock, random = self._clock(name), self._random(f"broker {name}")
+            hosts.append(BrokerHost(self, name, ips[name], config, options, clock, random))
+        return hosts
+
+    def _make_clients(self) -> list[ClientHost]:
+        mains: list[tuple[str, workload.Main, bool]] = [
+            (f"producer{number}", functools.partial(workload.produce, retry_unknown=number % 2 == 0), number % 2 == 1)
+            for number in range(self.plan.producers)
+        ]
+        mains += [(f"consumer{number}", workload.consume, False) for number in range(2)]
+        mains += [("auditor", workload.audit, False), ("administrator", workload.administer, False)]
+        return [
+            ClientHost(
+                self,
+                name,
+                f"10.0.2.{number + 1}",
+                self._clock(name),
+                self._random(f"client {name}"),
+                main,
+                single_shot=single_shot,
+            )
+            for number, (name, main, single_shot) in enumerate(mains)
+        ]
+
+    # ---- traces and transcript -----------------------------------------------------------------------
+
+    def _header(self, source: Source, process: str) -> TraceHeader:
+        return TraceHeader(source, process, f"simulation {self.plan.seed}", 0)
+
+    def _sink(self, name: str) -> Callable[[bytes], None]:
+        digest = self._digests.setdefault(name, hashlib.sha256())
+        kept = self._traces.setdefault(name, [])
+
+        def write(data: bytes) -> None:
+            digest.update(data)
+            if self._keep_traces:
+                kept.append(data)
+
+        return write
+
+    def replica_writer(self, host: BrokerHost) -> TraceWriter:
+        """A trace writer for a new process of a broker."""
+        writer = ReplicaWriter(
+            self._sink(host.name), self._header("replica", host.name), self.monitor, host, lambda: self.scheduler.now_ns
+        )
+        self._writers.append(writer)
+        return writer
+
+    def client_writer(self, process: str, *, single_shot: bool) -> ClientWriter:
+        """A trace writer for a new client process."""
+        writer = ClientWriter(
+            self._sink(process),
+            self._header("client", process),
+            self.judge,
+            lambda: self.scheduler.now_ns,
+            single_shot=single_shot,
+        )
+        self._writers.append(writer)
+        return writer
+
+    def note(self, node: str, text: str) -> None:
+        """Adds a line to the transcript."""
+        self.transcript.append(f"{self.scheduler.now_ns / SECOND:11.6f}  {node:<8} {text}")
+
+    def fired(self, kind: str) -> None:
+        """A fault took effect."""
+        self.fault_counts[kind] = self.fault_counts.get(kind, 0) + 1
+
+    def record_fault(self, kind: str, target: str, detail: str) -> None:
+        """Notes a fault in transcript and trace."""
+        self.note(target, f"FAULT {kind} {detail}".rstrip())
+        self._driver.fault(self.scheduler.now_ns, kind, (target,), detail)
+
+    # ---- findings ------------------------------------------------------------------------------------
+
+    def found(self, violation: Violation) -> None:
+        """An invariant does not hold: the run ends after this event."""
+        if self.finding is None:
+            self.finding = violation
+            self.note(violation.node, f"VIOLATION {violation}")
+            self.scheduler.stopped = True
+
+    def violation(self, invariant: str, node: str, detail: str) -> None:
+        """As `found`."""
+        self.found(Violation(invariant, node, detail))
+
+    def client_failed(self, name: str, error: BaseException) -> None:
+        """A client's main task raised."""
+        if isinstance(error, Violation):
+            self.found(error)
+        else:
+            self.violation("a client fails", name, "".join(traceback.format_exception(error)))
+
+    # ---- what faults and clients ask -----------------------------------------------------------------
+
+    def links_between(self, one: str, other: str) -> tuple[Link, Link]:
+        """Both directions."""
+        return self.network.link(one, other), self.network.link(other, one)
+
+    def leader(self) -> BrokerHost | None:
+        """The host that serves, if there is exactly one."""
+        serving = [
+            host for host in self.brokers if host.process is not None and host.process.node.replica.serving
+        ]
+        return serving[0] if len(serving) == 1 else None
+
+    def is_calm(self) -> bool:
+        """Whether the time of faults is over."""
+        return self.scheduler.now_ns >= self.plan.calm_ns
+
+    def is_settled(self) -> bool:
+        """Whether all nodes follow one leader, hold the same log, have committed all of it, and nothing is under way."""
+        leader = self.leader()
+        if leader is None or leader.process is None:
+            return False
+        raft = leader.process.node.replica.raft
+        for host in self.brokers:
+            if host.process is None or host.paused:
+                return False
+            replica = host.process.node.replica
+            state = (replica.raft.term, replica.raft.leader, replica.raft.log_terms.last_index, replica.applied_index)
+            if state != (raft.term, leader.name, raft.commit_index, raft.commit_index):
+                return False
+            if replica.raft.persisted_index != raft.commit_index:
+                return False
+        return raft.commit_index == self.monitor.model.last_index
+
+    def consumed(self, queue_id: int, offset: int) -> None:
+        """A consumer's application got a message."""
+        self._consumed[queue_id] = max(self._consumed.get(queue_id, -1), offset)
+
+    # ---- running -------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """The whole plan. Never raises for what it finds."""
+        plan, scheduler = self.plan, self.scheduler
+        random = self._random("starts")
+        for name_server in self.name_servers:
+            name_server.start()
+        for host in self.brokers:
+            scheduler.at(random.randrange(SECOND), host.start)
+        for client in self.clients:
+            scheduler.at(random.randrange(2 * SECOND), client.start)
+        for fault in plan.faults:
+            scheduler.at(fault.time_ns, inject, self, fault)
+        scheduler.at(plan.calm_ns, self._calm)
+        scheduler.at(plan.calm_ns + _RECOVERY_NS, self._check_recovered)
+        scheduler.at(plan.end_ns - _LOAD_STOPS_BEFORE_END_NS, self._stop_load)
+        scheduler.at(_FLUSH_TRACES_NS, self._flush_traces)
+        previous = structlog.get_config()
+        structlog.configure(processors=[self._log_event])
+        try:
+            scheduler.run_until(plan.end_ns)
+            if self.finding is None:
+                self._check_end()
+        except Violation as violation:
+            self.found(violation)
+        finally:
+            states = self._states()
+            structlog.configure(**previous)
+            self._end()
+        return self._result(states)
+
+    def _log_event(self, _: Any, level: str, event: Any) -> Any:
+        text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+        self.note("log", f"{level}: {event.get('event')} {text}")
+        raise structlog.DropEvent
+
+    def _flush_traces(self) -> None:
+        for writer in self._writers:
+            writer.flush()
+        self.scheduler.after(_FLUSH_TRACES_NS, self._flush_traces)
+
+    def _calm(self) -> None:
+        heal_everything(self)
+        self.note("world", "calm: all faults end")
+        self._acknowledged_at_calm = self.judge.acknowledged
+
+    def _stop_load(self) -> None:
+        self.load_stopped = True
+        heal_everything(self)  # a node may have found damage on its disk since
+
+    def _check_recovered(self) -> None:
+        heal_everything(self)
+        if self.judge.acknowledged == self._acknowledged_at_calm:
+            self.violation(
+                "liveness", "group", f"no message acknowledged within {_RECOVERY_NS // SECOND} s after all faults"
+            )
+
+    def _check_end(self) -> None:
+        """Everything must have come together."""
+        model = self.monitor.model
+        for host in self.brokers:
+            process = host.process
+            if process is None:
+                raise Violation("liveness", host.name, "it does not run at the end")
+            applied = process.node.replica.applied_index
+            if applied != model.last_index:
+                raise Violation("liveness", host.name, f"applied {applied} of {model.last_index} at the end")
+            self.monitor.check_store(host, process.node)
+        for (topic, queue_id), queue in model.queues.items():
+            if topic == workload.TOPIC and self._consumed.get(queue_id, -1) != len(queue.keys) - 1:
+                raise Violation(
+                    "liveness",
+                    "consumers",
+                    f"{topic}/{queue_id}: read up to {self._consumed.get(queue_id, -1)} of {len(queue.keys) - 1}",
+                )
+        self.judge.check_outcomes()
+
+    def _states(self) -> list[str]:
+        """Each node in one line, for a report."""
+        lines = []
+        for host in self.brokers:
+            process = host.process
+            if process is None:
+                lines.append(f"{host.name}: down{', needs a new disk' if host.needs_new_disk else ''}")
+                continue
+            replica = process.node.replica
+            raft = replica.raft
+            lines.append(
+                f"{host.name}: {raft.role.value} of term {raft.term}, leader {raft.leader}, "
+                f"log {raft.log_terms.first_index}..{raft.log_terms.last_index}, persisted {raft.persisted_index}, "
+                f"commit {raft.commit_index}, applied {replica.applied_index}"
+                f"{', serving' if replica.serving else ''}{', paused' if host.paused else ''}"
+            )
+        model = self.monitor.model
+        lines.append(f"group: committed up to {model.last_index}, {self.judge.acknowledged} messages acknowledged")
+        return lines
+
+    def _end(self) -> None:
+        for client in self.clients:
+            client.kill()
+        for writer in self._writers:
+            writer.flush()
+
+    def _result(self, states: list[str]) -> Result:
+        total = hashlib.sha256()
+        for name, digest in self._digests.items():
+            total.update(f"{name} {digest.hexdigest()}\n".encode())
+        return Result(
+            plan=self.plan,
+            violation=self.finding,
+            simulated_ns=self.scheduler.now_ns,
+            trace_digest=total.hexdigest(),
+            fault_counts=self.fault_counts,
+            events=self.scheduler.events_run,
+            committed=self.monitor.model.last_index + 1,
+            acknowledged=self.judge.acknowledged,
+            read=self.judge.read,
+            elections=self.monitor.elections,
+            transcript=list(self.transcript),
+            states=states,
+            traces={name: b"".join(pieces) for name, pieces in self._traces.items()} if self._keep_traces else {},
+        )
+
+
+def run_plan(plan: Plan, *, keep_traces: bool = False) -> Result:
+    """Runs a plan from beginning to end."""
+    return World(plan, keep_traces=keep_traces).run()
