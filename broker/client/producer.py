@@ -19,12 +19,8 @@ the name server has heard of the new leader.
 
 from __future__ import annotations
 
-import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-
-import msgspec
 
 from broker.client.connection import Connection
 from broker.client.core import BUSY_CODES, CLOSE_TIMEOUT_S, ClientCore, broker_error
@@ -41,34 +37,26 @@ from broker.client.errors import (
 )
 from broker.client.identity import UniqueKeys
 from broker.client.message import Message, MessageQueue, SendResult, SendStatus, trace_key
+from broker.client.outgoing import BATCH_CODE, Outgoing, Preparer, check_name
 from broker.client.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, TopicRoute
-from broker.client.runtime import Buffer, Runtime
+from broker.client.runtime import Runtime
 from broker.remoting.bodies import HeartbeatData, ProducerData
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.remoting.headers import SendMessageResponseHeader
 from broker.trace import TraceWriter
-from log.batch import BatchItem, encode_batch
-from log.errors import RecordError
 from log.java_hash import java_hash
 
 SEND_TIMEOUT_S = 3.0
 """Time limit of a send, all attempts and pauses included."""
-BODY_BYTES_MAX = 4 * 1024 * 1024
-"""Largest body, after compression; brokers have the same limit by default."""
-PROPERTIES_BYTES_MAX = 32767
 _PAUSE_FIRST_S = 0.01
 _PAUSE_MAX_S = 0.25
-_SYS_FLAG_ZLIB = 0x1
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Picks a queue out of the writable ones, which are sorted."""
 QueueChoice = MessageQueue | QueueSelector | str | int | None
 """A queue, a selector, a key that is hashed to a queue, or None for all queues in turn."""
-
-_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
-_OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "UNIQ_KEY")
 
 # Codes after which the message is certainly not stored and another attempt may succeed. 16 and 17 are among them
 # because another member of a failing-over cluster may know better; 204 and 205 as in the reference's client.
@@ -80,18 +68,6 @@ _NOT_STORED_RETRY = BUSY_CODES | {
 }
 _ILLEGAL = frozenset((ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER))
 _STORED = {int(status): status for status in SendStatus}
-
-
-class _Outgoing(msgspec.Struct, gc=False):
-    """A send that is ready for the wire, whichever queue it goes to."""
-
-    topic: str
-    code: int
-    body: Buffer
-    properties: str
-    sys_flag: int
-    flag: int
-    unique_keys: list[str]
 
 
 class Producer:
@@ -123,18 +99,16 @@ class Producer:
             from broker.client.trio_runtime import TrioRuntime
 
             runtime = TrioRuntime()
-        _check_name("group", group)
+        check_name("group", group)
         self.group = group
         self.core = ClientCore(runtime, name_servers, heartbeat=self._heartbeat, trace=trace)
         self._runtime = runtime
         self._trace = trace
         self._send_timeout_s = send_timeout_s
         self._attempt_timeout_s = attempt_timeout_s if attempt_timeout_s is not None else send_timeout_s / 2
-        self._compress_above = compress_above
         self._retry_unknown = retry_unknown
-        self._unique_keys = UniqueKeys(runtime)
+        self._prepare = Preparer(UniqueKeys(runtime), compress_above)
         self._turn = runtime.random.getrandbits(16)
-        self._checked_topics: dict[str, None] = {}
 
     async def __aenter__(self) -> Producer:
         await self.core.__aenter__()
@@ -161,14 +135,14 @@ class Producer:
         they were acknowledged. Raises MessageRejected, NotDelivered, SendOutcomeUnknown, NoRoute,
         NameServerUnavailable, BrokerError (refused for good).
         """
-        results = await self._send(self._prepare(message), message, queue, timeout_s)
+        results = await self._send(self._prepare.message(message), message, queue, timeout_s)
         return results[0]
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue: QueueChoice = None, timeout_s: float | None = None
     ) -> list[SendResult]:
         """Send messages of one topic as one append: they are stored side by side, or none is. Raises as `send`."""
-        outgoing = self._prepare_batch(messages)
+        outgoing = self._prepare.batch(messages)
         return await self._send(outgoing, messages[0], queue, timeout_s)
 
     async def send_one_way(self, message: Message, *, queue: QueueChoice = None) -> None:
@@ -177,7 +151,7 @@ class Producer:
         Raises MessageRejected, NoRoute, NameServerUnavailable and, when no broker can be reached, ConnectionFailed.
         """
         self.core.check_open()
-        outgoing = self._prepare(message)
+        outgoing = self._prepare.message(message)
         route = await self._route(message.topic)
         target = self._choose(route, message, queue)
         address = route.address(target.broker_name)
@@ -198,7 +172,7 @@ class Producer:
     # One send ------------------------------------------------------------------------------------------------------
 
     async def _send(
-        self, outgoing: _Outgoing, message: Message, choice: QueueChoice, timeout_s: float | None
+        self, outgoing: Outgoing, message: Message, choice: QueueChoice, timeout_s: float | None
     ) -> list[SendResult]:
         core = self.core
         core.check_open()
@@ -268,7 +242,7 @@ class Producer:
         raise NotDelivered(topic, attempts, last_error) from last_error
 
     async def _attempt(
-        self, connection: Connection, outgoing: _Outgoing, target: MessageQueue, timeout_s: float
+        self, connection: Connection, outgoing: Outgoing, target: MessageQueue, timeout_s: float
     ) -> RemotingCommand:
         fields = self._fields(outgoing, target)
         trace = self._trace
@@ -300,7 +274,7 @@ class Producer:
         return answer
 
     def _refused(
-        self, answer: RemotingCommand, address: str, unknown: bool, outgoing: _Outgoing, attempts: int
+        self, answer: RemotingCommand, address: str, unknown: bool, outgoing: Outgoing, attempts: int
     ) -> ClientError:
         """The error of an attempt that may be repeated; raises when it may not."""
         error = broker_error(answer, address)
@@ -366,7 +340,7 @@ class Producer:
 
     # Preparing -----------------------------------------------------------------------------------------------------
 
-    def _fields(self, outgoing: _Outgoing, target: MessageQueue) -> Mapping[str, str]:
+    def _fields(self, outgoing: Outgoing, target: MessageQueue) -> Mapping[str, str]:
         # The short names of SEND_MESSAGE_V2 (remoting.md 7.1); a dict of strings is the fastest to encode.
         return {
             "a": self.group,
@@ -380,103 +354,12 @@ class Producer:
             "i": outgoing.properties,
             "j": "0",
             "k": "false",
-            "m": "true" if outgoing.code == _BATCH_CODE else "false",
+            "m": "true" if outgoing.code == BATCH_CODE else "false",
             "n": target.broker_name,
         }
 
-    def _prepare(self, message: Message) -> _Outgoing:
-        topic = message.topic
-        if topic not in self._checked_topics:
-            self._check_topic(topic)
-        unique_key = self._unique_keys.next()
-        properties = _properties(message, unique_key)
-        body: Buffer = message.body
-        sys_flag = 0
-        if self._compress_above is not None and len(body) > self._compress_above:
-            packed = zlib.compress(body, 5)
-            if len(packed) < len(body):
-                body, sys_flag = packed, _SYS_FLAG_ZLIB
-        if len(body) > BODY_BYTES_MAX:
-            raise MessageRejected(f"a body of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored")
-        if not len(body):
-            raise MessageRejected("an empty body cannot be stored")
-        return _Outgoing(topic, _SINGLE_CODE, body, properties, sys_flag, message.flag, [unique_key])
 
-    def _prepare_batch(self, messages: Sequence[Message]) -> _Outgoing:
-        if not messages:
-            raise UsageError("a batch needs at least one message")
-        topic = messages[0].topic
-        if topic not in self._checked_topics:
-            self._check_topic(topic)
-        if topic.startswith("%RETRY%"):
-            raise MessageRejected("retry topics take no batches")
-        items = []
-        unique_keys = []
-        for message in messages:
-            if message.topic != topic:
-                raise MessageRejected(f"a batch goes to one topic: {topic!r} and {message.topic!r}")
-            if message.delay_level:
-                raise MessageRejected("a batch cannot be delayed")
-            if not len(message.body):
-                raise MessageRejected("an empty body cannot be stored")
-            unique_key = self._unique_keys.next()
-            unique_keys.append(unique_key)
-            properties = _properties(message, unique_key).encode()
-            items.append(BatchItem(message.flag, message.body, properties))  # type: ignore[arg-type]
-        try:
-            body = encode_batch(items)
-        except RecordError as error:
-            raise MessageRejected(str(error)) from error
-        if len(body) > BODY_BYTES_MAX:
-            raise MessageRejected(
-                f"a batch of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored at once"
-            )
-        # The envelope's own key: brokers that add missing keys must not add one to a batch as a whole.
-        return _Outgoing(topic, _BATCH_CODE, body, f"UNIQ_KEY\x01{unique_keys[0]}\x02", 0, 0, unique_keys)
-
-    def _check_topic(self, topic: str) -> None:
-        _check_name("topic", topic)
-        self._checked_topics[topic] = None
-
-
-_SINGLE_CODE = int(RequestCode.SEND_MESSAGE_V2)
-_BATCH_CODE = int(RequestCode.SEND_BATCH_MESSAGE)
 _DEFAULT_QUEUES = str(DEFAULT_TOPIC_QUEUES)
-
-
-def _check_name(kind: str, name: str) -> None:
-    if not _TOPIC.fullmatch(name):
-        raise MessageRejected(
-            f"{kind} {name!r}: 1 to 127 characters out of letters, digits and %|_- are allowed"
-        )
-
-
-def _properties(message: Message, unique_key: str) -> str:
-    text = f"UNIQ_KEY\x01{unique_key}\x02"
-    if message.tags is not None:
-        text = f"{text}TAGS\x01{message.tags}\x02"
-    if message.keys:
-        keys = (message.keys,) if isinstance(message.keys, str) else message.keys
-        text = f"{text}KEYS\x01{' '.join(keys)}\x02"
-    if message.delay_level:
-        text = f"{text}DELAY\x01{message.delay_level}\x02"
-    if message.properties:
-        for name, value in message.properties.items():
-            if not name or name in _OWN_PROPERTIES:
-                raise MessageRejected(
-                    f"property {name!r}: no name, or one with a field of its own in Message"
-                )
-            if value:
-                text = f"{text}{name}\x01{value}\x02"
-    separators = text.count("\x01") + text.count("\x02")
-    expected = 1 + (message.tags is not None) + bool(message.keys) + bool(message.delay_level)
-    if message.properties:
-        expected += sum(1 for value in message.properties.values() if value)
-    if separators != 2 * expected:
-        raise MessageRejected("tags, keys and properties must not contain the characters 1 and 2")
-    if len(text) > PROPERTIES_BYTES_MAX // 3 and len(text.encode()) > PROPERTIES_BYTES_MAX:
-        raise MessageRejected(f"tags, keys and properties take more than {PROPERTIES_BYTES_MAX} bytes")
-    return text
 
 
 def _another(route: TopicRoute, failed: Sequence[str]) -> bool:
@@ -484,7 +367,7 @@ def _another(route: TopicRoute, failed: Sequence[str]) -> bool:
 
 
 def _results(
-    outgoing: _Outgoing,
+    outgoing: Outgoing,
     target: MessageQueue,
     answer: RemotingCommand,
     status: SendStatus,

@@ -1,0 +1,143 @@
+"""Messages made ready for the wire: checked, with their unique keys, as the parts of a send request.
+
+What is checked here is what every broker refuses anyhow; the sender hears of it at once and with its own words. All
+attempts of a send share the result, so they carry the same unique keys.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+
+import msgspec
+
+from broker.client.errors import MessageRejected, UsageError
+from broker.client.identity import UniqueKeys
+from broker.client.message import RETRY_TOPIC_PREFIX, Message
+from broker.client.runtime import Buffer
+from broker.remoting.codes import RequestCode
+from log.batch import BatchItem, encode_batch
+from log.errors import RecordError
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+"""Largest body, after compression; brokers have the same limit by default."""
+PROPERTIES_BYTES_MAX = 32767
+_SYS_FLAG_ZLIB = 0x1
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "UNIQ_KEY")
+SINGLE_CODE = int(RequestCode.SEND_MESSAGE_V2)
+BATCH_CODE = int(RequestCode.SEND_BATCH_MESSAGE)
+
+
+class Outgoing(msgspec.Struct, gc=False):
+    """A send that is ready for the wire, whichever queue it goes to."""
+
+    topic: str
+    code: int
+    body: Buffer
+    properties: str
+    sys_flag: int
+    flag: int
+    unique_keys: list[str]
+
+
+class Preparer:
+    """Makes messages ready; ``compress_above`` is the body size in bytes from which on they are compressed."""
+
+    def __init__(self, unique_keys: UniqueKeys, compress_above: int | None) -> None:
+        self._unique_keys = unique_keys
+        self._compress_above = compress_above
+        self._checked_topics: dict[str, None] = {}
+
+    def message(self, message: Message) -> Outgoing:
+        """One message. Raises MessageRejected."""
+        topic = message.topic
+        if topic not in self._checked_topics:
+            self._check_topic(topic)
+        unique_key = self._unique_keys.next()
+        properties = _properties(message, unique_key)
+        body: Buffer = message.body
+        sys_flag = 0
+        if self._compress_above is not None and len(body) > self._compress_above:
+            packed = zlib.compress(body, 5)
+            if len(packed) < len(body):
+                body, sys_flag = packed, _SYS_FLAG_ZLIB
+        if len(body) > BODY_BYTES_MAX:
+            raise MessageRejected(f"a body of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored")
+        if not len(body):
+            raise MessageRejected("an empty body cannot be stored")
+        return Outgoing(topic, SINGLE_CODE, body, properties, sys_flag, message.flag, [unique_key])
+
+    def batch(self, messages: Sequence[Message]) -> Outgoing:
+        """Messages of one topic as one append. Raises MessageRejected, UsageError."""
+        if not messages:
+            raise UsageError("a batch needs at least one message")
+        topic = messages[0].topic
+        if topic not in self._checked_topics:
+            self._check_topic(topic)
+        if topic.startswith(RETRY_TOPIC_PREFIX):
+            raise MessageRejected("retry topics take no batches")
+        items = []
+        unique_keys = []
+        for message in messages:
+            if message.topic != topic:
+                raise MessageRejected(f"a batch goes to one topic: {topic!r} and {message.topic!r}")
+            if message.delay_level:
+                raise MessageRejected("a batch cannot be delayed")
+            if not len(message.body):
+                raise MessageRejected("an empty body cannot be stored")
+            unique_key = self._unique_keys.next()
+            unique_keys.append(unique_key)
+            properties = _properties(message, unique_key).encode()
+            items.append(BatchItem(message.flag, message.body, properties))  # type: ignore[arg-type]
+        try:
+            body = encode_batch(items)
+        except RecordError as error:
+            raise MessageRejected(str(error)) from error
+        if len(body) > BODY_BYTES_MAX:
+            raise MessageRejected(
+                f"a batch of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored at once"
+            )
+        # The envelope's own key: brokers that add missing keys must not add one to a batch as a whole.
+        return Outgoing(topic, BATCH_CODE, body, f"UNIQ_KEY\x01{unique_keys[0]}\x02", 0, 0, unique_keys)
+
+    def _check_topic(self, topic: str) -> None:
+        check_name("topic", topic)
+        self._checked_topics[topic] = None
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raises MessageRejected for a topic or group name that no broker takes."""
+    if not _TOPIC.fullmatch(name):
+        raise MessageRejected(
+            f"{kind} {name!r}: 1 to 127 characters out of letters, digits and %|_- are allowed"
+        )
+
+
+def _properties(message: Message, unique_key: str) -> str:
+    text = f"UNIQ_KEY\x01{unique_key}\x02"
+    if message.tags is not None:
+        text = f"{text}TAGS\x01{message.tags}\x02"
+    if message.keys:
+        keys = (message.keys,) if isinstance(message.keys, str) else message.keys
+        text = f"{text}KEYS\x01{' '.join(keys)}\x02"
+    if message.delay_level:
+        text = f"{text}DELAY\x01{message.delay_level}\x02"
+    if message.properties:
+        for name, value in message.properties.items():
+            if not name or name in _OWN_PROPERTIES:
+                raise MessageRejected(
+                    f"property {name!r}: no name, or one with a field of its own in Message"
+                )
+            if value:
+                text = f"{text}{name}\x01{value}\x02"
+    separators = text.count("\x01") + text.count("\x02")
+    expected = 1 + (message.tags is not None) + bool(message.keys) + bool(message.delay_level)
+    if message.properties:
+        expected += sum(1 for value in message.properties.values() if value)
+    if separators != 2 * expected:
+        raise MessageRejected("tags, keys and properties must not contain the characters 1 and 2")
+    if len(text) > PROPERTIES_BYTES_MAX // 3 and len(text.encode()) > PROPERTIES_BYTES_MAX:
+        raise MessageRejected(f"tags, keys and properties take more than {PROPERTIES_BYTES_MAX} bytes")
+    return text
