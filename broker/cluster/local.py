@@ -311,6 +311,17 @@ class LocalCluster:
             else f"{status.node} is registered as leader, not serving"
         )
 
+    async def wait_unregistered(self, node_id: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until the name server no longer has the node, which must be down. Raises trio.TooSlowError."""
+        assert not self.nodes[node_id].running, f"{node_id} runs, and stays registered"
+        address = self.nodes[node_id].address
+        with trio.fail_after(timeout_s):
+            while True:
+                group = (await cluster_info(self.name_server_address)).broker_table.get(self.options.group)
+                if group is None or address not in group.broker_addresses.values():
+                    return
+                await trio.sleep(_ASK_AGAIN_S)
+
     async def status(self) -> dict[str, NodeStatus]:
         """The status of every running node that answers."""
         found: dict[str, NodeStatus] = {}

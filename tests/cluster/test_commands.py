@@ -1,0 +1,152 @@
+"""The commands that talk to a group, against a real one: topic, produce, consume, status, and the demonstration."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.cluster.support import LIMIT_S, TOPIC, ready_cluster
+
+pytestmark = pytest.mark.cluster
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+class CommandLine:
+    """Runs ``trivet`` processes against one name server."""
+
+    def __init__(self, name_server: str) -> None:
+        self._name_server = name_server
+
+    async def __call__(self, *arguments: str, stdin: bytes = b"") -> Outcome:
+        with trio.fail_after(LIMIT_S):
+            done = await trio.run_process(
+                [sys.executable, "-m", "trivet", *arguments, "--namesrv", self._name_server],
+                stdin=stdin,
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+        return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    async def json_lines(self, *arguments: str, stdin: bytes = b"") -> list[dict[str, object]]:
+        """Its output as JSON, one document a line; it must succeed."""
+        outcome = await self(*arguments, "--json", stdin=stdin)
+        assert outcome.exit_code == 0, outcome.err
+        return [json.loads(line) for line in outcome.out.splitlines()]
+
+
+async def test_a_message_there_and_back(tmp_path: Path) -> None:
+    async with ready_cluster(tmp_path) as cluster:
+        trivet = CommandLine(cluster.name_server_address)
+
+        created = await trivet.json_lines("topic", "create", "Greetings", "--queues", "3")
+        assert created == [{"topic": "Greetings", "queues": 3, "permission": "read-write", "ordered": False}]
+        assert (await trivet("topic", "list")).out.splitlines() == ["Greetings", TOPIC]
+
+        stored = await trivet.json_lines("produce", "Greetings", "hello", "wörld", "--tag", "t", "--key", "k")
+        assert [line["status"] for line in stored] == ["OK", "OK"]
+        from_lines = await trivet.json_lines(
+            "produce", "Greetings", "--order-by", "x", stdin=b"a\n\nb\xff\r\n"
+        )
+        assert len(from_lines) == 2, "the empty line is no message"
+        assert from_lines[0]["queue"] == from_lines[1]["queue"]
+
+        read = await trivet.json_lines("consume", "Greetings", "--count", "4")
+        bodies = sorted(str(line.get("body", line.get("body_base64"))) for line in read)
+        assert bodies == ["Yv8=", "a", "hello", "wörld"]
+        tagged = [line for line in read if line["tags"] == "t"]
+        assert [line["keys"] for line in tagged] == [["k"], ["k"]]
+        assert {line["message_id"] for line in read} == {
+            line["message_id"] for line in [*stored, *from_lines]
+        }
+
+        nothing_left = await trivet("consume", "Greetings", "--count", "1", "--timeout", "0.5")
+        assert (nothing_left.exit_code, nothing_left.out) == (1, "")
+
+        described = (await trivet.json_lines("topic", "describe", "Greetings"))[0]
+        queues = described["queues"]
+        assert isinstance(queues, list)
+        assert sum(queue["messages"] for queue in queues) == 4
+
+
+async def test_unknown_topic_and_refused_name(tmp_path: Path) -> None:
+    async with ready_cluster(tmp_path) as cluster:
+        trivet = CommandLine(cluster.name_server_address)
+        unknown = await trivet("topic", "describe", "Nowhere")
+        assert unknown.exit_code == 1
+        assert unknown.err.startswith("trivet: topic 'Nowhere'")
+        assert len(unknown.err.splitlines()) == 1
+        bad = await trivet("produce", "not/a/topic", "m")
+        assert bad.exit_code == 2
+        assert len(bad.err.splitlines()) == 1
+
+
+async def test_status_of_a_whole_and_of_a_wounded_group(tmp_path: Path) -> None:
+    async with ready_cluster(tmp_path) as cluster:
+        trivet = CommandLine(cluster.name_server_address)
+        whole = (await trivet.json_lines("status"))[0]
+        assert whole["healthy"] is True
+        nodes = whole["nodes"]
+        assert isinstance(nodes, list)
+        assert sorted(node["node"] for node in nodes) == ["n0", "n1", "n2"]
+        assert [node["error"] for node in nodes] == [None, None, None]
+        assert sorted(node["role"] for node in nodes) == ["follower", "follower", "leader"]
+        assert all(node["lag"] is not None for node in nodes)
+
+        leader = await cluster.leader()
+        victim = next(node for node in cluster.nodes.values() if node is not leader)
+        await cluster.kill(victim.id)
+        await cluster.wait_unregistered(victim.id)
+        wounded = (await trivet.json_lines("status"))[0]
+        assert wounded["healthy"] is True, "two of three serve"
+        nodes = wounded["nodes"]
+        assert isinstance(nodes, list)
+        missing = [node for node in nodes if node["error"] is not None]
+        assert [node["node"] for node in missing] == [victim.id]
+
+        await cluster.kill(leader.id)
+        await cluster.wait_unregistered(leader.id)
+        lost = await trivet("status")
+        assert lost.exit_code == 1
+
+
+@pytest.mark.slow
+async def test_demonstration(tmp_path: Path) -> None:
+    """All but the verdict, which has tests of its own."""
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"".join(b"line %d\n" % number for number in range(3000)))
+    with trio.fail_after(LIMIT_S):
+        done = await trio.run_process(
+            [
+                *(sys.executable, "-m", "trivet", "demo", "--input", str(text)),
+                *("--dir", str(tmp_path / "demo"), "--no-analysis", "--json"),
+            ],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr.decode()
+    summary = json.loads(done.stdout)
+    assert summary["messages_sent"] + summary["messages_of_unknown_outcome"] == 3000
+    assert summary["messages_read"] >= summary["messages_sent"]
+    assert summary["killed"] != summary["new_leader"]
+    assert summary["failover_ms"] > 0
+    assert summary["entries_compared"] >= 3000
+    traces = sorted(path.name for path in (tmp_path / "demo" / "traces").iterdir())
+    assert traces == [
+        *("consumer-0.trace", "consumer-1.trace", "consumer-2.trace"),
+        *("driver.trace", "n0.trace", "n1.trace", "n2.trace", "producer.trace"),
+    ]
