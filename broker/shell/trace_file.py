@@ -1,20 +1,25 @@
 """A replica's trace on disk (docs/trace-format.md)."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from broker.shell.clock import machine_clock
-from broker.trace import TraceHeader, TraceWriter
+from broker.trace import TraceFormatError, TraceHeader, TraceWriter, read_trace
 
 _FLUSH_INTERVAL_NS: Final = 200_000_000
 
 
 class TraceFile:
-    """Appends to the file at `path`; a crash loses at most the events of the last fifth of a second."""
+    """Appends to the file at `path`; a crash loses at most the events of the last fifth of a second.
+
+    All lives of a node within one start of its machine share a file and its header. A file of another clock, or that
+    cannot be read, is left alone: a new one is begun beside it, with a number before its suffix.
+    """
 
     def __init__(self, path: Path, node: str, group: str) -> None:
-        self._file = path.open("ab", buffering=0)
+        path.parent.mkdir(parents=True, exist_ok=True)
         header = TraceHeader(
             "replica",
             node,
@@ -22,6 +27,14 @@ class TraceFile:
             time.time_ns() - time.monotonic_ns(),
             attributes=(("group", group),),
         )
+        base, number = path, 0
+        while path.exists() and (earlier := _header_of(path)) != header:
+            if earlier is not None and replace(earlier, zero_wall_ns=header.zero_wall_ns) == header:
+                header = earlier
+                break
+            number += 1
+            path = base.with_name(f"{base.stem}.{number}{base.suffix}")
+        self._file = path.open("ab", buffering=0)
         self.writer = TraceWriter(self._file.write, header)
         self._flushed_ns = 0
 
@@ -37,3 +50,12 @@ class TraceFile:
             self.writer.flush()
         finally:
             self._file.close()
+
+
+def _header_of(path: Path) -> TraceHeader | None:
+    try:
+        with path.open("rb") as file:
+            first = next(iter(read_trace(file, str(path))), None)
+    except (OSError, TraceFormatError):
+        return None
+    return first if isinstance(first, TraceHeader) else None

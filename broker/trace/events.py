@@ -238,10 +238,11 @@ def parse_event(record: Sequence[Any]) -> TraceEvent | None:
     if len(record) != len(shape.types) + 1:
         raise TraceFormatError(f"record kind {kind} has {len(record)} elements, not {len(shape.types) + 1}")
     values = list(record[1:])
+    minimum = -1 if START <= kind < FAULT else 0  # a replica's log may be empty: index -1
     for position, (allowed, value) in enumerate(zip(shape.types, values, strict=True), 1):
         if type(value) not in allowed:
             raise TraceFormatError(f"record kind {kind}: element {position} is {value!r:.60}")
-        if type(value) is int and not (MIN_TIME_NS if position == 1 else 0) <= value <= MAX_INTEGER:
+        if type(value) is int and not (MIN_TIME_NS if position == 1 else minimum) <= value <= MAX_INTEGER:
             raise TraceFormatError(f"record kind {kind}: element {position} is out of range: {value}")
     if kind == INVOKE:
         values[3], values[5] = _function_and_argument(values[3], values[5], values[6])

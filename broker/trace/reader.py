@@ -128,6 +128,10 @@ def _read_run(
                 break
             except Exception as error:  # any complaint of the decoder is damage at this place
                 return Damage(name, position + consumed, f"not CBOR: {error}")
+            swallowed = pending.find(mark, consumed + 1, buffer.tell())
+            if swallowed >= 0:
+                # A record that was cut takes the next items for its own: a header is never inside of a record.
+                return Damage(name, position + consumed, "cut by the header behind it")
             if type(item) is list and item and type(item[0]) is int:
                 yield position + consumed, item
             elif pending.startswith(mark, consumed):

@@ -1,0 +1,41 @@
+"""A node's trace: one file for all its lives, readable after a life was cut short."""
+
+from pathlib import Path
+
+from broker.shell.trace_file import TraceFile
+from broker.trace import Damage, NodeStarted, TraceHeader, read_trace
+
+
+def _events(path: Path) -> tuple[list[object], list[Damage]]:
+    damage: list[Damage] = []
+    with path.open("rb") as file:
+        events = [item for item in read_trace(file, str(path), on_damage=damage.append)]
+    return [event for event in events if not isinstance(event, TraceHeader)], damage
+
+
+def test_lives_share_a_file_even_after_a_crash_in_the_middle_of_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "traces" / "n0.trace"
+    first = TraceFile(path, "n0", "g")
+    first.writer.start(1, 0, -1, -1)
+    first.close()
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 2)
+    second = TraceFile(path, "n0", "g")
+    second.writer.start(2, 1, 5, 4)
+    second.close()
+    assert [entry.name for entry in path.parent.iterdir()] == ["n0.trace"]
+    events, damage = _events(path)
+    assert events == [NodeStarted(2, 1, 5, 4)]
+    assert len(damage) == 1, "the cut record is reported, not passed over"
+
+
+def test_a_file_that_is_none_of_ours_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "n0.trace"
+    path.write_text("somebody's notes")
+    trace = TraceFile(path, "n0", "g")
+    trace.writer.start(1, 0, -1, -1)
+    trace.close()
+    assert path.read_text() == "somebody's notes"
+    events, damage = _events(tmp_path / "n0.1.trace")
+    assert events == [NodeStarted(1, 0, -1, -1)]
+    assert not damage
