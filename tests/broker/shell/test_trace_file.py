@@ -9,7 +9,7 @@ from broker.trace import Damage, NodeStarted, TraceHeader, read_trace
 def _events(path: Path) -> tuple[list[object], list[Damage]]:
     damage: list[Damage] = []
     with path.open("rb") as file:
-        events = [item for item in read_trace(file, str(path), on_damage=damage.append)]
+        events = list(read_trace(file, str(path), on_damage=damage.append))
     return [event for event in events if not isinstance(event, TraceHeader)], damage
 
 
