@@ -334,7 +334,11 @@ class Node:
         """A connection with `node` broke, either way: its clients are gone from here, and what it was to answer."""
         for key in [key for key in self._relayed if key[0] == node]:
             self._forget(self._relayed.pop(key))
-        self.replica.peer_disconnected(node, self.now_ns)
+        replica = self.replica
+        replica.peer_disconnected(node, self.now_ns)
+        if node in replica.links:
+            # Only the link that the peer had dialled broke: this node still reaches it on its own.
+            replica.peer_connected(node, self.now_ns)
         self._answer_forwarded(node)
 
     def peer_connected(self, node: str) -> None:
