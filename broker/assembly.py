@@ -6,6 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from broker.connection import Outgoing
+from broker.delays import DelayService
 from broker.membership import Membership
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
@@ -17,6 +18,7 @@ from broker.processors.offsets import OffsetsProcessor
 from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueriesProcessor
 from broker.processors.send import SendProcessor
+from broker.processors.send_back import SendBackProcessor
 from broker.processors.status import StatusProcessor
 from broker.processors.topics import TopicsProcessor
 from broker.replica import Replica
@@ -91,6 +93,7 @@ def build_node(
             store_host=store_host,
             max_message_bytes=config.storage.max_message_bytes,
             default_template=default_template(broker.default_queue_count, broker.auto_create_topics),
+            delay_levels=len(broker.delay_level_ms),
             stats=stats,
             random=random,
         ),
@@ -108,6 +111,8 @@ def build_node(
         QueriesProcessor(node),
         TopicsProcessor(node, config),
         AdministrationProcessor(node, broker_name=config.node.group),
+        SendBackProcessor(node, broker, random),
+        DelayService(node, len(broker.delay_level_ms)),
         StatusProcessor(
             node,
             config,

@@ -90,13 +90,45 @@ class UnlockQueues:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliverDelayed:
+    """Announces deliveries of a delay level: the entries index + 1 .. index + count, of the same term, are to be those
+    of the level's messages offset .. offset + count - 1, where `index` is the entry of this very command.
+
+    So what was delivered can be read from the log whatever happened to the leader in between (broker/delays.py).
+    """
+
+    level: int
+    offset: int
+    count: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettleDelayed:
+    """Says that exactly the messages before `offset` of a delay level have been delivered or dropped."""
+
+    level: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Several:
     """Commands that are applied together, in order; the result is the tuple of theirs."""
 
     commands: "tuple[SingleCommand, ...]"
 
 
-SingleCommand = PutTopic | DeleteTopic | PutGroup | DeleteGroup | CommitOffsets | LockQueues | UnlockQueues
+SingleCommand = (
+    PutTopic
+    | DeleteTopic
+    | PutGroup
+    | DeleteGroup
+    | CommitOffsets
+    | LockQueues
+    | UnlockQueues
+    | DeliverDelayed
+    | SettleDelayed
+)
 Command = SingleCommand | Several
 
 
@@ -125,6 +157,10 @@ def _fields_of(command: Command) -> list[Any]:
             fields = ["lock_queues", group, client, queues, wall_ms]
         case UnlockQueues(group, client, queues):
             fields = ["unlock_queues", group, client, queues]
+        case DeliverDelayed(level, offset, count, index):
+            fields = ["deliver_delayed", level, offset, count, index]
+        case SettleDelayed(level, offset):
+            fields = ["settle_delayed", level, offset]
         case Several(commands):
             fields = ["several", [_fields_of(single) for single in commands]]
     return fields
@@ -156,6 +192,10 @@ def _single(kind: str, *fields: Any) -> SingleCommand:
             return LockQueues(fields[0], fields[1], _queues(fields[2]), fields[3])
         case "unlock_queues":
             return UnlockQueues(fields[0], fields[1], _queues(fields[2]))
+        case "deliver_delayed":
+            return DeliverDelayed(*fields)
+        case "settle_delayed":
+            return SettleDelayed(*fields)
     raise UnknownCommandError(f"command kind {kind!r} is not known to this version")
 
 
@@ -171,6 +211,17 @@ class OrderLock:
     refreshed_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class DelayProgress:
+    """How far a delay level is delivered: all before `offset`, and of the `count` messages from there on those whose
+    entries follow entry `index` in its term (see `DeliverDelayed`); `count` is 0 where nothing is left open.
+    """
+
+    offset: int = 0
+    count: int = 0
+    index: int = -1
+
+
 @dataclass(slots=True)
 class Metadata:
     """The state machine. `apply` is the only way to change it, and is called with committed commands in log order."""
@@ -181,6 +232,8 @@ class Metadata:
     """(group, topic) -> queue id -> next offset to consume."""
     locks: dict[tuple[str, str, int], OrderLock] = field(default_factory=dict)
     """(group, topic, queue id) -> holder."""
+    delays: dict[int, DelayProgress] = field(default_factory=dict)
+    """By delay level."""
     topics_version: DataVersion = field(default_factory=DataVersion)
     groups_version: DataVersion = field(default_factory=DataVersion)
 
@@ -222,6 +275,10 @@ class Metadata:
                     lock = self.locks.get((group, topic, queue_id))
                     if lock is not None and lock.client == client:
                         del self.locks[(group, topic, queue_id)]
+            case DeliverDelayed(level, offset, count, index):
+                self.delays[level] = DelayProgress(offset, count, index)
+            case SettleDelayed(level, offset):
+                self.delays[level] = DelayProgress(offset)
             case Several(commands):
                 return tuple(self.apply(single) for single in commands)
         return None
@@ -246,6 +303,7 @@ class Metadata:
                 "groups": [msgspec.to_builtins(config) for config in self.groups.values()],
                 "offsets": [[group, topic, queues] for (group, topic), queues in self.offsets.items()],
                 "locks": [[*key, lock.client, lock.refreshed_ms] for key, lock in self.locks.items()],
+                "delays": [[level, d.offset, d.count, d.index] for level, d in self.delays.items()],
                 "topics_version": msgspec.to_builtins(self.topics_version),
                 "groups_version": msgspec.to_builtins(self.groups_version),
             }
@@ -269,6 +327,7 @@ class Metadata:
                 (group, topic, queue_id): OrderLock(client, refreshed_ms)
                 for group, topic, queue_id, client, refreshed_ms in fields["locks"]
             },
+            delays={level: DelayProgress(*progress) for level, *progress in fields["delays"]},
             topics_version=msgspec.convert(fields["topics_version"], DataVersion),
             groups_version=msgspec.convert(fields["groups_version"], DataVersion),
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
-from broker.remoting.codes import Permission
+from broker.remoting.codes import Permission, Version
 
 DEFAULT_TOPIC: Final = "TBW102"
 """The template of automatically created topics."""
@@ -109,6 +109,16 @@ def system_topics(cluster: str, broker: str, default_queues: int, auto_create: b
     yield topic_config(HALF_TOPIC, 1)
     yield topic_config(HALF_OPERATIONS_TOPIC, 1)
     yield topic_config(f"{cluster}_REPLY_TOPIC", 1)
+
+
+def retries_max(group: SubscriptionGroupConfig, client_version: int, wanted: int | None) -> int:
+    """How often a message may be given back before it is a dead letter; clients from 3.4.9 on may say.
+
+    behaviour.md 4 and 8.4.
+    """
+    if wanted is None or wanted < 0 or client_version < Version.V3_4_9:
+        return group.retry_max_times
+    return wanted
 
 
 def is_system_group(group: str) -> bool:

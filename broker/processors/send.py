@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.connection import Connection
+from broker.delays import DELAY, delay_level, scheduled_properties
 from broker.metadata import PutTopic
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
@@ -18,16 +19,19 @@ from broker.remoting.command import JSON, OWN_LANGUAGE, OWN_VERSION, RemotingCom
 from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
 from broker.stats import Stats
 from broker.topics import (
+    DEAD_LETTER_PREFIX,
     DEFAULT_TOPIC,
     FORBIDDEN_TO_SEND,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
     InvalidNameError,
     check_topic_name,
+    retries_max,
     topic_config,
 )
 from log.batch import parse_batch
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
-from log.properties import terminated
+from log.properties import get_property, terminated, without_property
 from log.record import MAX_PROPERTIES_BYTES
 from raft.state import RandomSource
 
@@ -112,11 +116,13 @@ class SendProcessor:
         store_host: bytes,
         max_message_bytes: int,
         default_template: TopicConfig | None,
+        delay_levels: int,
         stats: Stats,
         random: RandomSource,
     ) -> None:
         self._node = node
         self._default_template = default_template
+        self._delay_levels = delay_levels
         self._stats = stats
         self._max_message_bytes = max_message_bytes
         self._random = random
@@ -147,6 +153,8 @@ class SendProcessor:
             header = command.decode_fields(SendMessageHeaderV2)
         node = self._node
         replica = node.replica
+        if header.topic.startswith(RETRY_PREFIX):
+            self._check_retry(command, header)
         topic = header.topic
         config = replica.metadata.topics.get(topic)
         if config is None:
@@ -181,6 +189,11 @@ class SendProcessor:
         topic = header.topic
         properties, unique_key = self._stored_properties((header.properties or "").encode())
         pending = _PendingSend(self._node, connection, command, queue_id, unique_key)
+        if b"DELAY" in properties or b"TRAN_MSG" in properties or b"TIMER_D" in properties:
+            level = self._check_special(properties)
+            if level:
+                properties = scheduled_properties(properties, topic, queue_id, level)
+                topic, queue_id = SCHEDULE_TOPIC, level - 1
         try:
             position, pending.queue_offset = self._node.replica.append_message(
                 topic,
@@ -225,6 +238,9 @@ class SendProcessor:
             )
             for item in items
         ]
+        if any(self._check_special(properties) for properties, _ in stored):
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot be delayed")
+        self._node.replica.check_may_append(len(items))
         append = self._node.replica.append_message
         topic_bytes = self._encoded_topic(topic)
         host, born, sys_flag = connection.host, header.born_timestamp, header.sys_flag
@@ -262,6 +278,35 @@ class SendProcessor:
             message_ids.append("%s%016X" % (host_hex, position))  # noqa: UP031 - the fastest way
         pending.message_ids = ",".join(message_ids)
         self._stats.put += len(items)
+
+    def _check_special(self, properties: bytes) -> int:
+        """The delay level of a message, 0 for none; refuses what would be done wrongly if it were just stored."""
+        if get_property(properties, b"TRAN_MSG") == b"true":
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, "the broker does not take transaction messages (TRAN_MSG)"
+            )
+        for name in (b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC"):
+            if get_property(properties, name) is not None:
+                raise RequestError(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the broker delivers by delay level (DELAY), not at any time ({name.decode()})",
+                )
+        return delay_level(properties, self._delay_levels)
+
+    def _check_retry(self, command: RemotingCommand, header: Header) -> None:
+        """A consumer that could not give a message back sends it itself; after the last retry it is a dead letter."""
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._node.replica.metadata.groups.get(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist"
+            )
+        most = retries_max(group, command.version, header.max_reconsume_times)
+        if (header.reconsume_times or 0) > most:
+            header.topic = DEAD_LETTER_PREFIX + name
+            header.queue_id = 0
+            properties = without_property((header.properties or "").encode(), DELAY)
+            header.properties = properties.decode()
 
     def _too_long(self, size: int) -> RequestError:
         return RequestError(
@@ -317,7 +362,7 @@ class SendProcessor:
             check_topic_name(topic)
         except InvalidNameError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        if topic.startswith(RETRY_PREFIX):
+        if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
             config = topic_config(topic, 1)
         else:
             template = node.replica.metadata.topics.get(header.default_topic)

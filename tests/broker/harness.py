@@ -26,7 +26,7 @@ import msgspec
 from broker.assembly import build_node
 from broker.connection import LOOPBACK_HOST, Connection, Outgoing
 from broker.node import Node
-from broker.peer_protocol import PeerDecoder
+from broker.peer_protocol import Frame, PeerDecoder
 from broker.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -109,6 +109,8 @@ class Group:
         self._options = options
         self._in_flight: deque[tuple[str, str, bytes]] = deque()
         self._cut: dict[tuple[str, str], None] = {}
+        self.lose: Callable[[str, str, Frame], bool] = lambda source, target, frame: False
+        """Which frames between nodes get lost, by source and target."""
         ids = [f"n{number}" for number in range(size)]
         peers = {node: f"127.0.0.1:{20_000 + number}" for number, node in enumerate(ids)} if size > 1 else {}
         self.members: dict[str, Member] = {}
@@ -313,7 +315,7 @@ class Group:
         )
 
     def _next_due_ns(self) -> int:
-        return min(member.due_ns for member in self.alive())
+        return min((member.due_ns for member in self.alive()), default=1 << 62)
 
     def _turn(self, member: Member) -> None:
         node = member.alive
@@ -352,7 +354,8 @@ class Group:
             return
         member.node.begin(self.now_ns, self.wall_ms)
         for frame in decoder.feed(data):
-            member.node.peer_received(source, frame)
+            if not self.lose(source, target, frame):
+                member.node.peer_received(source, frame)
         member.due_ns = self.now_ns
 
     # ------------------------------------------------------------------ clients

@@ -10,10 +10,13 @@ from broker.metadata import (
     CommitOffsets,
     DeleteGroup,
     DeleteTopic,
+    DeliverDelayed,
     LockQueues,
     Metadata,
     PutGroup,
     PutTopic,
+    SettleDelayed,
+    Several,
     UnknownCommandError,
     UnlockQueues,
     decode_command,
@@ -29,17 +32,27 @@ wall_ms = st.integers(0, 10**13)
 queue = st.integers(0, 3)
 queues = st.lists(st.tuples(topic, queue), max_size=3).map(tuple)
 
-commands = st.one_of(
-    st.builds(PutTopic, st.builds(topic_config, topic, st.integers(1, 8)), wall_ms),
+offset = st.integers(0, 10**9)
+
+single_commands = st.one_of(
+    st.builds(PutTopic, st.builds(topic_config, topic, st.integers(1, 8)), wall_ms, st.booleans()),
     st.builds(DeleteTopic, topic, wall_ms),
-    st.builds(PutGroup, st.builds(lambda name: SubscriptionGroupConfig(group_name=name), group), wall_ms),
+    st.builds(
+        PutGroup,
+        st.builds(lambda name: SubscriptionGroupConfig(group_name=name), group),
+        wall_ms,
+        st.booleans(),
+    ),
     st.builds(DeleteGroup, group, st.booleans(), wall_ms),
     st.builds(
         CommitOffsets, st.lists(st.tuples(group, topic, queue, st.integers(0, 10**9)), max_size=3).map(tuple)
     ),
     st.builds(LockQueues, group, client, queues, wall_ms),
     st.builds(UnlockQueues, group, client, queues),
+    st.builds(DeliverDelayed, st.integers(1, 3), offset, st.integers(1, 9), offset),
+    st.builds(SettleDelayed, st.integers(1, 3), offset),
 )
+commands = st.one_of(single_commands, st.builds(Several, st.lists(single_commands, max_size=3).map(tuple)))
 
 
 @given(commands)
@@ -89,3 +102,26 @@ def test_deleting_a_topic_or_a_group_takes_its_offsets_along() -> None:
     assert metadata.offsets == {("g1", "T2"): {0: 6}}
     metadata.apply(DeleteGroup("g1", clean_offsets=True, wall_ms=0))
     assert metadata.offsets == {}
+
+
+def test_what_is_created_by_use_does_not_replace_what_exists() -> None:
+    metadata = Metadata()
+    metadata.apply(PutTopic(topic_config("T", 4), 1))
+    metadata.apply(PutTopic(topic_config("T", 8), 2, if_absent=True))
+    assert metadata.topics["T"].read_queue_nums == 4
+    assert (metadata.topics_version.counter, metadata.topics_version.timestamp) == (1, 1)
+    metadata.apply(PutTopic(topic_config("T", 8), 3))
+    assert metadata.topics["T"].read_queue_nums == 8
+    metadata.apply(PutGroup(SubscriptionGroupConfig(group_name="g", retry_max_times=3), 4))
+    metadata.apply(PutGroup(SubscriptionGroupConfig(group_name="g"), 5, if_absent=True))
+    assert metadata.groups["g"].retry_max_times == 3
+
+
+def test_locks_go_with_their_topic_and_their_group() -> None:
+    metadata = Metadata()
+    metadata.apply(LockQueues("g", "a", (("T", 0), ("U", 0)), 0))
+    metadata.apply(LockQueues("h", "a", (("T", 0),), 0))
+    metadata.apply(DeleteTopic("U", 1))
+    assert list(metadata.locks) == [("g", "T", 0), ("h", "T", 0)]
+    metadata.apply(DeleteGroup("g", False, 1))
+    assert list(metadata.locks) == [("h", "T", 0)]

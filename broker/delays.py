@@ -1,0 +1,311 @@
+"""Delayed messages: kept in the schedule topic, one queue a level, until they are due (behaviour.md 6, storage.md 1.3).
+
+A delayed message is stored under SCHEDULE_TOPIC_XXXX with its true topic and queue in properties, and the leader
+appends it again, to that topic and queue, when its time has come. Both are ordinary entries of the log. What must hold
+across failovers is that each is delivered once, though the entry of a delivery and the progress of its level are two
+entries and a leader may die between them.
+
+So a leader first writes what it is about to deliver (`DeliverDelayed`: level, first offset, count) and then, without
+anything in between, the deliveries themselves. The log keeps the order and has no gaps: whoever leads next finds, in
+the entries right after that command and of its term, exactly how many of them came into the log, and says so
+(`SettleDelayed`) before it delivers anything. A full disk in the middle is settled by the leader itself.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import structlog
+
+from broker.connection import Connection
+from broker.metadata import DelayProgress, DeliverDelayed, SettleDelayed
+from broker.node import Node
+from broker.processing import Place, Route
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.json_body import encode_body, encode_integer_keyed
+from broker.replica import ReplicaError
+from broker.topics import HALF_TOPIC, SCHEDULE_TOPIC
+from log.dispatch import Arrival
+from log.errors import DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
+from log.layout import HEADER_BYTES
+from log.properties import get_property, terminated, with_property, without_property
+from log.record import Record, decode_record, peek
+
+log = structlog.get_logger("trivet.delays")
+
+DELAY: Final = b"DELAY"
+REAL_TOPIC: Final = b"REAL_TOPIC"
+REAL_QUEUE_ID: Final = b"REAL_QID"
+
+BATCH_MAX: Final = 256
+"""Deliveries announced by one command. A level has one batch under way at a time, so that many messages that are due
+at once do not fill the log's window and keep clients waiting.
+"""
+
+RETRY_NS: Final = 100_000_000
+"""When to try again what could not be appended."""
+CLOCK_CHECK_NS: Final = 10_000_000_000
+"""The wall clock may be set while something is pending; so it is looked at so often."""
+
+_NEVER: Final = 1 << 62
+
+
+def delay_level(properties: bytes, level_max: int) -> int:
+    """The level that a message asks for, at most `level_max`; 0 for none, or for what is no number."""
+    value = get_property(properties, DELAY)
+    if value is None or not value.isdigit() or len(value) > 9:
+        return 0
+    return min(int(value), level_max)
+
+
+def scheduled_properties(properties: bytes, topic: str, queue_id: int, level: int) -> bytes:
+    """The properties of a message for `topic` while it waits."""
+    for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID):
+        properties = without_property(properties, name)
+    properties = with_property(terminated(properties), DELAY, b"%d" % level)
+    properties = with_property(properties, REAL_TOPIC, topic.encode())
+    return with_property(properties, REAL_QUEUE_ID, b"%d" % queue_id)
+
+
+def delivered_properties(properties: bytes) -> bytes:
+    """The properties of a message that has waited."""
+    for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID):
+        properties = without_property(properties, name)
+    return properties
+
+
+class _Destination(NamedTuple):
+    topic: str
+    queue_id: int
+
+
+def destination(record: Record) -> _Destination | None:
+    """Where a waiting message belongs; None if it does not say so."""
+    topic = get_property(record.properties, REAL_TOPIC)
+    queue_id = get_property(record.properties, REAL_QUEUE_ID)
+    if topic is None or queue_id is None or not queue_id.isdigit() or len(queue_id) > 9:
+        return None
+    return _Destination(topic.decode("utf-8", "replace"), int(queue_id))
+
+
+class DelayService:
+    """Delivers what is due while this node serves; GET_ALL_DELAY_OFFSET 45."""
+
+    def __init__(self, node: Node, level_count: int) -> None:
+        self._node = node
+        self._level_count = level_count
+        self._next: dict[int, int] = {}
+        """level -> the offset that is delivered next, deliveries under way counted; empty while another node leads."""
+        self._under_way: dict[int, DeliverDelayed] = {}
+        """level -> the announcement that is not committed yet."""
+        self._unsettled: dict[int, int] = {}
+        """level -> where a batch broke off: nothing else of the level may be announced before that is in the log."""
+        self._due_ns = _NEVER
+        self._blocked_until_ns = 0
+        node.on_role_change(self._role_changed)
+        node.on_arrival(self._arrived)
+        node.add_timer(lambda: self._due_ns, self._run)
+
+    def routes(self) -> Iterable[Route]:
+        """As the other tables of the group."""
+        return (Route(RequestCode.GET_ALL_DELAY_OFFSET, self.all_offsets, Place.LEADER_READ),)
+
+    def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
+        """The progress of each level, as the reference's delayOffset.json (storage.md 6)."""
+        table = encode_integer_keyed({level: self._next.get(level, 0) for level in self._next})
+        body = encode_body({"offsetTable": table})
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+    # ------------------------------------------------------------------ when
+
+    def _arrived(self, arrivals: Iterable[Arrival]) -> None:
+        if self._next and any(arrival.topic == SCHEDULE_TOPIC for arrival in arrivals):
+            self._due_ns = min(self._due_ns, self._node.now_ns)
+
+    def _role_changed(self) -> None:
+        if not self._node.replica.serving:
+            self._next.clear()
+            self._under_way.clear()
+            self._unsettled.clear()
+            self._due_ns = _NEVER
+        elif not self._next:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Takes over from the last leader: what it announced last may have come into the log in part."""
+        delays = self._node.replica.metadata.delays
+        for level in range(1, self._level_count + 1):
+            progress = delays.get(level, DelayProgress())
+            offset = progress.offset
+            if progress.count:
+                offset += self._count_delivered(level, progress)
+                self._unsettled[level] = offset
+            self._next[level] = offset
+        self._due_ns = self._node.now_ns
+
+    def _run(self) -> None:
+        """Delivers all that is due, and finds out when the next message will be."""
+        node = self._node
+        if node.now_ns < self._blocked_until_ns:
+            self._due_ns = self._blocked_until_ns
+            return
+        self._due_ns = _NEVER
+        try:
+            for level in self._next:
+                self._settle(level)
+                while due_ns := self._deliver_due(level):
+                    if due_ns > node.now_ns:
+                        self._due_ns = min(self._due_ns, due_ns)
+                        break
+        except (ReplicaError, DiskFullError) as error:
+            log.info("deliveries wait", reason=str(error))
+            self._due_ns = self._blocked_until_ns = node.now_ns + RETRY_NS
+
+    # ------------------------------------------------------------------ deliveries
+
+    def _settle(self, level: int) -> None:
+        offset = self._unsettled.get(level)
+        if offset is not None:
+            self._propose(SettleDelayed(level, offset))
+            del self._unsettled[level]
+
+    def _deliver_due(self, level: int) -> int:
+        """Delivers one batch: when to look again (ns), or 0 if something else will say so."""
+        if level in self._under_way:
+            return 0
+        node = self._node
+        replica = node.replica
+        queue = replica.store.queues.get(SCHEDULE_TOPIC, level - 1)
+        offset = self._next[level]
+        if queue is None or offset >= queue.max_offset:
+            return 0
+        if offset < queue.min_offset:
+            # Retention took messages that nobody delivered: the node was stopped for longer than the log is kept.
+            self._skip(level, queue.min_offset)
+            return node.now_ns
+        records: list[tuple[Record, _Destination]] = []
+        for physical_offset, size, due_ms in queue.units(offset, BATCH_MAX):
+            if due_ms > node.wall_ms:
+                if not records:
+                    return min(
+                        node.now_ns + (due_ms - node.wall_ms) * 1_000_000, node.now_ns + CLOCK_CHECK_NS
+                    )
+                break
+            found = self._deliverable(physical_offset, size)
+            if found is None:
+                break
+            records.append(found)
+        if records:
+            self._deliver(level, offset, records)
+        else:
+            self._skip(level, offset + 1)
+        return node.now_ns
+
+    def _deliverable(self, physical_offset: int, size: int) -> tuple[Record, _Destination] | None:
+        """A waiting message and where it belongs; None for one that is dropped."""
+        replica = self._node.replica
+        try:
+            record = decode_record(replica.store.log.record_at(physical_offset, size))
+        except (OutOfRangeError, RecordError) as error:
+            log.warning("delayed message dropped", reason=str(error))
+            return None
+        target = destination(record)
+        if target is None or target.topic in {HALF_TOPIC, SCHEDULE_TOPIC}:
+            return None
+        config = replica.metadata.topics.get(target.topic)
+        if config is None or target.queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+            log.warning("delayed message dropped", topic=target.topic, reason="its topic is gone")
+            return None
+        return record, target
+
+    def _deliver(self, level: int, offset: int, records: list[tuple[Record, _Destination]]) -> None:
+        replica = self._node.replica
+        replica.check_may_append(1 + len(records))
+        announcement = DeliverDelayed(level, offset, len(records), replica.store.log.last_index + 1)
+        replica.propose_command(announcement, lambda _: self._committed(announcement), _nothing)
+        self._under_way[level] = announcement
+        done = 0
+        try:
+            for record, target in records:
+                replica.append_message(
+                    target.topic,
+                    target.topic.encode(),
+                    target.queue_id,
+                    record.flag,
+                    record.sys_flag,
+                    record.born_timestamp,
+                    record.born_host,
+                    record.reconsume_times,
+                    record.prepared_transaction_offset,
+                    record.body,
+                    delivered_properties(record.properties),
+                    None,
+                )
+                done += 1
+        except EntryTooLargeError:
+            self._unsettled[level] = self._next[level] = (
+                offset + done + 1
+            )  # it can never be delivered: drop it
+            self._settle(level)
+        except DiskFullError:
+            self._unsettled[level] = self._next[level] = offset + done
+            raise
+        else:
+            self._next[level] = offset + done
+
+    def _committed(self, announcement: DeliverDelayed) -> None:
+        if self._under_way.get(announcement.level) is announcement:
+            del self._under_way[announcement.level]
+            self._due_ns = self._node.now_ns
+
+    def _skip(self, level: int, offset: int) -> None:
+        self._propose(SettleDelayed(level, offset))
+        self._next[level] = offset
+
+    def _propose(self, command: SettleDelayed) -> None:
+        self._node.replica.propose_command(command, _nothing, _nothing)
+
+    # ------------------------------------------------------------------ taking over
+
+    def _count_delivered(self, level: int, progress: DelayProgress) -> int:
+        """How many of the announced deliveries are in the log; all of them are committed when this is asked."""
+        store = self._node.replica.store
+        entry_log = store.log
+        queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
+        assert queue is not None, "messages were announced from a queue that does not exist"
+        if progress.index < entry_log.first_index:
+            return (
+                progress.count
+            )  # long ago, in a term that went on: a leader after it would have settled at once
+        for done in range(progress.count):
+            unit = queue.unit(progress.offset + done)
+            index = progress.index + 1 + done
+            try:
+                if unit is None or entry_log.term_of(index) != entry_log.term_of(progress.index):
+                    return done
+                delivery = entry_log.record_at(entry_log.position_of(index) + HEADER_BYTES)
+                waiting = decode_record(entry_log.record_at(unit[0], unit[1]))
+            except OutOfRangeError:
+                return done  # the log ended before it, or the message that waited is gone
+            if not _is_delivery(delivery, waiting):
+                return done
+        return progress.count
+
+
+def _is_delivery(delivery: memoryview, waiting: Record) -> bool:
+    """Whether a record is the delivery of a message that waited, and not what came into the log after it broke off."""
+    head = peek(delivery)
+    target = destination(waiting)
+    return (
+        target is not None
+        and head.queue_id == target.queue_id
+        and head.born_timestamp == waiting.born_timestamp
+        and delivery[head.topic_begin : head.topic_end] == target.topic.encode()
+        and delivery[head.body_begin : head.body_end] == waiting.body
+        and bytes(delivery[head.properties_begin : head.properties_end])
+        == delivered_properties(waiting.properties)
+    )
+
+
+def _nothing(_: object = None) -> None:
+    """Nobody waits for this."""

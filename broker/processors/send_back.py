@@ -1,0 +1,128 @@
+"""Messages that a consumer gives back (remoting.md 7.3, behaviour.md 8.4).
+
+The message is stored again for its group alone, in %RETRY%<group>, to be delivered after a delay that grows with every
+retry; after the last one it goes to %DLQ%<group>, which nobody consumes unasked.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker.connection import Connection
+from broker.delays import scheduled_properties
+from broker.metadata import PutTopic
+from broker.node import OUTCOME_UNKNOWN, Node
+from broker.processing import Place, RequestError, Route
+from broker.processors.queries import committed_record
+from broker.remoting.codes import Permission, RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.headers import ConsumerSendMessageBackHeader
+from broker.settings import BrokerSettings
+from broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, retries_max, topic_config
+from log.errors import EntryTooLargeError, RecordError
+from log.message_id import offset_message_id
+from log.properties import get_property, with_property, without_property
+from log.record import Record, decode_record
+from raft.state import RandomSource
+
+FIRST_RETRY_LEVEL: Final = 3
+"""Delay level of the first retry, where the client names none: 10 s by default. Each further one is a level higher."""
+
+_RETRY_TOPIC: Final = b"RETRY_TOPIC"
+_ORIGIN_MESSAGE_ID: Final = b"ORIGIN_MESSAGE_ID"
+_DELAY: Final = b"DELAY"
+
+
+class _PendingAnswer:
+    """Who waits for the message to be committed."""
+
+    __slots__ = ("_command", "_connection", "_node")
+
+    def __init__(self, node: Node, connection: Connection, command: RemotingCommand) -> None:
+        self._node = node
+        self._connection = connection
+        self._command = command
+
+    def committed(self) -> None:
+        self._node.reply(self._connection, self._command, ResponseCode.SUCCESS)
+
+    def lost(self) -> None:
+        self._node.reply(self._connection, self._command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+
+
+class SendBackProcessor:
+    """CONSUMER_SEND_MSG_BACK 36."""
+
+    def __init__(self, node: Node, settings: BrokerSettings, random: RandomSource) -> None:
+        self._node = node
+        self._permission = settings.permission_bits
+        self._delay_levels = len(settings.delay_level_ms)
+        self._random = random
+
+    def routes(self) -> Iterable[Route]:
+        """A send like others."""
+        return (Route(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, Place.LEADER),)
+
+    def send_back(self, connection: Connection, command: RemotingCommand) -> None:
+        """Stores the message for a retry or as a dead letter; the answer comes with its commit."""
+        header = command.decode_fields(ConsumerSendMessageBackHeader)
+        node = self._node
+        replica = node.replica
+        group = replica.metadata.groups.get(header.group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
+            )
+        if not self._permission & Permission.WRITE:
+            raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include writing")
+        if group.retry_queue_nums <= 0:
+            node.reply(connection, command, ResponseCode.SUCCESS)  # the group wants no retries
+            return
+        view = committed_record(replica, header.offset)
+        if view is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        record = decode_record(view)
+        most = retries_max(group, command.version, header.max_reconsume_times)
+        if record.reconsume_times >= most or header.delay_level < 0:
+            topic, queues, level = DEAD_LETTER_PREFIX + group.group_name, 1, 0
+        else:
+            topic, queues = RETRY_PREFIX + group.group_name, group.retry_queue_nums
+            level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+            level = min(level, self._delay_levels)
+        config = replica.metadata.topics.get(topic)
+        if config is None:
+            create = PutTopic(topic_config(topic, queues), node.wall_ms, if_absent=True)
+            node.after_command(connection, command, create, lambda _: node.received(connection, command))
+            return
+        if not config.perm & Permission.WRITE:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
+        replica.check_may_append()
+        queue_id = self._random.randrange(0, max(1, min(queues, config.write_queue_nums)))
+        self._append(record, topic, queue_id, level, _PendingAnswer(node, connection, command))
+
+    def _append(self, record: Record, topic: str, queue_id: int, level: int, waiter: _PendingAnswer) -> None:
+        properties = without_property(record.properties, _DELAY)
+        if get_property(properties, _RETRY_TOPIC) is None:
+            properties = with_property(properties, _RETRY_TOPIC, record.topic.encode())
+        if get_property(properties, _ORIGIN_MESSAGE_ID) is None:
+            message_id = offset_message_id(record.store_host, record.physical_offset)
+            properties = with_property(properties, _ORIGIN_MESSAGE_ID, message_id.encode())
+        if level:
+            properties = scheduled_properties(properties, topic, queue_id, level)
+            topic, queue_id = SCHEDULE_TOPIC, level - 1
+        try:
+            self._node.replica.append_message(
+                topic,
+                topic.encode(),
+                queue_id,
+                record.flag,
+                record.sys_flag,
+                record.born_timestamp,
+                record.born_host,
+                record.reconsume_times + 1,
+                0,
+                record.body,
+                properties,
+                waiter,
+            )
+        except (RecordError, EntryTooLargeError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error

@@ -1,0 +1,213 @@
+"""Delayed messages: due when they should be, delivered once, whatever happens to leaders (behaviour.md 6)."""
+
+from __future__ import annotations
+
+import pytest
+
+import broker.replica as replica_module
+from broker.peer_protocol import Frame, RaftFrame
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.json_body import parse_loose_json
+from broker.topics import SCHEDULE_TOPIC
+from log.batch import BatchItem, encode_batch
+from log.errors import DiskFullError
+from raft.messages import AppendRequest
+from tests.broker.harness import SECOND, Client, Group
+
+LEVEL_1_S, LEVEL_2_S = 1, 5
+
+
+@pytest.fixture
+def group() -> Group:
+    return prepared()
+
+
+def prepared(size: int = 3) -> Group:
+    group = Group(size)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    client.close()
+    return group
+
+
+def bodies(client: Client, queue_id: int = 0, topic: str = "T") -> list[bytes]:
+    found: list[bytes] = []
+    while True:
+        pulled = client.pull(topic, "g", len(found), queue_id)
+        if pulled.code != ResponseCode.SUCCESS:
+            return found
+        found += pulled.bodies
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_message_comes_when_it_is_due_and_not_before(group: Group, place: str) -> None:
+    client = group.connect(getattr(group, place))
+    pull = client.start_pull("T", "g", 0, 1, suspend_ms=30_000)
+    sent_ns = group.now_ns
+    receipt = client.send("T", b"late", 1, {"DELAY": "2", "TAGS": "a", "KEYS": "k"})
+    assert receipt.queue_id == 1
+    group.advance(LEVEL_2_S - 0.5)
+    assert pull not in client.answers
+    client.wait(pull)
+    assert LEVEL_2_S * SECOND <= group.now_ns - sent_ns < LEVEL_2_S * SECOND + 10_000_000
+    (record,) = client.pull("T", "g", 0, 1).records
+    properties = record.properties_by_name()
+    assert (record.topic, record.queue_id, record.body) == ("T", 1, b"late")
+    assert properties["TAGS"] == "a"
+    assert not {"DELAY", "REAL_TOPIC", "REAL_QID"} & set(properties)
+
+
+def test_tags_filter_delivered_messages(group: Group) -> None:
+    client = group.connect()
+    client.send("T", b"a", 0, {"DELAY": "1", "TAGS": "a"})
+    client.send("T", b"b", 0, {"DELAY": "1", "TAGS": "b"})
+    group.advance(LEVEL_1_S + 1)
+    assert client.pull("T", "g", 0, expression="b").bodies == [b"b"]
+
+
+@pytest.mark.parametrize(("asked", "level"), [("1", 1), ("18", 18), ("99", 18)])
+def test_levels_are_queues_of_the_schedule_topic(group: Group, asked: str, level: int) -> None:
+    group.connect().send("T", b"x", 0, {"DELAY": asked})
+    queue = group.node(group.leader).replica.store.queues.get(SCHEDULE_TOPIC, level - 1)
+    assert queue is not None
+    assert queue.max_offset == 1
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "x"])
+def test_no_level_is_no_delay(group: Group, asked: str) -> None:
+    client = group.connect()
+    client.send("T", b"now", 0, {"DELAY": asked})
+    assert bodies(client) == [b"now"]
+
+
+def test_order_within_a_level_is_kept_and_levels_overtake(group: Group) -> None:
+    client = group.connect()
+    for number in range(600):
+        client.start_send("T", b"slow %d" % number, 0, {"DELAY": "2"})
+    client.send("T", b"fast", 0, {"DELAY": "1"})
+    group.advance(LEVEL_2_S + 1)
+    assert bodies(client) == [b"fast", *(b"slow %d" % number for number in range(600))]
+    offsets = parse_loose_json(client.ok(RequestCode.GET_ALL_DELAY_OFFSET).body)["offsetTable"]
+    assert (offsets["1"], offsets["2"], offsets["3"]) == (1, 600, 0)
+
+
+def test_message_whose_topic_is_gone_is_dropped_and_the_next_is_not(group: Group) -> None:
+    client = group.connect()
+    client.create_topic("U")
+    client.send("U", b"lost", 0, {"DELAY": "1"})
+    client.send("T", b"kept", 0, {"DELAY": "1"})
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "U"})
+    group.advance(LEVEL_1_S + 1)
+    assert bodies(client) == [b"kept"]
+
+
+def test_new_leader_delivers_what_the_old_one_held(group: Group) -> None:
+    client = group.connect(group.follower)
+    client.send("T", b"0", 0, {"DELAY": "2"})
+    client.send("T", b"1", 0, {"DELAY": "1"})
+    group.kill(group.leader)
+    group.advance(LEVEL_2_S + 5)
+    reader = group.connect()
+    assert bodies(reader) == [b"1", b"0"]
+    group.kill(group.follower)
+    for node in [m.id for m in group.members.values() if m.node is None]:
+        group.restart(node)
+    group.elect()
+    group.advance(30)
+    assert bodies(group.connect()) == [b"1", b"0"], "nothing is delivered again"
+
+
+def test_restart_of_all_neither_loses_nor_repeats(group: Group) -> None:
+    client = group.connect()
+    client.send("T", b"early", 0, {"DELAY": "1"})
+    client.send("T", b"late", 0, {"DELAY": "3"})
+    group.advance(LEVEL_1_S + 1)
+    for node in list(group.members):
+        group.kill(node)
+    group.advance(60)
+    for node in list(group.members):
+        group.restart(node)
+    group.elect()
+    group.advance(1)
+    assert bodies(group.connect()) == [b"early", b"late"]
+
+
+@pytest.mark.parametrize("reached", range(8))
+def test_batch_of_deliveries_that_reached_the_log_in_part_is_completed(
+    reached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The announcement and `reached` of its 7 deliveries are with a majority when the leader dies."""
+    monkeypatch.setattr(replica_module, "APPEND_BYTES_MAX", 1)  # an entry an append
+    group = prepared()
+    client = group.connect()
+    sent = [b"%d" % number for number in range(7)]
+    for body in sent:
+        client.start_send("T", body, 0, {"DELAY": "1"})
+    group.converge()
+    old = group.leader
+    last_to_pass = group.node(old).replica.store.log.last_index + 1 + reached
+
+    def beyond(source: str, target: str, frame: Frame) -> bool:
+        message = frame.message if isinstance(frame, RaftFrame) else None
+        return isinstance(message, AppendRequest) and message.last_index > last_to_pass
+
+    group.lose = beyond
+    group.advance(LEVEL_1_S + 0.1)
+    assert group.node(old).replica.store.log.last_index == last_to_pass - reached + len(sent)
+    group.kill(old)
+    group.lose = lambda source, target, frame: False
+    group.elect()
+    group.advance(2)
+    assert bodies(group.connect()) == sent
+    group.restart(old)
+    group.elect()
+    group.advance(5)
+    group.converge()
+    assert bodies(group.connect()) == sent
+
+
+def test_full_disk_in_the_middle_of_a_batch_is_settled(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = group.connect()
+    for number in range(5):
+        client.start_send("T", b"%d" % number, 0, {"DELAY": "1"})
+    replica = group.node(group.leader).replica
+    append = replica.append_message
+    calls = 0
+
+    def full(*arguments: object) -> tuple[int, int]:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise DiskFullError("data", "allocation", "no space left")
+        return append(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(replica, "append_message", full)
+    group.advance(LEVEL_1_S + 0.05)
+    assert calls == 3, "no new attempt while the disk is full"
+    client.send("T", b"between", 0)
+    group.advance(1)
+    assert bodies(client) == [b"0", b"1", b"between", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        ({"TRAN_MSG": "true"}, ResponseCode.NO_PERMISSION),
+        ({"TIMER_DELIVER_MS": "1"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"TIMER_DELAY_SEC": "1"}, ResponseCode.MESSAGE_ILLEGAL),
+    ],
+)
+def test_what_the_broker_cannot_do_is_refused(
+    group: Group, properties: dict[str, str], code: ResponseCode
+) -> None:
+    client = group.connect()
+    assert client.wait(client.start_send("T", b"x", 0, properties)).code == code
+    assert bodies(client) == []
+
+
+def test_batch_cannot_be_delayed(group: Group) -> None:
+    client = group.connect()
+    body = encode_batch([BatchItem(0, b"x", b"DELAY\x011\x02")])
+    assert client.wait(client.start_send("T", body, batch=True)).code == ResponseCode.MESSAGE_ILLEGAL
