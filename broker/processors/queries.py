@@ -1,8 +1,8 @@
 """Messages by id and by key (remoting.md 7.3, behaviour.md 9).
 
-Any node answers with what it holds and knows to be committed; what it does not find is the leader's to say. So a
-message id, which names the node that gave it, leads to its message whatever that node is now, and "no such message"
-is said by the leader alone.
+A message id names the node that gave it, and leads to its message whatever that node is now: any node answers with what
+it holds and knows to be committed, and "no such message" is said by the leader alone. Which messages have a key is
+asked of the leader, since a follower may not have the newest.
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ class QueriesProcessor:
         """See the head of this module."""
         return (
             Route(RequestCode.VIEW_MESSAGE_BY_ID, self.view, Place.ANY),
-            Route(RequestCode.QUERY_MESSAGE, self.query, Place.ANY),
+            Route(RequestCode.QUERY_MESSAGE, self.query, Place.LEADER_READ),
         )
 
     def view(self, connection: Connection, command: RemotingCommand) -> None:
@@ -93,19 +93,15 @@ class QueriesProcessor:
                 last_offset, last_timestamp = offset, peek(record).store_timestamp
             found.append(record)
             size += len(record)
-        if found:
-            fields = {
-                "indexLastUpdateTimestamp": str(last_timestamp),
-                "indexLastUpdatePhyoffset": str(last_offset),
-            }
-            connection.send(encode_response_head(command, ResponseCode.SUCCESS, None, fields, size), *found)
-        elif replica.serving:
+        if not found:
             raise RequestError(
-                ResponseCode.QUERY_NOT_FOUND,
-                "can not find message, maybe time range not correct",
+                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
             )
-        else:
-            self._node.forward(connection, command)
+        fields = {
+            "indexLastUpdateTimestamp": str(last_timestamp),
+            "indexLastUpdatePhyoffset": str(last_offset),
+        }
+        connection.send(encode_response_head(command, ResponseCode.SUCCESS, None, fields, size), *found)
 
 
 def _has_key(record: memoryview, topic: bytes, key: str, *, unique: bool) -> bool:

@@ -147,7 +147,11 @@ class Group:
             self.now_ns,
             self.wall_ms,
             None,
-            store_options=replace(self._options, dledger_directory=f"dledger-{node_id}"),
+            store_options=replace(
+                self._options,
+                dledger_directory=f"dledger-{node_id}",
+                delay_levels_ms=member.config.broker.delay_level_ms,
+            ),
             process_id=lambda: 4711,
         )
         member.due_ns = self.now_ns

@@ -1,0 +1,134 @@
+"""Messages given back by consumers: growing delay, dead letters, and who is refused (behaviour.md 8.4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.remoting.bodies import SubscriptionGroupConfig
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.json_body import encode_body
+from log.message_id import offset_message_id, parse_offset_message_id
+from log.record import Record
+from tests.broker.harness import Client, Group
+
+RETRY, DEAD = "%RETRY%g", "%DLQ%g"
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3, broker={"delay_levels": "1s 2s 3s 4s 5s"})
+    group.elect()
+    return group
+
+
+@pytest.fixture(params=["leader", "follower"])
+def client(group: Group, request: pytest.FixtureRequest) -> Client:
+    client = group.connect(getattr(group, request.param))
+    client.create_topic("T")
+    client.heartbeat("g")
+    return client
+
+
+def give_back(client: Client, record: Record, delay_level: int = 0, **more: object) -> int:
+    fields = {
+        "offset": record.physical_offset,
+        "group": "g",
+        "delayLevel": delay_level,
+        "originMsgId": "id",
+        "originTopic": record.topic,
+        **more,
+    }
+    return client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code
+
+
+def first_message(client: Client) -> Record:
+    client.send("T", b"body", 0, {"TAGS": "a", "KEYS": "k"})
+    return client.pull("T", "g", 0).records[0]
+
+
+def test_message_comes_back_later_each_time_and_is_a_dead_letter_in_the_end(client: Client) -> None:
+    group = client.group
+    original = record = first_message(client)
+    for retry in range(3):
+        assert give_back(client, record, maxReconsumeTimes=3) == ResponseCode.SUCCESS
+        group.advance(3 + retry - 0.5)
+        assert client.pull(RETRY, "g", retry).code == ResponseCode.PULL_NOT_FOUND, "level 3 + retry"
+        group.advance(1)
+        (record,) = client.pull(RETRY, "g", retry).records
+        properties = record.properties_by_name()
+        assert record.reconsume_times == retry + 1
+        assert record.body == b"body"
+        assert properties["RETRY_TOPIC"] == "T"
+        assert properties["TAGS"] == "a"
+        assert properties["ORIGIN_MESSAGE_ID"] == offset_message_id(
+            original.store_host, original.physical_offset
+        )
+    assert give_back(client, record, maxReconsumeTimes=3) == ResponseCode.SUCCESS
+    client.create_topic("other")
+    (dead,) = client.pull(DEAD, "g", 0).records
+    assert (dead.body, dead.reconsume_times) == (b"body", 4)
+    assert client.pull(RETRY, "g", 3).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_level_that_the_client_names_counts(client: Client) -> None:
+    record = first_message(client)
+    assert give_back(client, record, 1) == ResponseCode.SUCCESS
+    client.group.advance(1.2)
+    assert client.pull(RETRY, "g", 0).bodies == [b"body"]
+
+
+def test_negative_level_is_a_dead_letter_at_once(client: Client) -> None:
+    assert give_back(client, first_message(client), -1) == ResponseCode.SUCCESS
+    assert client.pull(DEAD, "g", 0).bodies == [b"body"]
+
+
+def test_group_says_how_often_where_the_client_does_not(client: Client) -> None:
+    config = encode_body(SubscriptionGroupConfig(group_name="g", retry_max_times=0))
+    client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    record = first_message(client)
+    assert give_back(client, record, maxReconsumeTimes=-1) == ResponseCode.SUCCESS
+    assert client.pull(DEAD, "g", 0).bodies == [b"body"]
+
+
+def test_group_without_retry_queues_drops_what_is_given_back(client: Client) -> None:
+    config = encode_body(SubscriptionGroupConfig(group_name="g", retry_queue_nums=0))
+    client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    assert give_back(client, first_message(client), 1) == ResponseCode.SUCCESS
+    client.group.advance(5)
+    assert client.pull(RETRY, "g", 0).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_acknowledged_retry_survives_the_leader(group: Group) -> None:
+    client = group.connect(group.follower)
+    client.create_topic("T")
+    client.heartbeat("g")
+    assert give_back(client, first_message(client), 2) == ResponseCode.SUCCESS
+    group.kill(group.leader)
+    group.elect()
+    group.advance(5)
+    assert client.pull(RETRY, "g", 0).bodies == [b"body"]
+
+
+def test_client_that_sends_to_the_retry_topic_itself_meets_the_same_limit(client: Client) -> None:
+    client.send(RETRY, b"again", 0, {"DELAY": "1"}, reconsumeTimes=2, maxReconsumeTimes=2)
+    client.send(RETRY, b"dead", 0, {"DELAY": "1"}, reconsumeTimes=3, maxReconsumeTimes=2)
+    assert client.pull(DEAD, "g", 0).bodies == [b"dead"]
+    client.group.advance(2)
+    assert client.pull(RETRY, "g", 0).bodies == [b"again"]
+
+
+def test_refusals(client: Client) -> None:
+    record = first_message(client)
+    offset = record.physical_offset
+    assert give_back(client, record, group="unknown") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    for wrong in (offset + 1, offset - 48, -5, 1 << 50):
+        assert give_back(client, record, offset=wrong) == ResponseCode.SYSTEM_ERROR
+    unknown = client.wait(client.start_send("%RETRY%unknown", b"x"))
+    assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_ids_name_offsets(client: Client) -> None:
+    receipt = client.send("T", b"x")
+    assert (
+        parse_offset_message_id(receipt.message_id)[1] == client.pull("T", "g", 0).records[0].physical_offset
+    )

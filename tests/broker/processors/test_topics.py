@@ -1,0 +1,204 @@
+"""Topics and groups: administration, creation by use, what a broker always has, and failovers (behaviour.md 3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.remoting.bodies import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+)
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.json_body import decode_body, encode_body
+from tests.broker.harness import Client, Group
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3)
+    group.elect()
+    return group
+
+
+@pytest.fixture(params=["leader", "follower"])
+def client(group: Group, request: pytest.FixtureRequest) -> Client:
+    return group.connect(getattr(group, request.param))
+
+
+def topics(client: Client) -> dict[str, TopicConfig]:
+    answer = client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
+    return decode_body(answer.body, TopicConfigTable).topic_config_table
+
+
+def groups(client: Client) -> dict[str, SubscriptionGroupConfig]:
+    answer = client.ok(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    return decode_body(answer.body, SubscriptionGroupTable).subscription_group_table
+
+
+def test_broker_has_its_own_topics_and_groups(client: Client) -> None:
+    found = topics(client)
+    assert (found["TBW102"].perm, found["TBW102"].write_queue_nums) == (7, 8)
+    assert found["SCHEDULE_TOPIC_XXXX"].write_queue_nums == 18
+    assert found["DefaultCluster"].write_queue_nums == 16
+    assert found["broker-a"].perm == 7
+    assert "CID_RMQ_SYS_TRANS" in groups(client)
+
+
+def test_system_topics_are_created_once(group: Group) -> None:
+    version = group.node(group.leader).replica.metadata.topics_version
+    group.kill(group.leader)
+    group.elect()
+    group.advance(1)
+    assert group.node(group.leader).replica.metadata.topics_version == version
+
+
+def test_topic_is_created_changed_and_deleted(client: Client) -> None:
+    client.create_topic("T", 4)
+    assert topics(client)["T"].read_queue_nums == 4
+    client.create_topic("T", 2, perm=4)
+    answer = client.ok(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"})
+    config = decode_body(answer.body, TopicConfig)
+    assert (config.read_queue_nums, config.perm) == (2, 4)
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    assert "T" not in topics(client)
+    assert client.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_deleted_topic_that_is_made_again_is_empty(client: Client) -> None:
+    client.heartbeat("g")
+    client.create_topic("T")
+    client.send("T", b"old")
+    client.ok(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1},
+    )
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    client.create_topic("T")
+    client.send("T", b"new")
+    begin = client.offset_of(RequestCode.GET_MIN_OFFSET, "T")
+    assert client.pull("T", "g", begin).bodies == [b"new"]
+    client.group.converge()
+    queues = [member.alive.replica.store.queues.get("T", 0) for member in client.group.alive()]
+    assert len({(queue.min_offset, queue.max_offset) for queue in queues if queue is not None}) == 1
+
+
+def test_acknowledged_topics_are_not_forgotten(group: Group) -> None:
+    client = group.connect(group.follower)
+    client.create_topic("T", 3)
+    config = encode_body(SubscriptionGroupConfig(group_name="g", retry_max_times=5))
+    client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    group.kill(group.leader)
+    group.elect()
+    assert topics(client)["T"].read_queue_nums == 3
+    assert groups(client)["g"].retry_max_times == 5
+    for node in [member.id for member in group.alive()]:
+        group.kill(node)
+    for node in list(group.members):
+        group.restart(node)
+    group.elect()
+    again = group.connect()
+    assert topics(again)["T"].read_queue_nums == 3
+    assert groups(again)["g"].retry_max_times == 5
+
+
+def test_groups_are_created_changed_and_deleted(client: Client) -> None:
+    config = encode_body(SubscriptionGroupConfig(group_name="g", retry_max_times=5))
+    client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    answer = client.ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
+    assert decode_body(answer.body, SubscriptionGroupConfig).retry_max_times == 5
+    client.create_topic("T")
+    commit = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+    client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": True})
+    missing = client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
+    assert missing.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert ("g", "T") not in client.group.node(client.group.leader).replica.metadata.offsets
+
+
+def test_lists_of_5x(client: Client) -> None:
+    client.create_topic("T")
+    assert b'"topicConfigList":[{' in bytes(client.ok(RequestCode.GET_TOPIC_CONFIG_LIST).body)
+    assert b'"groupConfigList":[{' in bytes(client.ok(RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG_LIST).body)
+    system = decode_body(client.ok(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body, TopicList).topics
+    assert "TBW102" in system
+    assert "T" not in system
+
+
+def test_first_message_creates_its_topic_like_the_template(client: Client) -> None:
+    assert client.send("T", b"x", defaultTopicQueueNums=3).queue_offset == 0
+    config = topics(client)["T"]
+    assert (config.perm, config.read_queue_nums, config.write_queue_nums) == (6, 3, 3)
+
+
+def test_first_message_may_come_before_the_first_election() -> None:
+    group = Group(3)
+    client = group.connect("n1")
+    opaque = client.start_send("T", b"early")
+    assert client.wait(opaque).code == ResponseCode.SUCCESS
+    assert topics(client)["T"].write_queue_nums == 4
+
+
+def test_no_creation_where_it_is_switched_off() -> None:
+    group = Group(1, broker={"auto_create_topics": False})
+    group.elect()
+    client = group.connect()
+    answer = client.wait(client.start_send("T", b"x"))
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert "topic[T] not exist" in (answer.remark or "")
+
+
+@pytest.mark.parametrize(
+    ("change", "remark"),
+    [
+        ({"topic": "TBW102"}, "conflict with system topic"),
+        ({"topic": "DefaultCluster"}, "conflict with system topic"),
+        ({"topic": "a b"}, "illegal characters"),
+        ({"topic": ""}, "blank"),
+        ({"topic": "x" * 128}, "at most 127"),
+        ({"readQueueNums": -1}, "readQueueNums is -1"),
+        ({"writeQueueNums": 100_000}, "writeQueueNums is 100000"),
+        ({"perm": 64}, "perm is 64"),
+        ({"attributes": "nonsense"}, "neither +name=value nor -name"),
+        ({"order": "perhaps"}, "<order>"),
+        ({"perm": None}, "the custom field <perm> is null"),
+    ],
+)
+def test_bad_topics(group: Group, change: dict[str, object], remark: str) -> None:
+    fields = {
+        "topic": "T",
+        "defaultTopic": "TBW102",
+        "readQueueNums": 1,
+        "writeQueueNums": 1,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "order": False,
+        **change,
+    }
+    answer = group.connect().call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert remark in (answer.remark or "")
+
+
+def test_system_topics_are_not_deleted_and_unknown_ones_are_gone_already(group: Group) -> None:
+    client = group.connect()
+    refused = client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TBW102"})
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "never-made"})
+
+
+@pytest.mark.parametrize(
+    ("body", "remark"),
+    [
+        (b"{}", "groupName"),
+        (b'{"groupName":"a b"}', "illegal characters"),
+        (b'{"groupName":"g","retryQueueNums":-1}', "retryQueueNums is -1"),
+        (b"", "JSON"),
+    ],
+)
+def test_bad_groups(group: Group, body: bytes, remark: str) -> None:
+    answer = group.connect().call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert remark in (answer.remark or "")
