@@ -4,7 +4,8 @@
 
 `IndexFiles` is the sequence of them, written by dispatch and read newest first. Hashes of a batch are
 computed by numpy at once; large batches are also linked into the table by numpy, small ones entry by entry,
-which is faster below some tens of keys.
+which is faster below some tens of keys. Keys wait until `_PENDING_KEYS` are together, or somebody asks: a node
+that gets one message at a time would otherwise spend more on the index than on all the rest.
 
 Only the checkpoint flushes. It notes each file's header and a checksum of its entries; after an unclean stop
 a file is cut back to its note and the slots, whose pages may have reached the disk in any order, are made
@@ -34,6 +35,7 @@ HEADER_BYTES = 40
 ENTRY_BYTES = 20
 _ENTRY_TYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _BULK_FROM = 32
+_PENDING_KEYS = 256
 _STEP_BYTES = 1 << 18
 _LARGEST_SECONDS = 0x7FFFFFFF
 
@@ -252,7 +254,18 @@ class IndexFile:
 class IndexFiles:
     """All IndexFiles of a store, oldest first. `end_offset` is the last record that was indexed, or -1."""
 
-    __slots__ = ("_disk", "_file_bytes", "_files", "_mapped", "_options", "_tail", "end_offset", "new_files")
+    __slots__ = (
+        "_disk",
+        "_file_bytes",
+        "_files",
+        "_mapped",
+        "_options",
+        "_pending",
+        "_tail",
+        "_wall_ms",
+        "end_offset",
+        "new_files",
+    )
 
     def __init__(self, disk: Disk, options: StoreOptions) -> None:
         self._disk = disk
@@ -261,7 +274,11 @@ class IndexFiles:
         self._files: list[IndexFile] = []
         self._mapped: dict[str, MappedFile] = {}
         self._tail: MappedFile | None = None
+        self._pending: tuple[list[bytes], list[int], list[int]] = ([], [], [])
+        """Keys, offsets and times that are not in a file yet."""
+        self._wall_ms = 0
         self.end_offset = -1
+        """The largest offset indexed or pending."""
         self.new_files = False
 
     def __len__(self) -> int:
@@ -270,30 +287,43 @@ class IndexFiles:
     def put(self, keys: Sequence[bytes], offsets: Sequence[int], times: Sequence[int], wall_ms: int) -> None:
         """Indexes keys (`topic#key`, UTF-8), each with its record's physical offset and store time in ms.
 
-        Offsets ascend; all keys of a record come in one call. Raises DiskFullError, DiskError: what was
-        not indexed then is indexed when the call is repeated.
+        Offsets ascend; all keys of a record come in one call. They are in a file at the latest when `write` has
+        been called. Raises DiskFullError, DiskError: nothing is forgotten, the next call tries again.
         """
         begin = 0
         while begin < len(keys) and offsets[begin] <= self.end_offset:
             begin += 1
-        if begin == len(keys):
+        pending_keys, pending_offsets, pending_times = self._pending
+        if begin < len(keys):
+            pending_keys += keys[begin:]
+            pending_offsets += offsets[begin:]
+            pending_times += times[begin:]
+            self.end_offset = offsets[-1]
+            self._wall_ms = wall_ms
+        if len(pending_keys) >= _PENDING_KEYS:
+            self.write()
+
+    def write(self) -> None:
+        """Brings what is pending into the files. Raises DiskFullError, DiskError; the next call goes on from there."""
+        keys, offsets, times = self._pending
+        if not keys:
             return
-        hashes = _index_hashes(keys[begin:])
-        while begin < len(keys):
+        hashes = _index_hashes(keys)
+        while keys:
             if not self._files or not self._files[-1].room:
-                self._add_file(wall_ms)
+                self._add_file(self._wall_ms)
             file = self._files[-1]
             if self._tail is None:
                 self._tail = self._map(file)
-            end = min(begin + file.room, len(keys))
-            file.put(self._tail, hashes[: end - begin], offsets[begin:end], times[begin:end])
-            hashes = hashes[end - begin :]
-            begin = end
-        self.end_offset = offsets[-1]
+            end = min(file.room, len(keys))
+            file.put(self._tail, hashes[:end], offsets[:end], times[:end])
+            hashes = hashes[end:]
+            del keys[:end], offsets[:end], times[:end]
 
     def query(self, topic: str, key: str, limit: int, begin_time: int, end_time: int) -> list[int]:
         """Physical offsets of records that may have the key (hashes collide), stored in the given time
-        (ms, both ends included), newest first, at most min(limit, 64)."""
+        (ms, both ends included), newest first, at most min(limit, 64). Raises as `write`."""
+        self.write()
         wanted = key_hash(f"{topic}#{key}".encode("utf-8", "surrogatepass"))
         limit = min(limit, MAX_QUERY_RESULTS)
         found: list[int] = []
@@ -320,6 +350,7 @@ class IndexFiles:
             self._remove(name)
         self._files.clear()
         self._tail = None
+        self._pending = ([], [], [])
         self.end_offset = -1
 
     def recover(self, notes: list[IndexNote] | None, *, clean_stop: bool) -> int | None:
@@ -344,7 +375,8 @@ class IndexFiles:
         return rebuild_from
 
     def notes(self) -> tuple[list[IndexNote], list[str]]:
-        """(what a checkpoint must note, files to flush first)."""
+        """(what a checkpoint must note, files to flush first). Raises as `write`."""
+        self.write()
         notes, files = [], []
         for file in self._files:
             if file.count != file.flushed_count:

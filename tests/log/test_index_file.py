@@ -35,6 +35,7 @@ def fill(index: IndexFiles, batches: list[int], *, first: int = 0) -> list[tuple
             [time for _, _, time in batch],
             NOW,
         )
+        index.write()
         everything += batch
     return everything
 
@@ -47,6 +48,8 @@ def test_golden_file(tmp_path: Path) -> None:
     disk = MmapDisk(tmp_path)
     index = IndexFiles(disk, OPTIONS)
     index.put([b"T1#key1", b"T1#key2"], [48, 248], [NOW, NOW + 2500], NOW)
+    assert len(index) == 0, "keys wait for others"
+    index.write()
     (path,) = (tmp_path / "index").iterdir()
     assert path.name == "20231114221320000"
     raw = path.read_bytes()
@@ -117,6 +120,7 @@ def test_clocks_that_go_back_do_not_disorder_files() -> None:
     index = IndexFiles(disk, OPTIONS)
     for number in range(60):
         index.put([b"T#k"], [48 + number], [NOW], NOW - 1000 * number)
+        index.write()
     names = disk.list("index")
     assert len(names) == len(index) == 4
     assert index.query("T", "k", 64, 0, 1 << 60) == [48 + number for number in reversed(range(60))]
@@ -189,6 +193,18 @@ def test_a_full_disk_can_be_tried_again() -> None:
     everything += fill(index, [10], first=10)
     for key in ("k0", "k1"):
         assert index.query("T", key, 64, 0, 1 << 60) == expected(everything, key)
+
+
+def test_pending_keys_are_found_and_written_when_enough_are_together() -> None:
+    disk = MemoryDisk()
+    index = IndexFiles(disk, OPTIONS)
+    index.put([b"T#k"], [48], [NOW], NOW)
+    assert disk.list("index") == []
+    assert index.query("T", "k", 64, 0, 1 << 60) == [48]
+    index.put([b"T#k"] * 300, list(range(100, 400)), [NOW] * 300, NOW)
+    assert sum(note.header[36:40] != b"\0\0\0\1" for note in index.notes()[0]) == len(index)
+    index.put([b"T#k"], [48], [NOW], NOW)
+    assert index.query("T", "k", 64, 0, 1 << 60) == list(range(399, 335, -1)), "a repeated key is not put again"
 
 
 def test_mappings_stay_bounded() -> None:
