@@ -1,0 +1,183 @@
+"""What mqadmin asks: statistics, connections, groups of topics, resets, and what a node says of itself."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from broker.node_status import decode_node_status
+from broker.remoting.admin_bodies import (
+    ConsumerConnection,
+    ConsumeStats,
+    GroupList,
+    ProducerConnection,
+    QueueOffsets,
+    TopicStats,
+)
+from broker.remoting.bodies import KeyValueTable, MessageQueue, TopicList
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.json_body import decode_body
+from tests.broker.harness import Client, Group
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3)
+    group.elect()
+    return group
+
+
+@pytest.fixture(params=["leader", "follower"])
+def client(group: Group, request: pytest.FixtureRequest) -> Client:
+    client = group.connect(getattr(group, request.param), name="me")
+    client.create_topic("T", 2)
+    client.heartbeat("g", producer_group="p")
+    return client
+
+
+def commit(client: Client, offset: int) -> None:
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": offset}
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def queue(queue_id: int) -> MessageQueue:
+    return MessageQueue("broker-a", queue_id, "T")
+
+
+def test_topic_statistics(client: Client) -> None:
+    for body in (b"0", b"1"):
+        client.send("T", body)
+    stored_ms = client.group.wall_ms
+    stats = TopicStats.decode(client.ok(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}).body).offsets
+    assert (stats[queue(0)].min_offset, stats[queue(0)].max_offset) == (0, 2)
+    assert 0 <= stored_ms - stats[queue(0)].last_update_timestamp < 1000
+    assert stats[queue(1)].max_offset == 0
+    assert client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "U"}).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_consume_statistics(client: Client) -> None:
+    for body in (b"0", b"1", b"2"):
+        client.send("T", body)
+    commit(client, 1)
+    for topic in (None, "T"):
+        answer = client.ok(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": topic})
+        stats = ConsumeStats.decode(answer.body).offsets
+        assert (stats[queue(0)].broker_offset, stats[queue(0)].consumer_offset) == (3, 1)
+        assert stats[queue(0)].last_timestamp > 0
+        assert stats[queue(1)].broker_offset == 0
+
+
+def test_connections(client: Client) -> None:
+    other = client.group.connect(name="other", host="10.1.2.3")
+    other.heartbeat("g")
+    body = client.ok(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"}).body
+    found = decode_body(body, ConsumerConnection)
+    assert sorted(connection.client_id for connection in found.connection_set) == ["me", "other"]
+    assert {c.client_address for c in found.connection_set if c.client_id == "other"} == {
+        f"10.1.2.3:{other.connection.name.rpartition(':')[2]}"
+    }
+    assert list(found.subscription_table) == ["T"]
+    producers = client.ok(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "p"}).body
+    assert [c.client_id for c in decode_body(producers, ProducerConnection).connection_set] == ["me"]
+    everyone = msgspec.json.decode(client.ok(RequestCode.GET_ALL_PRODUCER_INFO).body)
+    assert [item["clientId"] for item in everyone["data"]["p"]] == ["me"]
+    missing = client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "x"})
+    assert missing.code == ResponseCode.CONSUMER_NOT_ONLINE
+    missing = client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "x"})
+    assert missing.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_groups_of_topics_and_topics_of_groups(client: Client) -> None:
+    commit(client, 1)
+    fields = {"srcGroup": "g", "destGroup": "gone"}
+    client.ok(RequestCode.CLONE_GROUP_OFFSET, fields)
+    body = client.ok(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}).body
+    assert decode_body(body, GroupList).group_list == ["g", "gone"]
+    body = client.ok(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "gone"}).body
+    assert decode_body(body, TopicList).topics == ["T"]
+    body = client.ok(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, {"group": "g", "topic": "T"}).body
+    assert msgspec.json.decode(body)["subscriptionData"]["subString"] == "*"
+
+
+def test_reset_by_time_reaches_every_consumer(client: Client) -> None:
+    group = client.group
+    client.send("T", b"0")
+    group.advance(10)
+    middle_ms = group.wall_ms
+    client.send("T", b"1")
+    commit(client, 2)
+    other = group.connect(name="other")
+    other.heartbeat("g")
+    group.settle()
+    client.notices.clear()
+    other.notices.clear()
+    fields = {"topic": "T", "group": "g", "timestamp": middle_ms, "isForce": True}
+    body = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).body
+    assert QueueOffsets.decode(body).offsets == {queue(0): 1, queue(1): 0}
+    group.settle()
+    for told in (client, other):
+        (order,) = told.notices
+        assert order.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+        assert QueueOffsets.decode(order.body).offsets == {queue(0): 1, queue(1): 0}
+    end = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | {"timestamp": -1}).body
+    assert QueueOffsets.decode(end).offsets[queue(0)] == 2
+    nobody = client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | {"group": "x"})
+    assert nobody.code == ResponseCode.CONSUMER_NOT_ONLINE
+
+
+def test_each_node_tells_its_own_state(group: Group) -> None:
+    client = group.connect()
+    client.create_topic("T")
+    client.send("T", b"x")
+    group.converge()
+    seen = {
+        node: decode_node_status(group.connect(node).ok(RequestCode.TRIVET_NODE_STATUS).body)
+        for node in group.members
+    }
+    leader = group.leader
+    for node, status in seen.items():
+        log = group.node(node).replica.store.log
+        assert status.node == node
+        assert status.role == ("leader" if node == leader else "follower")
+        assert (status.leader, status.serving) == (leader, node == leader)
+        assert (status.last_index, status.last_position) == (log.last_index, log.end_position)
+        assert status.applied_index == status.commit_index == log.last_index
+        assert (status.group, status.cluster, status.process_id) == ("broker-a", "DefaultCluster", 4711)
+        assert status.address == group.members[node].config.node.listen
+    assert {peer.id: peer.match_index for peer in seen[leader].peers} == {
+        node: seen[leader].last_index for node in group.members if node != leader
+    }
+
+
+def test_runtime_table(group: Group) -> None:
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    for _ in range(30):
+        client.send("T", b"x")
+        group.advance(1)
+    client.pull("T", "g", 0)
+    table = decode_body(client.ok(RequestCode.GET_BROKER_RUNTIME_INFO).body, KeyValueTable).table
+    assert table["msgPutTotalTodayNow"] == "30"
+    assert table["msgGetTotalTodayNow"] == "30"
+    over_10_s, over_60_s, _ = (float(rate) for rate in table["putTps"].split())
+    assert over_10_s == pytest.approx(1.0, abs=0.2)
+    assert over_60_s == pytest.approx(1.0, abs=0.2)
+    assert table["getTransferedTps"] == table["getTransferredTps"]
+    assert int(table["commitLogMaxOffset"]) == group.node(group.leader).replica.store.log.end_position
+    assert table["dispatchBehindBytes"] == "0"
+    assert table["bootTimestamp"].isdigit()
+
+
+def test_configuration_as_properties(group: Group) -> None:
+    answer = group.connect().ok(RequestCode.GET_BROKER_CONFIG)
+    lines = bytes(answer.body).decode().splitlines()
+    assert "broker.default_queue_count=8" in lines
+    assert f"node.id={group.leader}" in lines
+    assert set(msgspec.json.decode(answer.fields["version"])) == {"counter", "stateVersion", "timestamp"}
+
+
+def test_unknown_request(client: Client) -> None:
+    answer = client.call(31_000)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert answer.remark == " request type 31000 not supported"
