@@ -21,6 +21,7 @@ _COMMANDS = (
         "Send text through a group whose leader is killed, and check what clients saw.",
     ),
     ("analyze", "broker.cli.analysis:analyze", "Decide with Spark whether traces are linearizable."),
+    ("simulate", "broker.cli.simulate:simulate", "Run a whole group in a simulated world full of faults."),
     ("bench", "broker.cli.benchmark:bench", "Measure a local group against the limits of this machine."),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,7 @@ async def namesrv(
             raise CommandError(f"--listen {listen}: {error}", USAGE) from None
         settings = msgspec.structs.replace(settings, listen=listen)
     configure_logs(settings.log_level, settings.warnings)
-    await serve(settings)
+    await _serve(serve, settings)
     return 0
 
 
@@ -53,5 +54,21 @@ async def broker(
 
     settings = load(config)
     configure_logs(settings.observe.log_level, settings.warnings)
-    await serve(settings)
+    await _serve(serve, settings)
     return 0
+
+
+async def _serve(serve: Callable[..., Awaitable[None]], settings: object) -> None:
+    """Run a server to its end. A fault after its start is news for developers too: the log gets the whole of it."""
+    import structlog
+    import trio
+
+    started = False
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, settings)
+            started = True
+    except Exception:
+        if started:
+            structlog.get_logger("trivet").error("stopped by a fault", exc_info=True)
+        raise

@@ -1,0 +1,205 @@
+"""``trivet simulate``: the deterministic simulator (docs/simulation.md)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from broker.cli.errors import USAGE, CommandError
+
+_RERUN_EVERY = 20
+"""Of a batch, every so manieth seed is run again in a process with another hash seed."""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What a batch keeps of a run."""
+
+    seed: int
+    line: str
+    finding: str
+    digest: str
+    simulated_s: float
+    cpu_s: float
+    fault_counts: dict[str, int] = field(default_factory=dict)
+
+
+def simulate(
+    *,
+    seed: Annotated[int | None, Parameter(help="Run this seed; without any option a random one.")] = None,
+    seeds: Annotated[str | None, Parameter(help="Run the seeds A-B.")] = None,
+    replay: Annotated[Path | None, Parameter(help="Run the plan in this file.")] = None,
+    seconds: Annotated[int, Parameter(help="Virtual seconds of each run.")] = 60,
+    nodes: Annotated[Literal[3, 5], Parameter(help="Brokers in the group.")] = 3,
+    jobs: Annotated[int, Parameter(help="Processes for --seeds.")] = 1,
+    out: Annotated[Path | None, Parameter(help="Directory for traces and the plans of findings.")] = None,
+    shrink: Annotated[bool, Parameter(help="Whether a finding is reduced to the faults it takes.")] = True,
+) -> int:
+    """Run the broker's code in a world in which everything, faults included, comes from one seed.
+
+    Checks the invariants of docs/simulation.md as it runs. A finding ends the run and is shrunk to a small plan of
+    faults, which --replay runs again. Exit codes: 0 everything holds, 1 something does not.
+    """
+    if sum(option is not None for option in (seed, seeds, replay)) > 1:
+        raise CommandError("--seed, --seeds and --replay exclude each other", USAGE)
+    if seconds < 30:
+        raise CommandError(
+            f"--seconds {seconds}: at least 30, of which the last 20 are for the recovery", USAGE
+        )
+    if jobs < 1:
+        raise CommandError(f"--jobs {jobs}: at least 1", USAGE)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    if seeds is not None:
+        return _batch(_seed_range(seeds), seconds, nodes, jobs, out)
+    if replay is not None:
+        return _replay(replay, out, shrink=shrink)
+    if seed is None:
+        seed = int.from_bytes(os.urandom(4), "big")
+    return _single(seed, seconds, nodes, out, shrink=shrink)
+
+
+def _seed_range(text: str) -> range:
+    match = re.fullmatch(r"(\d+)-(\d+)", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise CommandError(f"--seeds {text!r}: needs the form A-B with A not above B", USAGE)
+    return range(int(match[1]), int(match[2]) + 1)
+
+
+def _single(seed: int, seconds: int, nodes: int, out: Path | None, *, shrink: bool) -> int:
+    print(f"seed {seed}", flush=True)
+    from simulation.plan import draw_plan
+    from simulation.world import run_plan
+
+    begin = time.process_time()
+    result = run_plan(draw_plan(seed, seconds=seconds, nodes=nodes), keep_traces=out is not None)
+    return _finish(result, time.process_time() - begin, out, shrink=shrink)
+
+
+def _replay(path: Path, out: Path | None, *, shrink: bool) -> int:
+    import msgspec
+
+    from simulation.plan import decode_plan
+    from simulation.world import run_plan
+
+    try:
+        plan = decode_plan(path.read_bytes())
+    except OSError as error:
+        raise CommandError(f"--replay {path}: {error.strerror}", USAGE) from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise CommandError(f"--replay {path}: not a plan: {error}", USAGE) from error
+    print(f"seed {plan.seed}", flush=True)
+    begin = time.process_time()
+    result = run_plan(plan, keep_traces=out is not None)
+    return _finish(result, time.process_time() - begin, out, shrink=shrink)
+
+
+def _finish(result: object, cpu_s: float, out: Path | None, *, shrink: bool) -> int:
+    from simulation import shrink as shrinking
+    from simulation.plan import encode_plan
+    from simulation.report import describe_finding, summary_line
+    from simulation.world import Result
+
+    assert isinstance(result, Result)
+    print(summary_line(result, cpu_s))
+    _print_faults(result.fault_counts)
+    if out is not None:
+        _write_traces(out, result.traces)
+    if result.violation is None:
+        return 0
+    if shrink and result.plan.faults:
+
+        def progress(runs: int, faults: int) -> None:
+            print(f"shrinking: {runs} runs, {faults} faults left", end="\r", file=sys.stderr, flush=True)
+
+        result = shrinking.shrink(result, progress=progress)
+        print(file=sys.stderr)
+    path = (out or Path()) / f"seed-{result.plan.seed}.json"
+    path.write_bytes(encode_plan(result.plan))
+    print(describe_finding(result, f"trivet simulate --replay {path}"))
+    return 1
+
+
+def _write_traces(out: Path, traces: dict[str, bytes]) -> None:
+    from broker.trace import TRACE_SUFFIX
+
+    for name, data in traces.items():
+        (out / f"{name}{TRACE_SUFFIX}").write_bytes(data)
+
+
+def _batch(seeds: range, seconds: int, nodes: int, jobs: int, out: Path | None) -> int:
+    print(f"seeds {seeds[0]}-{seeds[-1]}", flush=True)
+    begin = time.monotonic()
+    outcomes: list[_Outcome] = []
+    directory = out or Path()
+    findings = differences = 0
+    with ProcessPoolExecutor(jobs) as pool:
+        arguments = ((seed, seconds, nodes, str(directory)) for seed in seeds)
+        for outcome in pool.map(_run_for_batch, arguments):
+            outcomes.append(outcome)
+            if outcome.finding:
+                findings += 1
+                print(outcome.finding, flush=True)
+            elif outcome.seed % _RERUN_EVERY == 0 and not _same_again(outcome, seconds, nodes):
+                differences += 1
+                print(f"seed {outcome.seed}: another process came to another trace", flush=True)
+            print(f"{len(outcomes)} of {len(seeds)}: {outcome.line}", file=sys.stderr, flush=True)
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        for kind, count in outcome.fault_counts.items():
+            counts[kind] = counts.get(kind, 0) + count
+    _print_faults(counts)
+    simulated = sum(outcome.simulated_s for outcome in outcomes)
+    cpu = sum(outcome.cpu_s for outcome in outcomes)
+    print(
+        f"{len(outcomes)} seeds, {findings} findings, {differences} not deterministic; {simulated:.0f} s simulated "
+        f"in {time.monotonic() - begin:.0f} s, {simulated / max(cpu, 1e-9):.0f} per second of one core"
+    )
+    return 1 if findings or differences else 0
+
+
+def _run_for_batch(arguments: tuple[int, int, int, str]) -> _Outcome:
+    from simulation.plan import draw_plan, encode_plan
+    from simulation.report import describe_finding, summary_line
+    from simulation.world import run_plan
+
+    seed, seconds, nodes, directory = arguments
+    begin = time.process_time()
+    result = run_plan(draw_plan(seed, seconds=seconds, nodes=nodes))
+    cpu_s = time.process_time() - begin
+    finding = ""
+    if result.violation is not None:
+        path = Path(directory) / f"seed-{seed}.json"
+        path.write_bytes(encode_plan(result.plan))
+        finding = describe_finding(result, f"trivet simulate --replay {path}")
+    return _Outcome(
+        seed,
+        summary_line(result, cpu_s),
+        finding,
+        result.trace_digest,
+        result.simulated_ns / 1e9,
+        cpu_s,
+        result.fault_counts,
+    )
+
+
+def _same_again(outcome: _Outcome, seconds: int, nodes: int) -> bool:
+    """Whether a fresh process with another hash seed comes to the same trace."""
+    command = [sys.executable, "-m", "simulation", str(outcome.seed), str(seconds), str(nodes)]
+    environment = {**os.environ, "PYTHONHASHSEED": str(outcome.seed % 1000 + 1)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split("\n", 1)[0] == outcome.digest
+
+
+def _print_faults(counts: dict[str, int]) -> None:
+    for kind in sorted(counts):
+        print(f"{counts[kind]:>8}  {kind}")
