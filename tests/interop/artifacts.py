@@ -24,6 +24,9 @@ BUILD = INTEROP.parent.parent / "build" / "interop"
 REFERENCE_VERSION = "4.9.7"
 """Version of the reference servers: the last of 4.9.x whose name server and broker are published."""
 
+REFERENCE_VERSION_5 = "5.3.3"
+"""Version of the reference servers for what only 5.x answers: managed pull (361) and topic configuration (351)."""
+
 JAVA_CLIENT_VERSIONS = ("4.9.8", "5.3.1")
 """Versions of the Java client and mqadmin. 5.3.1 is the last 5.3.x whose tools are published."""
 
@@ -73,12 +76,12 @@ def java_client_classpath(version: str) -> str:
     return f"{target / 'classes'}{os.pathsep}{target / 'lib'}/*"
 
 
-def reference_classpath() -> str:
-    """Class path with the reference's name server and broker of ``REFERENCE_VERSION``."""
-    library = JAVA / "target" / REFERENCE_VERSION / "reference-lib"
-    with _exclusive("reference"):
-        if not (library / f"rocketmq-broker-{REFERENCE_VERSION}.jar").exists():
-            _maven(REFERENCE_VERSION, "reference", library)
+def reference_classpath(version: str) -> str:
+    """Class path with the reference's name server and broker."""
+    library = JAVA / "target" / version / "reference-lib"
+    with _exclusive(f"reference-{version}"):
+        if not (library / f"rocketmq-broker-{version}.jar").exists():
+            _maven(version, "reference", library)
     return f"{library}/*"
 
 

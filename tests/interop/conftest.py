@@ -17,7 +17,7 @@ from tests.interop.clients import ALL_CLIENTS, CPP, Client
 from tests.interop.cluster import Cluster, TrivetCluster, make_topic
 from tests.interop.reference import ReferenceCluster
 
-BROKERS = ("trivet", "reference", "reference-single")
+BROKERS = ("trivet", "reference", "reference-single", "reference-5")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,7 +66,10 @@ def start_cluster(broker_kind: str, tmp_path_factory: pytest.TempPathFactory) ->
         if broker_kind == "trivet":
             return TrivetCluster(folder)
         with _available():
-            return ReferenceCluster(folder, replicas=1 if broker_kind == "reference-single" else 3)
+            version = (
+                artifacts.REFERENCE_VERSION_5 if broker_kind == "reference-5" else artifacts.REFERENCE_VERSION
+            )
+            return ReferenceCluster(folder, 1 if broker_kind == "reference-single" else 3, version=version)
 
     return start
 

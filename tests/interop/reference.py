@@ -14,7 +14,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.interop.artifacts import JAVA_OPENS, java, reference_classpath
+from tests.interop import wire
+from tests.interop.artifacts import JAVA_OPENS, REFERENCE_VERSION, java, reference_classpath
 from tests.interop.cluster import HOST, READY_LIMIT_S, Node, free_base_port, has_leader, leader_of
 from tests.interop.processes import wait_until
 
@@ -52,17 +53,26 @@ COMMON_SETTINGS = {
 class ReferenceCluster:
     """A reference name server with one group: ``replicas`` 1 is a plain master, 3 a DLedger group."""
 
-    def __init__(self, folder: Path, replicas: int = 3, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        replicas: int = 3,
+        settings: dict[str, str] | None = None,
+        *,
+        version: str = REFERENCE_VERSION,
+        heap_mib: int = 400,
+    ) -> None:
         self.kind = "reference" if replicas > 1 else "reference-single"
         self._folder = folder
         self._replicas = replicas
         self._settings = settings or {}
+        self._heap_mib = heap_mib
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         conf = folder / "conf"
         conf.mkdir(parents=True, exist_ok=True)
         for name in ("logback_namesrv.xml", "logback_broker.xml"):
             (conf / name).write_text(LOGBACK)
-        self._classpath = reference_classpath()
+        self._classpath = reference_classpath(version)
 
         name_server_port = free_base_port(1)
         self.name_server = f"{HOST}:{name_server_port}"
@@ -106,8 +116,6 @@ class ReferenceCluster:
     def _all_registered(self) -> bool:
         if not has_leader(self.name_server, self.nodes):
             return False
-        from tests.interop import wire
-
         return len(wire.broker_addresses(self.name_server)[GROUP]) == self._replicas
 
     def _start_broker(self, position: int) -> Node:
@@ -131,7 +139,7 @@ class ReferenceCluster:
         settings |= self._settings
         path = self._folder / "conf" / f"{identity}.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        process = self._start(identity, BROKER_MAIN, path, heap_mib=400)
+        process = self._start(identity, BROKER_MAIN, path, heap_mib=self._heap_mib)
         return Node(identity, process.pid, f"{HOST}:{self._ports[position]}")
 
     def _start(self, name: str, main: str, config: Path, heap_mib: int) -> subprocess.Popen[bytes]:
