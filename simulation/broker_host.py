@@ -245,7 +245,7 @@ class BrokerProcess:
                 return
             try:
                 callback(*arguments)
-            except (PowerFailure, Exception) as error:  # noqa: BLE001 - the host judges
+            except (PowerFailure, Exception) as error:
                 host.failed(error)
 
         return call

@@ -101,7 +101,9 @@ class ClientJudge:
         self.read += len(values)
         if next_offset > len(keys) and next_offset > asked.offset:
             raise Violation(
-                "reads leave nothing out", asked.process, f"sent forward to {next_offset}, committed {len(keys)}"
+                "reads leave nothing out",
+                asked.process,
+                f"sent forward to {next_offset}, committed {len(keys)}",
             )
 
     def _is_kept(self, asked: _Asked) -> bool:
@@ -156,7 +158,9 @@ class ClientJudge:
             if places and all(outcome == "fail" for outcome in outcomes):
                 raise Violation("failed sends leave nothing", "clients", f"{value} failed and is at {places}")
             if len(places) > 1 and (value in self.single_shot or len(places) > len(outcomes)):
-                raise Violation("no duplicates", "clients", f"{value}: attempts {outcomes}, stored at {places}")
+                raise Violation(
+                    "no duplicates", "clients", f"{value}: attempts {outcomes}, stored at {places}"
+                )
 
 
 class ClientWriter(TraceWriter):

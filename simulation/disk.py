@@ -28,6 +28,7 @@ __all__ = ["PAGE_BYTES", "SECTOR_BYTES", "PowerFailure", "SimulatedDisk"]
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 _TOTAL_BYTES = 1 << 40
+_SCANNED_DATA_FILES = 2
 
 
 class PowerFailure(BaseException):
@@ -68,7 +69,7 @@ class SimulatedFile:
 
     def prepare(self, begin: int, end: int, *, touch: bool = True) -> None:
         """Nothing to allocate; a full disk shows here."""
-        assert 0 <= begin, "an offset"
+        assert begin >= 0, "an offset"
         if begin < min(end, self.size):
             self._disk.check_space(self.path)
 
@@ -156,9 +157,9 @@ class SimulatedDisk:
         names: dict[str, _Inode] = {}
         for path in sorted(self._names.keys() | self._durable_names.keys()):
             before, after = self._durable_names.get(path), self._names.get(path)
-            inode = before if before is after or random.random() >= written_back else after
-            if inode is not None:
-                names[path] = inode
+            survivor = before if before is after or random.random() >= written_back else after
+            if survivor is not None:
+                names[path] = survivor
         self._removed_trees.clear()
         self._names = {path: self._after_power_failure(inode, written_back) for path, inode in names.items()}
         self._durable_names = dict(self._names)
@@ -174,7 +175,9 @@ class SimulatedDisk:
                         self.fired("torn page")
                         for sector in range(begin, begin + len(page), SECTOR_BYTES):
                             if random.random() < 0.5:
-                                durable[sector : sector + SECTOR_BYTES] = cached[sector : sector + SECTOR_BYTES]
+                                durable[sector : sector + SECTOR_BYTES] = cached[
+                                    sector : sector + SECTOR_BYTES
+                                ]
                     else:
                         durable[begin : begin + PAGE_BYTES] = page
                 elif page != durable[begin : begin + PAGE_BYTES]:
@@ -239,13 +242,27 @@ class SimulatedDisk:
 
     def _random_used_page(self, prefix: str) -> tuple[str, _Inode, int, int] | None:
         pages = []
+        old = self._unscanned_files()
         for path in sorted(self._names):
             inode = self._names[path]
-            if path.startswith(prefix):
+            if path.startswith(prefix) and path not in old:
                 for begin in range(0, len(inode.cached), PAGE_BYTES):
                     if any(inode.view[begin : begin + PAGE_BYTES]):
                         pages.append((path, inode, begin, min(begin + PAGE_BYTES, len(inode.cached))))
         return self._random.choice(pages) if pages else None
+
+    def _unscanned_files(self) -> dict[str, None]:
+        """Files that a start does not read through: damage there is found by whoever reads it next, if at all."""
+        by_directory: dict[str, list[str]] = {}
+        for path in sorted(self._names):
+            directory, _, name = path.rpartition("/")
+            if len(name) == 20 and name.isdigit() and any(self._names[path].view):
+                by_directory.setdefault(directory, []).append(path)
+        unscanned: dict[str, None] = {}
+        for directory, paths in by_directory.items():
+            scanned = _SCANNED_DATA_FILES if directory.endswith("/data") else 1
+            unscanned.update(dict.fromkeys(paths[:-scanned]))
+        return unscanned
 
     # ---- worker jobs ---------------------------------------------------------------------------------
 

@@ -131,16 +131,22 @@ class GroupModel:
         if first_index == image.first_index and log.term_of(first_index - 1) != image.previous_term:
             previous = log.term_of(first_index - 1)
             raise Violation(
-                "log matching", node, f"term {previous} comes before term {term}, and {image.previous_term} elsewhere"
+                "log matching",
+                node,
+                f"term {previous} comes before term {term}, and {image.previous_term} elsewhere",
             )
         known = image.data[begin : begin + len(data)]
         if begin < 0 or first_index < image.first_index or known != data[: len(known)]:
             raise Violation(
-                "log matching", node, f"entries {first_index}..{last_index} of term {term} differ from {leader}'s"
+                "log matching",
+                node,
+                f"entries {first_index}..{last_index} of term {term} differ from {leader}'s",
             )
         if last_index > image.last_index:
             if node != leader:
-                raise Violation("log matching", node, f"entry {last_index} of term {term} was never {leader}'s")
+                raise Violation(
+                    "log matching", node, f"entry {last_index} of term {term} was never {leader}'s"
+                )
             if begin > len(image.data):
                 image.data += bytes(begin - len(image.data))  # the rest of a data file
             image.data[begin:] = data

@@ -158,7 +158,9 @@ class Monitor:
         self._note(host.name, f"truncates its log after {last_index}")
         if last_index < watched.committed_floor:
             raise Violation(
-                "committed entries stay", host.name, f"truncated to {last_index}, committed {watched.committed_floor}"
+                "committed entries stay",
+                host.name,
+                f"truncated to {last_index}, committed {watched.committed_floor}",
             )
 
     def reset(self, host: BrokerHost, first_index: int) -> None:
@@ -166,7 +168,9 @@ class Monitor:
         self._note(host.name, f"log begins anew at {first_index}")
         watched = self._watched[host.name]
         if first_index - 1 > self.model.last_index:
-            raise Violation("state machine safety", host.name, f"a snapshot of uncommitted entries, {first_index}")
+            raise Violation(
+                "state machine safety", host.name, f"a snapshot of uncommitted entries, {first_index}"
+            )
         if first_index - 1 < watched.committed_floor:
             raise Violation("committed entries stay", host.name, f"reset to {first_index}")
         watched.checked_index = first_index - 1
@@ -196,7 +200,9 @@ class Monitor:
         replica = node.replica
         if replica.applied_index < watched.seen_applied:
             raise Violation(
-                "dispatch in order", host.name, f"applied index fell from {watched.seen_applied} to {replica.applied_index}"
+                "dispatch in order",
+                host.name,
+                f"applied index fell from {watched.seen_applied} to {replica.applied_index}",
             )
         watched.seen_applied = replica.applied_index
         if replica.applied_index > self.model.last_index:
@@ -232,12 +238,16 @@ class Monitor:
         model = self.model
         holders = 0
         for watched in self._watched.values():
-            if watched.host.name in self.damaged_hosts or self._on_disk(watched, log, first_index, last_index):
+            if watched.host.name in self.damaged_hosts or self._on_disk(
+                watched, log, first_index, last_index
+            ):
                 holders += 1
         voters = len(self._watched)
         if 2 * holders <= voters:
             raise Violation(
-                "durability", "group", f"entries {first_index}..{last_index} are committed on {holders} of {voters} disks"
+                "durability",
+                "group",
+                f"entries {first_index}..{last_index} are committed on {holders} of {voters} disks",
             )
         assert model.last_index >= last_index
 
@@ -263,7 +273,9 @@ class Monitor:
         """Queues and log of a node that has applied everything agree with the model."""
         replica = node.replica
         store = replica.store
-        self.model.compare(host.name, store.log, store.log.first_index, replica.applied_index, "state machine safety")
+        self.model.compare(
+            host.name, store.log, store.log.first_index, replica.applied_index, "state machine safety"
+        )
         for (topic, queue_id), known in self.model.queues.items():
             queue = store.queues.get(topic, queue_id)
             first = store.log.first_position
@@ -273,11 +285,13 @@ class Monitor:
             if queue is None or queue.max_offset != len(known.keys):
                 ends = None if queue is None else queue.max_offset
                 raise Violation(
-                    "queue agrees with log", host.name, f"{topic}/{queue_id} ends at {ends}, not {len(known.keys)}"
+                    "queue agrees with log",
+                    host.name,
+                    f"{topic}/{queue_id} ends at {ends}, not {len(known.keys)}",
                 )
             for offset in kept:
                 unit = queue.unit(offset)
-                if (unit[0], unit[1]) != (known.positions[offset], known.sizes[offset]):
+                if unit is None or (unit[0], unit[1]) != (known.positions[offset], known.sizes[offset]):
                     raise Violation(
                         "queue agrees with log", host.name, f"{topic}/{queue_id} unit {offset} is {unit}"
                     )

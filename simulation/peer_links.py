@@ -6,7 +6,6 @@ or held back here, where a link hands them to the node.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -214,5 +213,3 @@ class PeerLinks:
         if not isinstance(frame, Hello) or (frame.version, frame.group, frame.target) != expected:
             raise PeerProtocolError(f"not the hello that was expected: {frame!r:.100}")
         return frame.source
-
-

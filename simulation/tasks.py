@@ -40,7 +40,9 @@ def _suspend() -> Generator[None, Any, Any]:
 class _Task:
     __slots__ = ("abort", "coroutine", "group", "scope", "waiting")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], group: TaskGroup | None, scope: Scope | None) -> None:
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, None], group: TaskGroup | None, scope: Scope | None
+    ) -> None:
         self.coroutine = coroutine
         self.group = group
         self.scope = scope
@@ -84,7 +86,16 @@ class SimulatedEvent:
 class Scope:
     """`broker.client.runtime.CancelScope`."""
 
-    __slots__ = ("_process", "_seconds", "_task", "_timer", "cancel_called", "cancelled_caught", "parent", "shield")
+    __slots__ = (
+        "_process",
+        "_seconds",
+        "_task",
+        "_timer",
+        "cancel_called",
+        "cancelled_caught",
+        "parent",
+        "shield",
+    )
 
     def __init__(self, process: TaskProcess, seconds: float = math.inf, shield: bool = False) -> None:
         self._process = process
@@ -124,7 +135,10 @@ class Scope:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: types.TracebackType | None,
     ) -> bool:
         assert self._task is not None
         assert self._task.scope is self, "scopes nest"
@@ -181,7 +195,10 @@ class TaskGroup:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: types.TracebackType | None,
     ) -> bool:
         process = self._process
         if isinstance(error, ProcessKilled):
@@ -251,7 +268,7 @@ class TaskProcess:
                 pass
             except RuntimeError:
                 pass  # a coroutine that was never started, or turned the end into another error
-            except BaseException:  # noqa: BLE001, S110 - whatever its cleaning up raises, nobody is left to hear it
+            except BaseException:
                 pass
             task.coroutine.close()
         self._current = None
@@ -350,8 +367,6 @@ class TaskProcess:
             return
         ready, self._ready = self._ready, deque()
         for task, error in ready:
-            if self.killed:
-                return
             self._current = task
             failure: BaseException | None = None
             try:
@@ -362,7 +377,7 @@ class TaskProcess:
                 continue
             except StopIteration:
                 pass
-            except BaseException as raised:  # noqa: BLE001 - it belongs to the group, or to the world
+            except BaseException as raised:
                 failure = raised
             finally:
                 self._current = None

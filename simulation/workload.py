@@ -38,7 +38,15 @@ class ClientHost:
     """A machine with one client process, which can be killed and started again."""
 
     def __init__(
-        self, world: World, name: str, ip: str, clock: HostClock, random: Random, main: Main, *, single_shot: bool
+        self,
+        world: World,
+        name: str,
+        ip: str,
+        clock: HostClock,
+        random: Random,
+        main: Main,
+        *,
+        single_shot: bool,
     ) -> None:
         self.world = world
         self.name = name
@@ -100,7 +108,11 @@ class ClientHost:
 async def produce(world: World, runtime: ClientRuntime, writer: TraceWriter, *, retry_unknown: bool) -> None:
     """Sends for ever, from several lanes at once."""
     async with Producer(
-        world.name_server_addresses, group="senders", retry_unknown=retry_unknown, trace=writer, runtime=runtime
+        world.name_server_addresses,
+        group="senders",
+        retry_unknown=retry_unknown,
+        trace=writer,
+        runtime=runtime,
     ) as producer:
 
         async def lane() -> None:
@@ -112,7 +124,9 @@ async def produce(world: World, runtime: ClientRuntime, writer: TraceWriter, *, 
                 queue = f"key{random.randrange(5)}" if random.random() < 0.3 else None
                 count = random.randrange(2, 6) if random.random() < 0.15 else 1
                 messages = [
-                    Message(TOPIC, random.randbytes(random.choice((10, 100, 700))), tags=f"t{random.randrange(3)}")
+                    Message(
+                        TOPIC, random.randbytes(random.choice((10, 100, 700))), tags=f"t{random.randrange(3)}"
+                    )
                     for _ in range(count)
                 ]
                 try:
@@ -133,7 +147,12 @@ async def consume(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
     random = runtime.random
     while True:
         async with Consumer(
-            world.name_server_addresses, group=GROUP, topics=TOPIC, start="first", trace=writer, runtime=runtime
+            world.name_server_addresses,
+            group=GROUP,
+            topics=TOPIC,
+            start="first",
+            trace=writer,
+            runtime=runtime,
         ) as consumer:
             stay_s = random.expovariate(1 / 20)
             with runtime.move_on_after(stay_s):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,7 @@ import structlog
 
 from broker.settings import (
     BrokerConfig,
+    BrokerSettings,
     NodeSettings,
     RaftSettings,
     StorageSettings,
@@ -101,7 +103,9 @@ class World:
         self.name_server_addresses = [name_server.address for name_server in self.name_servers]
         self.brokers = self._make_brokers()
         self.clients = self._make_clients()
-        self.host_names = [host.name for host in (*self.brokers, *self.name_servers, *self.clients)]
+        self.host_names = [broker.name for broker in self.brokers]
+        self.host_names += [name_server.name for name_server in self.name_servers]
+        self.host_names += [client.name for client in self.clients]
 
     # ---- making --------------------------------------------------------------------------------------
 
@@ -140,6 +144,8 @@ class World:
                     id=name, listen=f"{ips[name]}:10911", name_servers=tuple(self.name_server_addresses)
                 ),
                 raft=RaftSettings(peers=peers),
+                # A topic made by a send has as many queues as the administrator makes: fewer would hide messages.
+                broker=BrokerSettings(default_queue_count=plan.queues),
                 storage=StorageSettings(
                     flush=plan.flush, data_file_bytes=plan.data_file_bytes, max_message_bytes=4096
                 ),
@@ -150,7 +156,11 @@ class World:
 
     def _make_clients(self) -> list[ClientHost]:
         mains: list[tuple[str, workload.Main, bool]] = [
-            (f"producer{number}", functools.partial(workload.produce, retry_unknown=number % 2 == 0), number % 2 == 1)
+            (
+                f"producer{number}",
+                functools.partial(workload.produce, retry_unknown=number % 2 == 0),
+                number % 2 == 1,
+            )
             for number in range(self.plan.producers)
         ]
         mains += [(f"consumer{number}", workload.consume, False) for number in range(2)]
@@ -187,7 +197,11 @@ class World:
     def replica_writer(self, host: BrokerHost) -> TraceWriter:
         """A trace writer for a new process of a broker."""
         writer = ReplicaWriter(
-            self._sink(host.name), self._header("replica", host.name), self.monitor, host, lambda: self.scheduler.now_ns
+            self._sink(host.name),
+            self._header("replica", host.name),
+            self.monitor,
+            host,
+            lambda: self.scheduler.now_ns,
         )
         self._writers.append(writer)
         return writer
@@ -255,7 +269,7 @@ class World:
         return self.scheduler.now_ns >= self.plan.calm_ns
 
     def is_settled(self) -> bool:
-        """Whether all nodes follow one leader, hold the same log, have committed all of it, and nothing is under way."""
+        """Whether all nodes follow one leader and hold the same log, all of it committed and durable."""
         leader = self.leader()
         if leader is None or leader.process is None:
             return False
@@ -264,7 +278,12 @@ class World:
             if host.process is None or host.paused:
                 return False
             replica = host.process.node.replica
-            state = (replica.raft.term, replica.raft.leader, replica.raft.log_terms.last_index, replica.applied_index)
+            state = (
+                replica.raft.term,
+                replica.raft.leader,
+                replica.raft.log_terms.last_index,
+                replica.applied_index,
+            )
             if state != (raft.term, leader.name, raft.commit_index, raft.commit_index):
                 return False
             if replica.raft.persisted_index != raft.commit_index:
@@ -293,6 +312,10 @@ class World:
         scheduler.at(plan.calm_ns + _RECOVERY_NS, self._check_recovered)
         scheduler.at(plan.end_ns - _LOAD_STOPS_BEFORE_END_NS, self._stop_load)
         scheduler.at(_FLUSH_TRACES_NS, self._flush_traces)
+        client_log = logging.getLogger("trivet.client")
+        handler = _NoteHandler(self)
+        client_log.addHandler(handler)
+        propagated, client_log.propagate = client_log.propagate, False
         previous = structlog.get_config()
         structlog.configure(processors=[self._log_event])
         try:
@@ -304,6 +327,8 @@ class World:
         finally:
             states = self._states()
             structlog.configure(**previous)
+            client_log.removeHandler(handler)
+            client_log.propagate = propagated
             self._end()
         return self._result(states)
 
@@ -330,7 +355,9 @@ class World:
         heal_everything(self)
         if self.judge.acknowledged == self._acknowledged_at_calm:
             self.violation(
-                "liveness", "group", f"no message acknowledged within {_RECOVERY_NS // SECOND} s after all faults"
+                "liveness",
+                "group",
+                f"no message acknowledged within {_RECOVERY_NS // SECOND} s after all faults",
             )
 
     def _check_end(self) -> None:
@@ -370,7 +397,9 @@ class World:
                 f"{', serving' if replica.serving else ''}{', paused' if host.paused else ''}"
             )
         model = self.monitor.model
-        lines.append(f"group: committed up to {model.last_index}, {self.judge.acknowledged} messages acknowledged")
+        lines.append(
+            f"group: committed up to {model.last_index}, {self.judge.acknowledged} messages acknowledged"
+        )
         return lines
 
     def _end(self) -> None:
@@ -396,8 +425,21 @@ class World:
             elections=self.monitor.elections,
             transcript=list(self.transcript),
             states=states,
-            traces={name: b"".join(pieces) for name, pieces in self._traces.items()} if self._keep_traces else {},
+            traces={name: b"".join(pieces) for name, pieces in self._traces.items()}
+            if self._keep_traces
+            else {},
         )
+
+
+class _NoteHandler(logging.Handler):
+    """The client's log, into the transcript."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._world.note("client", record.getMessage())
 
 
 def run_plan(plan: Plan, *, keep_traces: bool = False) -> Result:
