@@ -30,7 +30,7 @@ bench: $(STAMP)
 
 # Against RocketMQ's own clients and servers, where Maven and Java are there to fetch and run them.
 interop: $(STAMP)
-	$(BIN)/pytest -m interop -rs tests/interop
+	$(BIN)/pytest -rsx tests/interop --clients all
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later with venv and pip is needed (on Debian: apt-get install python3 python3-venv)" >&2; exit 1; }

@@ -43,8 +43,6 @@ class Cluster(Protocol):
 
     def leader(self) -> Node: ...
 
-    def restart(self, node: Node) -> None: ...
-
     def stop(self) -> None: ...
 
 
@@ -141,9 +139,6 @@ class TrivetCluster:
 
     def leader(self) -> Node:
         return leader_of(self.name_server, self.nodes)
-
-    def restart(self, node: Node) -> None:
-        raise NotImplementedError(f"trivet cluster has no way to restart {node.id}")
 
     def stop(self) -> None:
         """Ctrl-C, as a user ends it; every child must be gone afterwards."""

@@ -1,4 +1,4 @@
-"""Which broker and which clients: ``--broker trivet|reference|reference-single``, ``--clients cpp-0.4.4,java-4.9.8``.
+"""Which broker and which clients: ``--broker trivet|reference|reference-5``, ``--clients cpp-0.4.4,java-4.9.8``.
 
 The normal suite runs the C++ client against Trivet. ``make interop`` adds the Java clients.
 """
@@ -19,22 +19,39 @@ from tests.interop.reference import ReferenceCluster
 
 BROKERS = ("trivet", "reference", "reference-single", "reference-5")
 
+PENDING = {
+    "test_committed_transactions_are_delivered": "transactions",
+    "test_unknown_transactions_are_checked_back": "transactions",
+    "test_requests_get_their_replies": "request-reply",
+    "test_sql_filter_is_evaluated_by_the_broker": "SQL92 filters",
+    "test_vip_channel": "the VIP port",
+    "test_broker_configuration": "broker configuration under RocketMQ's names",
+}
+"""What Trivet does not do yet (docs/compatibility.md), by test. A line goes when the feature comes."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("interop")
     group.addoption("--broker", choices=BROKERS, default="trivet", help="the broker under test")
     group.addoption("--clients", default=CPP, help=f"comma-separated, of {', '.join(ALL_CLIENTS)}, or 'all'")
+    group.addoption("--pending", action="store_true", help="run tests of what Trivet does not do yet, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "java_only: needs a Java client; runs with `make interop`")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    of_trivet = config.getoption("--broker", default="trivet") == "trivet"
+    with_pending = config.getoption("--pending", default=False)
     for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.interop)
+        if here not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.interop)
+        missing = PENDING.get(getattr(item, "originalname", ""))
+        if missing and of_trivet:
+            item.add_marker(pytest.mark.xfail(run=with_pending, reason=f"not yet: {missing}"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -49,7 +66,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             raise pytest.UsageError(f"--clients: no client {name!r}; there are {', '.join(ALL_CLIENTS)}")
     if metafunc.definition.get_closest_marker("java_only"):
         names = [name for name in names if name.startswith("java-")]
-    metafunc.parametrize("client_name", names)
+    none = pytest.param("java", marks=pytest.mark.skip(reason="needs a Java client: make interop"))
+    metafunc.parametrize("client_name", names or [none])
 
 
 @pytest.fixture(scope="session")

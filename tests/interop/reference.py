@@ -93,13 +93,6 @@ class ReferenceCluster:
     def leader(self) -> Node:
         return leader_of(self.name_server, self.nodes)
 
-    def restart(self, node: Node) -> None:
-        """Starts a killed node again; its entry in ``nodes`` gets the new pid."""
-        position = [other.id for other in self.nodes].index(node.id)
-        nodes = list(self.nodes)
-        nodes[position] = self._start_broker(position)
-        self.nodes = nodes
-
     def stop(self) -> None:
         """SIGTERM to each, SIGKILL to what is left after ten seconds."""
         for process in reversed(self._processes.values()):

@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 REQUEST_TIMEOUT_S = 10.0
 CLIENT_VERSION = 407
@@ -79,14 +80,25 @@ def tolerant_json(body: bytes) -> object:
     return json.loads(re.sub(rb"([{,])(-?\d+):", rb'\1"\2":', body))
 
 
-def broker_addresses(name_server: str) -> dict[str, dict[int, str]]:
-    """Broker name to {broker id: address}, as the name server has it now. Id 0 is the leader."""
+def cluster_info(name_server: str) -> dict[str, Any]:
+    """Tables of brokers and clusters, as the name server has them now."""
     answer = call(name_server, GET_BROKER_CLUSTER_INFO)
     if answer.code != SUCCESS:
         raise RefusedError(f"cluster info: code {answer.code} {answer.remark}")
     info = tolerant_json(answer.body)
     assert isinstance(info, dict)
-    table = info.get("brokerAddrTable") or {}
+    return info
+
+
+def cluster_name(name_server: str) -> str:
+    """The name of the only cluster."""
+    (name,) = cluster_info(name_server)["clusterAddrTable"]
+    return str(name)
+
+
+def broker_addresses(name_server: str) -> dict[str, dict[int, str]]:
+    """Broker name to {broker id: address}. Id 0 is the leader."""
+    table = cluster_info(name_server).get("brokerAddrTable") or {}
     return {
         name: {int(identity): address for identity, address in data["brokerAddrs"].items()}
         for name, data in table.items()
