@@ -35,7 +35,7 @@ from broker.remoting.errors import FrameError, RemotingError
 from broker.remoting.frame import FrameDecoder
 from broker.replica import NotServingError, OverloadedError, Replica
 from log.dispatch import Arrival
-from log.errors import DiskFullError
+from log.errors import DiskError, DiskFullError
 
 log = structlog.get_logger("trivet.node")
 
@@ -172,6 +172,13 @@ class Node:
             )
         except DiskFullError as error:
             self.reply(connection, command, ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}")
+        except (AssertionError, DiskError):
+            raise  # a broken invariant or a failing disk: this node must not go on
+        except Exception as error:
+            # What a client can send and a handler did not foresee hurts this request only. Code 1 says that its
+            # outcome is unknown, which is true wherever the handler was interrupted.
+            log.exception("request failed", code=command.code, client=connection.name)
+            self.reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     def _handle_after_barrier(
         self, connection: Connection, command: RemotingCommand, handler: Handler
