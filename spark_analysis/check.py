@@ -136,8 +136,7 @@ def _examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> l
         operations.withColumn("of", queue)
         .join(
             sf.broadcast(wanted),
-            (sf.col("of") == sf.col("queue"))
-            & sf.when(ordered, begins | ends | touches).otherwise(touches | ends),
+            (sf.col("of") == sf.col("queue")) & sf.when(ordered, begins | ends).otherwise(touches | ends),
         )
         .select("number", (begins | ends).alias("decisive"), sf.struct(*_SHOWN).alias("operation"))
         .groupBy("number")

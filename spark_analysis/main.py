@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WRONG_USAGE: Final = 2
 FAILED: Final = 4
+SMALL_BYTES: Final = 64 << 20
 FORMATS: Final = ("trace",)
 MODELS: Final = ("log",)
 
@@ -46,7 +47,7 @@ def analyze(
     """
     try:
         _check_usage(paths, format, model)
-        spark = start_session(master)
+        spark = start_session(master, small=_total_bytes(paths) < SMALL_BYTES)
     except (UsageError, AnalysisUnavailableError) as error:
         print(f"trivet analyze: {error}", file=sys.stderr)
         return WRONG_USAGE
@@ -81,6 +82,11 @@ def _check_usage(paths: Sequence[Path], format: str, model: str) -> None:
             raise UsageError(f"{path}: no such file or directory")
         if path.is_dir() and not any(path.glob("*.trace")):
             raise UsageError(f"{path}: no *.trace files in this directory")
+
+
+def _total_bytes(paths: Sequence[Path]) -> int:
+    files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path])]
+    return sum(file.stat().st_size for file in files)
 
 
 def _judge(spark: SparkSession, path: Path, to_parquet: Path | None) -> Verdict:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MINIMUM_JAVA: Final = 17
+SMALL_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
 
 
 class AnalysisUnavailableError(RuntimeError):
@@ -65,7 +66,11 @@ def require_environment() -> None:
 
 
 def start_session(
-    master: str | None = None, *, driver_memory: str | None = None, shuffle_partitions: int | None = None
+    master: str | None = None,
+    *,
+    driver_memory: str | None = None,
+    shuffle_partitions: int | None = None,
+    small: bool = False,
 ) -> SparkSession:
     """The session of this process, started if there is none.
 
@@ -94,14 +99,17 @@ def start_session(
     }
     if local:
         cores = _cores(master)
+        if small:
+            # Most of a small analysis would be spent in compilers: Java's second one and Spark's code generation.
+            settings["spark.sql.codegen.wholeStage"] = "false"
+            settings["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
         settings |= {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": driver_memory or os.environ.get("TRIVET_SPARK_MEMORY", _half_of_memory()),
             "spark.sql.shuffle.partitions": str(shuffle_partitions or max(4, 4 * cores)),
-            # Quiet by default: a user's terminal shows the verdict, not log4j.
-            "spark.driver.extraJavaOptions": "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xss4m" if not small else SMALL_JVM,
         }
     for key, value in settings.items():
         builder = builder.config(key, value)

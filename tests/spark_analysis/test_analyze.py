@@ -1,0 +1,149 @@
+"""From trace files to verdicts: good and bad histories, split files, cut files, several recorders, replicas."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from broker.trace import TraceHeader, TraceWriter
+from spark_analysis.generator import Workload, write_good_history
+from spark_analysis.main import WRONG_USAGE, analyze
+from spark_analysis.verdict import LINEARIZABLE, VIOLATED, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Judge = Callable[[Path], Verdict]
+
+
+@pytest.fixture
+def judge(spark: SparkSession, tmp_path: Path) -> Judge:
+    from spark_analysis.check import check
+    from spark_analysis.history import load_trace
+
+    return lambda path: check(load_trace(spark, str(path), tmp_path / "parquet"))
+
+
+def recorder(
+    path: Path, source: str = "client", clock: str = "c", zero: int = 0, error: int = 0
+) -> TraceWriter:
+    stream = path.open("wb", buffering=0)
+    header = TraceHeader(source, path.stem, clock, zero, error)  # type: ignore[arg-type]
+    return TraceWriter(stream.write, header)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_good_history_cut_and_split(judge: Judge, spark: SparkSession, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    write_good_history(Workload(3000, queues=3, unknown=30), buffer.write)
+    path = tmp_path / "good.trace"
+    path.write_bytes(buffer.getvalue()[:-7])
+    verdict = judge(path)
+    assert verdict.verdict == LINEARIZABLE, verdict
+    assert verdict.operations == 3000
+    assert len(verdict.damage) == 1
+    assert "cut" in verdict.damage[0]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_stale_read_between_two_recorders_is_proved(judge: Judge, tmp_path: Path) -> None:
+    """Two processes of one machine and a third of another, whose clock is far off but honestly so."""
+    history = tmp_path / "history"
+    history.mkdir()
+    one, two = recorder(history / "one.trace"), recorder(history / "two.trace")
+    other = recorder(history / "three.trace", clock="elsewhere", zero=1_000_000, error=5)
+    append = one.invoke_append(1000, "producer", "orders/2", ["u-1"])
+    one.ok_append(2000, append, 0)
+    stale = two.invoke_read(3000, "consumer", "orders/2", 0)
+    two.ok_read(4000, stale, 0, 0, [])
+    # 1000 to 1500 on the others' axis, so concurrent with the append
+    fine = other.invoke_tail(-999_000, "distant", "orders/2")
+    other.ok_tail(-998_500, fine, 0)
+    for writer in (one, two, other):
+        writer.flush()
+    verdict = judge(history)
+    assert verdict.verdict == VIOLATED
+    assert verdict.counts == {"stale-read": 1}
+    (anomaly,) = verdict.anomalies
+    assert (anomaly.key, anomaly.position) == ("orders/2", 0)
+    assert [row["client"] for row in anomaly.proof] == ["producer", "consumer"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_what_replicas_recorded_is_judged(judge: Judge, tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    history.mkdir()
+    a, b = recorder(history / "n0.trace", "replica"), recorder(history / "n1.trace", "replica")
+    a.start(1, 1, 0, 0)
+    a.role(2, "leader", 2, "n0", 0, 0)
+    a.append(3, 1, 4, 2, 111)
+    a.commit(4, 4, 2)
+    a.commit(5, 3, 2)
+    a.digest(6, 4, 777)
+    a.truncate(7, 2)
+    b.start(1, 1, 0, 0)
+    b.append(2, 1, 4, 2, 222)
+    b.digest(3, 4, 778)
+    b.role(4, "leader", 2, "n1", 4, 2)
+    b.role(5, "leader", 3, "n1", 3, 2)
+    b.role(6, "follower", 1, None, 4, 2)
+    for writer in (a, b):
+        writer.flush()
+    verdict = judge(history)
+    assert verdict.verdict == VIOLATED
+    assert verdict.counts == {
+        "commit-went-back": 1,
+        "committed-truncated": 1,
+        "leader-incomplete": 1,
+        "log-mismatch": 1,
+        "prefix-mismatch": 1,
+        "term-went-back": 1,
+        "two-leaders": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "complaint"),
+    [
+        (None, {}, "no such file"),
+        ("directory", {}, "no .trace files|no \\*.trace files"),
+        ("file", {"format": "xml"}, "known are trace"),
+        ("file", {"model": "stack"}, "known are"),
+    ],
+)
+def test_wrong_usage_is_explained(
+    make: str | None,
+    options: dict[str, str],
+    complaint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "x"
+    if make == "directory":
+        path.mkdir()
+    elif make == "file":
+        path.write_bytes(b"")
+    assert analyze([path], **options) == WRONG_USAGE  # type: ignore[arg-type]
+    assert re.search(complaint, capsys.readouterr().err)
+
+
+def test_a_missing_java_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = tmp_path / "x.trace"
+    path.write_bytes(b"")
+    assert analyze([path]) == WRONG_USAGE
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "Java 17" in error
+    assert "install" in error
