@@ -307,6 +307,13 @@ class SimulatedDisk:
         else:
             self._job.append((inode, begin, data))
 
+    def _finish_flushes(self) -> None:
+        """A job goes on only when its flush has returned: what it writes next is not durable before."""
+        if self._job:
+            for inode, begin, data in self._job:
+                inode.durable[begin : begin + len(data)] = data
+            self._job.clear()
+
     def durable_bytes(self, path: str) -> bytes | bytearray:
         """For checks: what a power failure now would leave of a file at worst; empty if there is none."""
         inode = self._durable_names.get(path)
@@ -359,6 +366,7 @@ class SimulatedDisk:
 
     def write_durably(self, path: str, data: bytes) -> None:
         """See `log.disk.Disk.write_durably`; power may fail before it or right after."""
+        self._finish_flushes()
         self.check_space(path)
         self.step("writing", path)
         if self.failing_flushes:
@@ -390,6 +398,7 @@ class SimulatedDisk:
 
     def sync_directory(self, directory: str) -> None:
         """See `log.disk.Disk.sync_directory`."""
+        self._finish_flushes()
         self.step("flush of the directory", directory)
         parent = "" if directory == "." else directory
         for tree in [tree for tree in self._removed_trees if tree.rpartition("/")[0] == parent]:

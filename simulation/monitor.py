@@ -13,13 +13,17 @@ from broker.node import Node
 from broker.trace import TraceHeader, TraceWriter
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
+from log.hard_state import HardState, HardStateFile
 from log.layout import file_name
+from raft.effects import Role
 from simulation.group_model import GroupModel, Violation
 
 if TYPE_CHECKING:
     from simulation.broker_host import BrokerHost
 
 __all__ = ["Monitor", "ReplicaWriter"]
+
+_KEYS_LOOKED_UP = 50
 
 
 class _Watched:
@@ -102,6 +106,7 @@ class Monitor:
         self.damaged_hosts: dict[str, None] = {}
         """Hosts whose durable bytes were harmed from outside: they do not count against the durability contract."""
         self.elections = 0
+        self._votes: dict[tuple[str, int], str] = {}
 
     # ---- the life of a node --------------------------------------------------------------------------
 
@@ -186,6 +191,12 @@ class Monitor:
         first = watched.checked_index + 1
         if index < watched.checked_index:
             raise Violation("commit index rises", host.name, f"from {watched.checked_index} to {index}")
+        process = host.process
+        leads = process is not None and process.node.replica.raft.role is Role.LEADER
+        if leads and index > self.model.last_index and log.term_of(index) != term:
+            raise Violation(
+                "commit by current term", host.name, f"commits entry {index} of {log.term_of(index)} in term {term}"
+            )
         new_first = self.model.committed(host.name, log, first, index, term, self._now_ns())
         watched.checked_index = index
         watched.committed_floor = max(watched.committed_floor, index)
@@ -207,6 +218,19 @@ class Monitor:
         watched.seen_applied = replica.applied_index
         if replica.applied_index > self.model.last_index:
             raise Violation("dispatch after commit", host.name, f"applied {replica.applied_index}")
+
+    def voted(self, host: BrokerHost, term: int, candidate: str) -> None:
+        """One vote a term, on the disk before it is sent, also across restarts (Raft 5.2)."""
+        known = self._votes.setdefault((host.name, term), candidate)
+        if host.name in self.damaged_hosts:
+            return  # a node with a new disk knows nothing of its votes; see docs/simulation.md
+        if known != candidate:
+            raise Violation("one vote a term", host.name, f"voted for {known} and {candidate} in term {term}")
+        saved = HardStateFile(host.disk, f"{host.options.dledger_directory}/currterm").read() or HardState()
+        if saved.term < term or (saved.term == term and saved.vote != candidate):
+            raise Violation(
+                "votes are durable", host.name, f"voted for {candidate} in term {term}, saved is {saved}"
+            )
 
     def _arrived(self, watched: _Watched, arrivals: Any) -> None:
         """Dispatch exactly once and in order, and not before the commit."""
@@ -294,6 +318,12 @@ class Monitor:
                 if unit is None or (unit[0], unit[1]) != (known.positions[offset], known.sizes[offset]):
                     raise Violation(
                         "queue agrees with log", host.name, f"{topic}/{queue_id} unit {offset} is {unit}"
+                    )
+            for offset in kept[-_KEYS_LOOKED_UP:]:
+                found = store.index.query(topic, known.keys[offset], 64, 0, 1 << 62)
+                if known.positions[offset] not in found:
+                    raise Violation(
+                        "index agrees with log", host.name, f"key {known.keys[offset]} of {topic}/{queue_id}"
                     )
 
 

@@ -19,6 +19,7 @@ from broker.peer_protocol import (
     RaftFrame,
     encode_frame,
 )
+from raft.messages import VoteResponse
 from simulation.network import Endpoint
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Timer
 
@@ -169,6 +170,11 @@ class PeerLinks:
                 earlier.endpoint.close()
                 node.peer_lost(link.source)
             return
+        world = self._process.host.world
+        if isinstance(frame, RaftFrame):
+            message = frame.message
+            if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
+                world.monitor.voted(world.broker(link.source), message.request_term, message.target)
         faults = self._process.host.frame_faults
         if isinstance(frame, RaftFrame) and faults is not None:
             self._frame_with_faults(link, frame, faults)

@@ -257,6 +257,10 @@ class World:
         """Both directions."""
         return self.network.link(one, other), self.network.link(other, one)
 
+    def broker(self, name: str) -> BrokerHost:
+        """The host of a broker."""
+        return next(host for host in self.brokers if host.name == name)
+
     def leader(self) -> BrokerHost | None:
         """The host that serves, if there is exactly one."""
         serving = [
