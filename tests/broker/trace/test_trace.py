@@ -42,7 +42,8 @@ def written(count: int, *, buffered_events: int = 7, sync_bytes: int = 1000) -> 
 
 
 def operations(items: object) -> list[int]:
-    return [item[2] for _, item in items if isinstance(item, list)]  # type: ignore[attr-defined]
+    # A damaged byte may leave a shorter list, which only `parse_event` refuses.
+    return [item[2] for _, item in items if isinstance(item, list) and len(item) > 2]  # type: ignore[attr-defined]
 
 
 def test_every_event_comes_back() -> None:
