@@ -262,8 +262,13 @@ class ConsumeQueue:
     # ---- recovery and checkpoints --------------------------------------------------------------------
 
     def restore(self, min_offset: int, max_offset: int) -> None:
-        """Takes the extent noted by a checkpoint, before anything else is done with the queue."""
-        self.min_offset = min_offset
+        """Takes the extent noted by a checkpoint, before anything else is done with the queue.
+
+        Files that retention removed since are passed by: their records are gone from the log.
+        """
+        self._starts = self._contiguous_starts()
+        first = self._starts[0] // UNIT_BYTES if self._starts else max_offset
+        self.min_offset = min(max(min_offset, first), max_offset)
         self.max_offset = self.flushed_end = max_offset
 
     def recover(self, physical_begin: int, physical_end: int) -> None:

@@ -16,7 +16,8 @@ Faults are armed from outside: a countdown to a power failure inside any durable
 errors, no space left, bits that rot and pages that were written to the wrong place while the host was down.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -113,6 +114,8 @@ class SimulatedDisk:
         self.locked = False
         self.full = False
         """No space is left."""
+        self.used_by_others = 0.0
+        """Share of the disk that is taken; a node that sees too much of it deletes the head of its log."""
         self.failing_flushes = 0
         """How many of the next flushes fail."""
         self.failing_reads = 0
@@ -314,6 +317,15 @@ class SimulatedDisk:
                 inode.durable[begin : begin + len(data)] = data
             self._job.clear()
 
+    @contextmanager
+    def reads_succeed(self) -> Iterator[None]:
+        """For checks, which must not use up a fault that is meant for the node."""
+        failing, self.failing_reads = self.failing_reads, 0
+        try:
+            yield
+        finally:
+            self.failing_reads = failing
+
     def durable_bytes(self, path: str) -> bytes | bytearray:
         """For checks: what a power failure now would leave of a file at worst; empty if there is none."""
         inode = self._durable_names.get(path)
@@ -414,9 +426,9 @@ class SimulatedDisk:
                 self._durable_names[path] = inode
 
     def usage(self) -> DiskUsage:
-        """A large disk; nearly nothing of it is free while it is full."""
-        used = sum(len(inode.cached) for inode in self._names.values())
-        return DiskUsage(_TOTAL_BYTES, 0 if self.full else _TOTAL_BYTES - used)
+        """A large disk, nearly empty but for what `used_by_others` says."""
+        used = 1.0 if self.full else self.used_by_others
+        return DiskUsage(_TOTAL_BYTES, int(_TOTAL_BYTES * (1 - used)))
 
     def lock(self) -> StoreLock:
         """See `log.disk.Disk.lock`."""

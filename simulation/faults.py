@@ -22,6 +22,10 @@ __all__ = ["heal_everything", "inject"]
 
 _PATIENCE_TRIES: Final = 200
 _PATIENCE_NS: Final = 10 * MILLISECOND
+_DISK_PRESSURE: Final = 0.87
+"""Above `disk_force_percent`, below `disk_full_percent`: the oldest files go, sends are taken."""
+_RETENTION_LOOKS_NS: Final = 2 * SECOND
+"""Two of the intervals at which nodes look."""
 
 
 def inject(world: World, fault: Fault) -> None:
@@ -242,12 +246,27 @@ def _slow_disk(world: World, host: BrokerHost, fault: Fault) -> None:
 
 def _full_disk(world: World, host: BrokerHost, fault: Fault) -> None:
     host.disk.full = host.disk_faulty = True
+    world.monitor.model.retention_ran = True  # a full disk makes room at the log's head
     _done(world, host.name, fault)
 
     def undo() -> None:
         host.disk.full = False
 
     world.scheduler.after(fault.duration_ns, undo)
+
+
+def _retention(world: World, host: BrokerHost, fault: Fault) -> None:
+    hosts = world.brokers if fault.amount < 0.5 else [host]
+    for one in hosts:
+        one.disk.used_by_others = _DISK_PRESSURE
+    world.monitor.model.retention_ran = True
+    _done(world, "group" if len(hosts) > 1 else host.name, fault)
+
+    def undo() -> None:
+        for one in hosts:
+            one.disk.used_by_others = 0.0
+
+    world.scheduler.after(fault.duration_ns + _RETENTION_LOOKS_NS, undo)
 
 
 def _flush_failure(world: World, host: BrokerHost, fault: Fault) -> None:
@@ -336,6 +355,7 @@ _INJECTORS: Final[dict[str, Callable[[World, BrokerHost, Fault], None]]] = {
     "read failure": _read_failure,
     "bit rot": _bit_rot,
     "misdirected write": _misdirected_write,
+    "retention": _retention,
     "transfer": _transfer,
     "client kill": _client_kill,
     "topics": _topics,
@@ -355,6 +375,7 @@ def heal_everything(world: World) -> None:
     for host in world.brokers:
         host.frame_faults = None
         host.disk.full = False
+        host.disk.used_by_others = 0.0
         host.disk.failing_flushes = host.disk.failing_reads = 0
         host.disk.arm_power_failure(0)
         host.disk_delay_ns = 100 * MICROSECOND

@@ -195,7 +195,9 @@ class Monitor:
         leads = process is not None and process.node.replica.raft.role is Role.LEADER
         if leads and index > self.model.last_index and log.term_of(index) != term:
             raise Violation(
-                "commit by current term", host.name, f"commits entry {index} of {log.term_of(index)} in term {term}"
+                "commit by current term",
+                host.name,
+                f"commits entry {index} of {log.term_of(index)} in term {term}",
             )
         new_first = self.model.committed(host.name, log, first, index, term, self._now_ns())
         watched.checked_index = index
@@ -226,7 +228,10 @@ class Monitor:
             return  # a node with a new disk knows nothing of its votes; see docs/simulation.md
         if known != candidate:
             raise Violation("one vote a term", host.name, f"voted for {known} and {candidate} in term {term}")
-        saved = HardStateFile(host.disk, f"{host.options.dledger_directory}/currterm").read() or HardState()
+        with host.disk.reads_succeed():
+            saved = (
+                HardStateFile(host.disk, f"{host.options.dledger_directory}/currterm").read() or HardState()
+            )
         if saved.term < term or (saved.term == term and saved.vote != candidate):
             raise Violation(
                 "votes are durable", host.name, f"voted for {candidate} in term {term}, saved is {saved}"

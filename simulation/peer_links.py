@@ -160,6 +160,10 @@ class PeerLinks:
         endpoint.on_closed = process.guarded(lost)
         process.call_after(_HELLO_TIMEOUT_NS, silent)
 
+    def accepted(self) -> list[Endpoint]:
+        """The ends of the links that peers have dialled, for tests that break them."""
+        return [link.endpoint for link in self._inbound.values()]
+
     def _frame(self, link: _Inbound, frame: Frame) -> None:
         node = self._node
         if link.source is None:

@@ -41,6 +41,7 @@ FAULT_KINDS: Final = (
     "read failure",
     "bit rot",
     "misdirected write",
+    "retention",
     "transfer",
     "client kill",
     "topics",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from broker.settings import (
     BrokerSettings,
     NodeSettings,
     RaftSettings,
+    RetentionSettings,
     StorageSettings,
 )
 from broker.trace import TraceHeader, TraceWriter
@@ -149,6 +151,8 @@ class World:
                 storage=StorageSettings(
                     flush=plan.flush, data_file_bytes=plan.data_file_bytes, max_message_bytes=4096
                 ),
+                # Every hour may delete: which one it is depends on the time zone of whoever runs this.
+                retention=RetentionSettings(interval_ms=1000, delete_hours=tuple(range(24))),
             )
             clock, random = self._clock(name), self._random(f"broker {name}")
             hosts.append(BrokerHost(self, name, ips[name], config, options, clock, random))
@@ -337,6 +341,11 @@ class World:
         return self._result(states)
 
     def _log_event(self, _: Any, level: str, event: Any) -> Any:
+        error = sys.exc_info()[1]
+        if isinstance(error, Violation):
+            self.found(error)
+        elif error is not None and event.get("event") == "request failed":
+            self.violation("a handler fails", str(event.get("client")), traceback.format_exc())
         text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
         self.note("log", f"{level}: {event.get('event')} {text}")
         raise structlog.DropEvent

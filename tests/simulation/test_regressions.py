@@ -1,0 +1,52 @@
+"""Bugs that the simulator found in the code of this project, each as the smallest world that shows it.
+
+The seed that found it is named. Seeds come to mean other runs as the code changes, so each case states its faults.
+"""
+
+from dataclasses import replace
+
+from simulation.plan import Fault, Plan, draw_plan
+from simulation.report import describe_finding
+from simulation.scheduler import SECOND
+from simulation.world import Result, World, run_plan
+
+
+def quiet_plan(*faults: Fault) -> Plan:
+    """40 s of steady load with these faults."""
+    plan = draw_plan(1, seconds=40)
+    return replace(plan, data_file_bytes=16 * 1024, producers=2, think_ms=100, queues=2, faults=faults)
+
+
+def check_holds(result: Result) -> None:
+    assert result.violation is None, describe_finding(result, "this test")
+
+
+def test_messages_of_a_batch_keep_their_own_keys() -> None:
+    """Seed 1, without faults: the key of a batch's envelope replaced those of its messages."""
+    check_holds(run_plan(quiet_plan()))
+
+
+def test_a_node_starts_after_retention_and_a_crash() -> None:
+    """Seeds 7 and 8: the start looked for ConsumeQueue files that retention had deleted since the last checkpoint."""
+    faults = [Fault(12 * SECOND, "retention", 0, SECOND, 0.1)]
+    faults += [Fault(15 * SECOND, "kill", number, SECOND // 2, 0.0) for number in range(3)]
+    result = run_plan(quiet_plan(*faults))
+    check_holds(result)
+    assert result.fault_counts["kill"] == 3
+
+
+def test_a_leader_still_sends_to_a_peer_whose_own_link_broke() -> None:
+    """Seeds 28 and 45: the loss of the accepted link stopped sending on the dialled one, for ever."""
+    world = World(quiet_plan())
+
+    def break_accepted_links() -> None:
+        leader = world.leader()
+        assert leader is not None
+        assert leader.process is not None
+        inbound = leader.process.links.accepted()
+        assert len(inbound) == 2
+        for endpoint in inbound:
+            endpoint.peer.reset()
+
+    world.scheduler.at(8 * SECOND, break_accepted_links)
+    check_holds(world.run())
