@@ -27,6 +27,7 @@ from broker.shell.registrar import Changes, Registrar
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
+from broker.shell.worker import Worker
 from log.checkpoint import CheckpointJob
 from log.entry_log import FlushJob
 from log.errors import DiskError
@@ -207,11 +208,15 @@ class BrokerServer:
     # ------------------------------------------------------------------ worker threads
 
     async def _run_flushes(self) -> None:
-        while True:
-            job = await self._flushes.next()
-            await _in_thread(job.run)  # a failure ends the process: see FlushError
-            self.node.replica.flushed(job, time.monotonic_ns())
-            self._turns.wake()
+        worker = Worker("flush")
+        try:
+            while True:
+                job = await self._flushes.next()
+                await worker.run(job.run)  # a failure ends the process: see FlushError
+                self.node.replica.flushed(job, time.monotonic_ns())
+                self._turns.wake()
+        finally:
+            worker.close()
 
     async def _run_preparations(self) -> None:
         while True:
@@ -282,7 +287,7 @@ class _JobSlot(Generic[Job]):
 
 
 async def _in_thread(run: Callable[[], None]) -> None:
-    """A job is never left half done: a node that stops waits for it."""
+    """A job that was taken is run and reported: a node that stops waits for it."""
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(run)
 
