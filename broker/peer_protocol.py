@@ -26,6 +26,8 @@ from raft.messages import (
     AppendRequest,
     AppendResponse,
     Message,
+    RecoveryRequest,
+    RecoveryResponse,
     SnapshotRequest,
     SnapshotResponse,
     TimeoutNow,
@@ -33,7 +35,7 @@ from raft.messages import (
     VoteResponse,
 )
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A metadata snapshot is the largest thing that is sent."""
@@ -161,7 +163,14 @@ def _encode_message(message: Message, position: int, applied_index: int) -> byte
             )
         case VoteResponse():
             return cbor2.dumps(
-                ("vote_response", *common, message.request_term, message.granted, message.pre_vote)
+                (
+                    "vote_response",
+                    *common,
+                    message.request_term,
+                    message.granted,
+                    message.pre_vote,
+                    message.recovering,
+                )
             )
         case SnapshotRequest():
             configuration = message.configuration
@@ -182,6 +191,19 @@ def _encode_message(message: Message, position: int, applied_index: int) -> byte
             return cbor2.dumps(("snapshot_response", *common, message.match_index))
         case TimeoutNow():
             return cbor2.dumps(("timeout_now", *common))
+        case RecoveryRequest():
+            return cbor2.dumps(("recovery", *common, message.nonce))
+        case RecoveryResponse():
+            return cbor2.dumps(
+                (
+                    "recovery_response",
+                    *common,
+                    message.nonce,
+                    message.has_history,
+                    message.leads,
+                    message.commit_index,
+                )
+            )
 
 
 class PeerDecoder:
@@ -319,7 +341,7 @@ def _decode_vote(fields: list[Any], body: memoryview) -> RaftFrame:
 
 
 def _decode_vote_response(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term, request_term, granted, pre_vote = fields
+    source, target, term, request_term, granted, pre_vote, recovering = fields
     return RaftFrame(
         VoteResponse(
             _text("source", source),
@@ -328,6 +350,7 @@ def _decode_vote_response(fields: list[Any], body: memoryview) -> RaftFrame:
             _index("request_term", request_term),
             _flag("granted", granted),
             _flag("pre_vote", pre_vote),
+            _flag("recovering", recovering),
         )
     )
 
@@ -363,6 +386,36 @@ def _decode_timeout_now(fields: list[Any], body: memoryview) -> RaftFrame:
     return RaftFrame(TimeoutNow(_text("source", source), _text("target", target), _index("term", term)))
 
 
+def _decode_recovery(fields: list[Any], body: memoryview) -> RaftFrame:
+    source, target, term, nonce = fields
+    return RaftFrame(
+        RecoveryRequest(
+            _text("source", source),
+            _text("target", target),
+            _index("term", term, 0),
+            _index("nonce", nonce, 0),
+        )
+    )
+
+
+def _decode_recovery_response(fields: list[Any], body: memoryview) -> RaftFrame:
+    source, target, term, nonce, has_history, leads, commit_index = fields
+    term = _index("term", term, 0)
+    if _flag("has_history", has_history) != (term > 0):
+        _refuse("has_history", has_history)
+    return RaftFrame(
+        RecoveryResponse(
+            _text("source", source),
+            _text("target", target),
+            term,
+            _index("nonce", nonce, 0),
+            has_history,
+            _flag("leads", leads),
+            _index("commit_index", commit_index),
+        )
+    )
+
+
 def _decode_forward(fields: list[Any], body: memoryview) -> Forward:
     connection, host = fields
     if type(host) is not bytes or len(host) not in {8, 20}:
@@ -395,6 +448,8 @@ _DECODERS: Final[dict[object, Callable[[list[Any], memoryview], Frame]]] = {
     "snapshot": _decode_snapshot,
     "snapshot_response": _decode_snapshot_response,
     "timeout_now": _decode_timeout_now,
+    "recovery": _decode_recovery,
+    "recovery_response": _decode_recovery_response,
     "forward": _decode_forward,
     "relay": _decode_relay,
     "client_gone": _decode_client_gone,

@@ -4,6 +4,7 @@ from raft.config import HardState, RaftConfig
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
 from raft.core import Raft
 from raft.effects import Role
+from raft.recovery_loss import Loss
 from raft.terms import LogTerms
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Configuration",
     "HardState",
     "LogTerms",
+    "Loss",
     "PromoteLearner",
     "Raft",
     "RaftConfig",

@@ -12,6 +12,8 @@
     leader          no majority heard for an election timeout        follower, same term
     leader          its own removal committed                        follower, same term
 
+A node that comes back with less than it had acknowledged is `recovering` beside its role; see recovery.py.
+
     ¹ but not of a PreVote request, nor of a vote request while it hears a leader, unless that leader transfers
 
 Nothing here reads a clock, draws a random number of its own, or touches a log's bytes. `Raft` is the whole interface
@@ -31,7 +33,7 @@ from collections.abc import Iterable
 
 from raft.config import HardState, RaftConfig
 from raft.configuration import Change, Configuration, ConfigurationHistory
-from raft.effects import Effect, Role
+from raft.effects import Effect, RecoveryChanged, Role
 from raft.election import Election
 from raft.errors import NotLeader
 from raft.follower import Follower
@@ -40,17 +42,23 @@ from raft.messages import (
     AppendRequest,
     AppendResponse,
     Message,
+    RecoveryRequest,
+    RecoveryResponse,
     SnapshotRequest,
     SnapshotResponse,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
+from raft.recovery import Recovery
+from raft.recovery_loss import Loss
 from raft.state import NodeState, RandomSource
 from raft.status import PeerStatus, Status
 from raft.terms import LogTerms
 
 __all__ = ["Raft"]
+
+_RECOVERY_MESSAGES = (RecoveryRequest, RecoveryResponse)
 
 
 class Raft:
@@ -67,6 +75,7 @@ class Raft:
         random: RandomSource,
         now: int,
         clip: Clip,
+        loss: Loss | None = None,
     ) -> None:
         """Begins as a follower, from what the node found on its disk.
 
@@ -74,7 +83,9 @@ class Raft:
         may be anything that was committed, at least first_index - 1. `configurations` are those of the entries in
         the log, preceded by the one in force before it: (-1, the first configuration) when the log begins at 0.
         `random` is an object like `random.Random`. `clip` bounds a request: given a first and a last index it
-        returns the last index of a contiguous run of bytes that starts with the first.
+        returns the last index of a contiguous run of bytes that starts with the first. `loss` is what this node may
+        have acknowledged or promised and does not have any more, `Loss.ALL` if it never had a hard state: then, as
+        long as it lasts, the node protects the group from itself (recovery.py).
         """
         history = ConfigurationHistory(configurations)
         self._state = NodeState(config, node_id, hard_state, log_terms, commit_index, history, random)
@@ -82,6 +93,12 @@ class Raft:
         self._election = Election(self._state, now)
         self._follower = Follower(self._state)
         self._leader: Leader | None = None
+        self._recovery: Recovery | None = None
+        if loss is not None:
+            assert (loss is Loss.ALL) == (hard_state.term == 0), "only a node without a term has lost all"
+            self._recovery = Recovery(self._state, loss, now)
+            self._state.recovering = True
+            self._conclude_recovery(now)
         if self._is_only_voter:
             self._election.deadline = now
 
@@ -143,7 +160,19 @@ class Raft:
         """When to call `tick` and `replicate` next, or None while only a message can change anything."""
         if self._leader is not None:
             return self._leader.deadline()
-        return self._election.deadline if self._state.may_campaign else None
+        due = self._election.deadline if self._may_campaign else None
+        if self._recovery is not None and (due is None or self._recovery.deadline < due):
+            due = self._recovery.deadline
+        return due
+
+    @property
+    def recovering(self) -> Loss | None:
+        """What this node may lack of what it acknowledged, or None."""
+        return None if self._recovery is None else self._recovery.loss
+
+    @property
+    def _may_campaign(self) -> bool:
+        return self._state.may_campaign and (self._recovery is None or self._recovery.may_vote)
 
     def take_effects(self) -> list[Effect]:
         """What is to be done now, in order; see effects.py."""
@@ -159,6 +188,9 @@ class Raft:
         """Takes a message from another member."""
         state = self._state
         assert message.target == state.node_id, f"{message.target}'s message came to {state.node_id}"
+        recovery = self._recovery
+        if recovery is not None and recovery.is_mute and not isinstance(message, _RECOVERY_MESSAGES):
+            return  # our own term is unknown, and so whether this is of the past
         if message.term != state.term and not self._enter_term_of(message, now):
             return
         match message:
@@ -170,7 +202,7 @@ class Raft:
                 self._follow(message.source, now)
                 self._follower.append(message)
             case VoteRequest():
-                self._election.answer(message, now)
+                self._election.answer(message, now, may_vote=recovery is None or recovery.may_vote)
             case VoteResponse():
                 if self._election.count(message, now):
                     self._campaign_won(now)
@@ -182,12 +214,24 @@ class Raft:
                     self._leader.snapshot_response(message, now)
                     self._step_down_if_removed(now)
             case TimeoutNow():
-                if state.may_campaign and self._leader is None:
+                if state.may_campaign and self._leader is None and recovery is None:
                     self._begin_vote(now, leadership_transfer=True)
+            case RecoveryRequest():
+                self._answer_recovery(message)
+            case RecoveryResponse():
+                if recovery is not None and recovery.is_current(message):
+                    recovery.count(message)
+                    self._learn_from_recovery(now)
+        if recovery is not None:
+            self._conclude_recovery(now)
 
     def _enter_term_of(self, message: Message, now: int) -> bool:
         """Compares terms (5.1); False when the message is dealt with."""
         state = self._state
+        if isinstance(message, RecoveryRequest) or (self._recovery is not None and self._recovery.is_mute):
+            return (
+                True  # a question changes nothing; a node without a term enters one when it has heard enough
+            )
         if message.term > state.term:
             if isinstance(message, VoteRequest):
                 defended = not message.leadership_transfer and self._election.defends_leader(now)
@@ -198,6 +242,8 @@ class Raft:
             return True
         if isinstance(message, VoteRequest | VoteResponse):
             return True  # the first is refused; the second may still say no to a campaign of ours
+        if isinstance(message, RecoveryResponse):
+            return True  # of a node that has yet to hear of our term
         if isinstance(message, AppendRequest | SnapshotRequest):
             # Whoever sends this was deposed: our term tells it so.
             state.send(AppendResponse(state.node_id, message.source, state.term, False, -1, -1, 0))
@@ -208,9 +254,10 @@ class Raft:
         if self._leader is not None:
             if not self._leader.tick(now):
                 self._become_follower(self._state.term, now)
-        elif (
-            self._state.may_campaign and now >= self._election.deadline and self._election.begin_pre_vote(now)
-        ):
+            return
+        if self._recovery is not None:
+            self._recovery.tick(now)
+        if self._may_campaign and now >= self._election.deadline and self._election.begin_pre_vote(now):
             self._campaign_won(now)
 
     # Transitions -----------------------------------------------------------------------------------------------
@@ -237,6 +284,8 @@ class Raft:
             assert state.leader is None, f"{leader} and {state.leader} both lead term {state.term}"
             self._election.forget_leader()
             state.set_role(Role.FOLLOWER, leader)
+            if self._recovery is not None:
+                self._recovery.ask(leader)
         self._election.heard_leader(now)
 
     def _campaign_won(self, now: int) -> None:
@@ -273,6 +322,56 @@ class Raft:
     def _is_only_voter(self) -> bool:
         return self._state.configurations.current.voters == (self._state.node_id,)
 
+    # Recovery (see recovery.py) --------------------------------------------------------------------------------
+
+    def _answer_recovery(self, request: RecoveryRequest) -> None:
+        """What we know, for a node that may have lost what it acknowledged; our own leadership forgets all that."""
+        state = self._state
+        leads = self._leader is not None
+        if self._leader is not None:
+            self._leader.peer_recovers(request.source)
+        state.send(
+            RecoveryResponse(
+                state.node_id,
+                request.source,
+                state.term,
+                request.nonce,
+                state.term > 0,
+                leads,
+                state.commit_index if leads else -1,
+            )
+        )
+        if self._recovery is not None:
+            self._recovery.asked_by(request.source)
+
+    def _learn_from_recovery(self, now: int) -> None:
+        """A node without a term has heard another one; maybe it knows enough now."""
+        recovery = self._recovery
+        assert recovery is not None
+        term = recovery.term_learned()
+        if term is None:
+            return
+        recovery.loss = Loss.VOTE
+        self._state.effects.append(RecoveryChanged(Loss.VOTE))
+        self._become_follower(term, now)
+        recovery.deadline = now  # whoever has not told its term, and the leader, are asked again
+
+    def _conclude_recovery(self, now: int) -> None:
+        """Ends the mode if it has reached its end."""
+        recovery, state = self._recovery, self._state
+        if recovery is None:
+            return
+        if recovery.group_is_new:
+            self._election.ask_soon(now)
+        elif not recovery.is_over(leads=self._leader is not None):
+            return
+        elif recovery.loss is not Loss.ENTRIES and state.vote is None:
+            # Whom we voted for in this term, if at all, is forgotten: nobody else may have our vote in it.
+            state.save_hard_state(state.term, recovery.leader)
+        self._recovery = None
+        state.recovering = False
+        state.effects.append(RecoveryChanged(None))
+
     # The own log -----------------------------------------------------------------------------------------------
 
     def persisted(self, index: int, generation: int, now: int) -> None:
@@ -286,6 +385,8 @@ class Raft:
         else:
             self._leader.update_commit()
             self._step_down_if_removed(now)
+        if self._recovery is not None:
+            self._conclude_recovery(now)
 
     def drop_before(self, first_index: int) -> None:
         """Retention removed the entries before `first_index`, all of them committed; the log must stay restartable.
@@ -358,6 +459,8 @@ class Raft:
         """Messages can be sent to `peer`; that is assumed of everyone until the contrary is told."""
         if self._leader is not None:
             self._leader.peer_connected(peer)
+        elif self._recovery is not None:
+            self._recovery.ask(peer)
 
     def peer_disconnected(self, peer: str, now: int) -> None:
         """The connection to `peer` is gone, with all that was under way on it."""
@@ -400,5 +503,6 @@ class Raft:
             configuration_index=state.configurations.current_index,
             configuration=state.configurations.current,
             transferee=leader.transferee if leader is not None else None,
+            recovering=None if self._recovery is None else self._recovery.loss.value,
             peers=peers,
         )

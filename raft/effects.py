@@ -2,8 +2,8 @@
 
 Write before send: the effects are carried out one after the other, and
 
-- `SaveHardState` and `ResetLog` must be on the disk before the next effect is begun: an answer that follows may
-  promise a vote, and a promise must survive a power failure;
+- `SaveHardState`, `ResetLog` and `RecoveryChanged` must be on the disk before the next effect is begun: an answer
+  that follows may promise a vote, and a promise must survive a power failure;
 - `TruncateLog`, `AcceptEntries`, `AppendNoop` and `AppendConfiguration` must be written (a later reader of the log
   sees them) before the next effect, but need not be on the disk: the caller reports that with `Raft.persisted`, and
   no acknowledgement counts an entry before;
@@ -17,6 +17,7 @@ from enum import Enum
 
 from raft.configuration import Configuration
 from raft.messages import AppendRequest, Message, SnapshotRequest
+from raft.recovery_loss import Loss
 
 __all__ = [
     "AcceptEntries",
@@ -27,6 +28,7 @@ __all__ = [
     "Effect",
     "ReadLost",
     "ReadReady",
+    "RecoveryChanged",
     "ResetLog",
     "Role",
     "RoleChanged",
@@ -155,6 +157,16 @@ class ConfigurationChanged:
     committed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RecoveryChanged:
+    """What this node lacks of its promises is now this: keep it for the next start; None: nothing, the mode is over.
+
+    Durable before anything that follows. Until it says None, every start must be given the last value.
+    """
+
+    loss: Loss | None
+
+
 Effect = (
     SaveHardState
     | TruncateLog
@@ -169,4 +181,5 @@ Effect = (
     | ReadReady
     | ReadLost
     | ConfigurationChanged
+    | RecoveryChanged
 )

@@ -56,6 +56,10 @@ class Election:
         self._leader_contact = None
         self.deadline = min(self.deadline, now + self._short_wait())
 
+    def ask_soon(self, now: int) -> None:
+        """There can be no leader to wait for."""
+        self.deadline = min(self.deadline, now + self._short_wait())
+
     def _short_wait(self) -> int:
         """A random wait, from a range that doubles with every campaign since a leader was heard."""
         config = self._state.config
@@ -71,10 +75,10 @@ class Election:
 
     # Voter ---------------------------------------------------------------------------------------------------
 
-    def answer(self, request: VoteRequest, now: int) -> None:
+    def answer(self, request: VoteRequest, now: int, *, may_vote: bool = True) -> None:
         """Votes, unless it is forbidden; the term of a real request has been entered before, if it is allowed."""
         state = self._state
-        granted = self._may_grant(request, now)
+        granted = may_vote and self._may_grant(request, now)
         if granted and request.pre_vote:
             self.deadline = max(self.deadline, now + state.config.campaign_jitter_ns)
         elif granted:
@@ -82,7 +86,15 @@ class Election:
                 state.save_hard_state(state.term, request.source)
             self.restart_timer(now)
         state.send(
-            VoteResponse(state.node_id, request.source, state.term, request.term, granted, request.pre_vote)
+            VoteResponse(
+                state.node_id,
+                request.source,
+                state.term,
+                request.term,
+                granted,
+                request.pre_vote,
+                state.recovering,
+            )
         )
 
     def _may_grant(self, request: VoteRequest, now: int) -> bool:
@@ -118,7 +130,7 @@ class Election:
         self.restart_timer(now)
         voters = state.configurations.current.voters
         self._tally = VoteTally(voters)
-        self._tally.record(state.node_id, True)
+        self._tally.record(state.node_id, True, marked=state.recovering)
         if self._tally.won:
             return True
         term = state.term + 1 if pre_vote else state.term
@@ -144,7 +156,7 @@ class Election:
         request_term = state.term + 1 if response.pre_vote else state.term
         if state.role is not expected or response.request_term != request_term or self._tally is None:
             return False
-        self._tally.record(response.source, response.granted)
+        self._tally.record(response.source, response.granted, marked=response.recovering)
         self._give_up_if_lost(now)
         return self._tally is not None and self._tally.won
 

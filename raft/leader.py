@@ -309,6 +309,8 @@ class Leader:
             peer.acknowledged_round = response.round
             if self._reads.open_round is not None:
                 self._confirm_reads()
+        if response.success and response.round < peer.trusted_round:
+            return
         if not response.success:
             peer.refuse(response.index, response.hint_index, response.hint_term, state.log)
         else:
@@ -321,7 +323,8 @@ class Leader:
         if peer is None:
             return
         peer.last_contact = now
-        match_index = response.match_index
+        # What is committed needs no acknowledgement, so that one of a former life of the peer does no harm here.
+        match_index = min(response.match_index, self._state.commit_index)
         if peer.acknowledge(match_index, match_index, self._state.log.first_index):
             self._acknowledged(peer)
 
@@ -454,6 +457,14 @@ class Leader:
             self._state.send(TimeoutNow(self._state.node_id, best.node, self._state.term))
 
     # Connections ---------------------------------------------------------------------------------------------
+
+    def peer_recovers(self, node: str) -> None:
+        """The peer may have lost what it acknowledged: nothing that it said until now counts; see recovery.py."""
+        peer = self.peers.get(node)
+        if peer is not None:
+            peer.forget()
+            peer.trusted_round = self._round + 1
+            self._round_due = True
 
     def peer_connected(self, node: str) -> None:
         peer = self.peers.get(node)

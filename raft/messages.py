@@ -15,6 +15,8 @@ __all__ = [
     "AppendRequest",
     "AppendResponse",
     "Message",
+    "RecoveryRequest",
+    "RecoveryResponse",
     "SnapshotRequest",
     "SnapshotResponse",
     "TimeoutNow",
@@ -42,7 +44,10 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class VoteResponse:
-    """`term` is the voter's own, `request_term` that of the request answered (greater in a pre-vote)."""
+    """`term` is the voter's own, `request_term` that of the request answered (greater in a pre-vote).
+
+    `recovering`: the voter may lack what it acknowledged; its vote counts only if all voters grant theirs.
+    """
 
     source: str
     target: str
@@ -50,6 +55,7 @@ class VoteResponse:
     request_term: int
     granted: bool
     pre_vote: bool = False
+    recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,33 @@ class TimeoutNow:
     term: int
 
 
+@dataclass(frozen=True, slots=True)
+class RecoveryRequest:
+    """A node that may have lost what it acknowledged asks what it must hold; see recovery.py.
+
+    `term` is its own, 0 while that is unknown; it does not make anyone enter it. `nonce` comes back in the answer.
+    """
+
+    source: str
+    target: str
+    term: int
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryResponse:
+    """`has_history` is False of a node that has never had a term. `leads`: it leads `term`, has forgotten what the
+    asker had acknowledged, and has committed up to `commit_index` (-1 unless it leads)."""
+
+    source: str
+    target: str
+    term: int
+    nonce: int
+    has_history: bool
+    leads: bool = False
+    commit_index: int = -1
+
+
 Message = (
     AppendRequest
     | AppendResponse
@@ -147,4 +180,6 @@ Message = (
     | SnapshotRequest
     | SnapshotResponse
     | TimeoutNow
+    | RecoveryRequest
+    | RecoveryResponse
 )

@@ -43,6 +43,7 @@ class Progress:
         "sent_commit_index",
         "snapshot_deadline",
         "state",
+        "trusted_round",
     )
 
     def __init__(self, node: str, next_index: int, now: int) -> None:
@@ -55,6 +56,8 @@ class Progress:
         self.probe_sent = False
         self.sent_commit_index = -1
         self.acknowledged_round = 0
+        # Acknowledgements that have not seen this heartbeat round are of a former life of the peer: not to be counted.
+        self.trusted_round = 0
         self.last_contact = now
         self.connected = True
         # When to offer a snapshot again that was sent and not answered; None while it is being made.
@@ -122,5 +125,9 @@ class Progress:
     def disconnected(self) -> None:
         """All that is under way is lost, and the peer may come back as another process."""
         self.connected = False
+        self.forget()
+
+    def forget(self) -> None:
+        """What the peer has acknowledged may not be there any more."""
         self.become_probe(self.match_index + 1 if self.match_index >= 0 else self.next_index)
         self.match_index = -1

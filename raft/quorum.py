@@ -11,24 +11,32 @@ def agreed(values: Sequence[int]) -> int:
 
 
 class VoteTally:
-    """The votes of one campaign; only those of its voters count, each once."""
+    """The votes of one campaign; only those of its voters count, each once.
 
-    __slots__ = ("_needed", "_votes")
+    Votes of recovering voters, marked ones, count only in a unanimous election; see recovery.py.
+    """
+
+    __slots__ = ("_marked", "_needed", "_votes")
 
     def __init__(self, voters: Sequence[str]) -> None:
         self._votes: dict[str, bool | None] = dict.fromkeys(voters)
+        self._marked: dict[str, None] = {}
         self._needed = len(voters) // 2 + 1
 
-    def record(self, voter: str, granted: bool) -> None:
+    def record(self, voter: str, granted: bool, *, marked: bool = False) -> None:
         """A voter's first answer stands, except that one taken for lost may still grant its vote."""
         if voter in self._votes and not self._votes[voter]:
             self._votes[voter] = granted
+            if granted and marked:
+                self._marked[voter] = None
 
     @property
     def won(self) -> bool:
-        return sum(vote is True for vote in self._votes.values()) >= self._needed
+        granted = sum(vote is True for vote in self._votes.values())
+        return granted - len(self._marked) >= self._needed or granted == len(self._votes)
 
     @property
     def lost(self) -> bool:
         """Whether no majority can come together any more."""
-        return sum(vote is not False for vote in self._votes.values()) < self._needed
+        refused = sum(vote is False for vote in self._votes.values())
+        return refused > 0 and len(self._votes) - refused - len(self._marked) < self._needed

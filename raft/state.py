@@ -46,6 +46,7 @@ class NodeState:
         "node_id",
         "persisted",
         "random",
+        "recovering",
         "role",
         "term",
         "vote",
@@ -76,6 +77,8 @@ class NodeState:
         # Rises only. What it covers is never truncated.
         self.commit_index = commit_index
         self.persisted = PersistedIndex(log.last_index)
+        # This node may lack what it acknowledged, so that its votes are marked; see recovery.py.
+        self.recovering = False
         self.role = Role.FOLLOWER
         self.leader: str | None = None
         self.effects: list[Effect] = []

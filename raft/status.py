@@ -23,7 +23,10 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Role and peer states are the values of `Role` and `PeerState`; `peers` is empty unless the node leads."""
+    """Role and peer states are the values of `Role` and `PeerState`; `peers` is empty unless the node leads.
+
+    `recovering` is a value of `Loss` while the node may lack what it acknowledged.
+    """
 
     node: str
     role: str
@@ -37,4 +40,5 @@ class Status:
     configuration_index: int
     configuration: Configuration
     transferee: str | None
+    recovering: str | None
     peers: tuple[PeerStatus, ...]

@@ -21,6 +21,8 @@ from raft.configuration import Configuration
 from raft.messages import (
     AppendRequest,
     AppendResponse,
+    RecoveryRequest,
+    RecoveryResponse,
     SnapshotRequest,
     SnapshotResponse,
     TimeoutNow,
@@ -63,7 +65,18 @@ frames = st.one_of(
     st.builds(
         RaftFrame, st.builds(VoteRequest, node, node, number, index, index, st.booleans(), st.booleans())
     ),
-    st.builds(RaftFrame, st.builds(VoteResponse, node, node, number, number, st.booleans(), st.booleans())),
+    st.builds(
+        RaftFrame,
+        st.builds(VoteResponse, node, node, number, number, st.booleans(), st.booleans(), st.booleans()),
+    ),
+    st.builds(RaftFrame, st.builds(RecoveryRequest, node, node, number, number)),
+    st.builds(
+        RaftFrame,
+        st.builds(
+            RecoveryResponse, node, node, st.integers(1, 99), number, st.just(True), st.booleans(), index
+        ),
+    ),
+    st.builds(RaftFrame, st.builds(RecoveryResponse, node, node, st.just(0), number, st.just(False))),
     st.builds(
         RaftFrame,
         st.builds(SnapshotRequest, node, node, number, index, index, index, configuration),
@@ -134,6 +147,11 @@ def _frame_with_header(header: object, body_bytes: bytes = b"") -> bytes:
         (_frame_with_header(["vote", "n0", "n1", 1, 0, 0, 1, False]), "field pre_vote"),
         (_frame_with_header(["append", "n0", "n1", 1, 0, 0, [[1, 1]], 0, 1, [], 0]), "do not go together"),
         (_frame_with_header(["append", "n0", "n1", 1, 0, 0, [[1, 0]], 0, 1, [], 0], b"x"), "span count"),
+        (_frame_with_header(["vote_response", "n0", "n1", 1, 1, True, False, 1]), "field recovering"),
+        (_frame_with_header(["recovery", "n0", "n1", 1, -1]), "field nonce"),
+        (_frame_with_header(["recovery_response", "n0", "n1", 0, 5, True, False, -1]), "field has_history"),
+        (_frame_with_header(["recovery_response", "n0", "n1", 3, 5, False, False, -1]), "field has_history"),
+        (_frame_with_header(["recovery_response", "n0", "n1", 3, 5, True, 0, -1]), "field leads"),
         ((FRAME_BYTES_MAX + 1).to_bytes(4, "big") + b"\0\0", "frame of"),
         (b"\0\0\0\2\0\1", "header of 1"),
     ],

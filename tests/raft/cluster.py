@@ -9,12 +9,13 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from raft import Configuration, HardState, LogTerms, Raft, RaftConfig, Role
+from raft import Configuration, HardState, LogTerms, Loss, Raft, RaftConfig, Role
 from raft.effects import (
     AcceptEntries,
     AppendConfiguration,
     AppendNoop,
     Effect,
+    RecoveryChanged,
     ResetLog,
     SaveHardState,
     Send,
@@ -99,6 +100,8 @@ class Host:
         self.log = log
         self.durable_log = log.copy()
         self.hard_state = hard_state
+        self.loss: Loss | None = None
+        """What its disk has lost; while it is down, what its next start will find out."""
         self.flush: Flush | None = None
         self.raft: Raft | None = None
         self._incoming: Packet | None = None
@@ -124,7 +127,23 @@ class Host:
             cluster.random,
             cluster.now,
             lambda first_index, last_index: min(last_index, first_index + cluster.entries_per_append - 1),
+            self.loss,
         )
+
+    def lose_entries(self, first_index: int) -> None:
+        """While it is down: its log has no entries from `first_index` on any more."""
+        assert self.raft is None
+        log = self.durable_log
+        del log.entries[max(0, first_index - log.first_index) :]
+        if self.loss is None:
+            self.loss = Loss.ENTRIES
+
+    def lose_disk(self) -> None:
+        """While it is down: it gets a new disk, empty, and the configuration that the group began with."""
+        assert self.raft is None
+        self.durable_log = Log([], (-1, self.cluster.configuration))
+        self.hard_state = HardState()
+        self.loss = Loss.ALL
 
     def crash(self) -> None:
         self.raft = None
@@ -216,6 +235,8 @@ class Host:
             case SnapshotNeeded(message):
                 self.cluster.send(message, ())
                 self.up.snapshot_sent(message.target, self.cluster.now)
+            case RecoveryChanged(loss):
+                self.loss = loss
             case _:
                 pass
 
@@ -255,7 +276,7 @@ class Cluster:
         self.cut: set[tuple[str, str]] = set()
         self._numbers = 0
         self.hosts: dict[str, Host] = {}
-        configuration = Configuration(tuple(voters), tuple(learners))
+        configuration = self.configuration = Configuration(tuple(voters), tuple(learners))
         for node in (*voters, *learners, *spare):
             entry_terms = list((logs or {}).get(node, ()))
             # The same term and index is the same entry, on whichever node (log matching).

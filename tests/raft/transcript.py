@@ -19,6 +19,7 @@ comments. `run` executes the commands again and returns the file as it would hav
     partition A B | C          silently separates the two sides, until `heal`
     disconnect A B, connect A B    A learns that its connection to B is gone, or there
     crash A, restart A         loses what is not flushed; nobody is told
+    lose A I, replace A        of A, which is down: its disk loses the entries from I on; is another, empty one
     flush A                    A's log is on its disk
     propose A N                A proposes N entries
     read A TOKEN               A is asked for a read index
@@ -42,6 +43,7 @@ from raft.effects import (
     Effect,
     ReadLost,
     ReadReady,
+    RecoveryChanged,
     ResetLog,
     RoleChanged,
     SaveHardState,
@@ -54,6 +56,8 @@ from raft.messages import (
     AppendRequest,
     AppendResponse,
     Message,
+    RecoveryRequest,
+    RecoveryResponse,
     SnapshotRequest,
     SnapshotResponse,
     TimeoutNow,
@@ -85,7 +89,8 @@ def describe(message: Message) -> str:
         case VoteResponse():
             kind = "pre-vote" if message.pre_vote else "vote"
             answer = "yes" if message.granted else f"no, in term {message.term}"
-            return f"{kind} for term {message.request_term}: {answer}"
+            mark = ", recovering" if message.recovering else ""
+            return f"{kind} for term {message.request_term}: {answer}{mark}"
         case AppendRequest():
             what = " ".join(f"{term}x{count}" for term, count in message.spans) or "nothing"
             where = f"after {message.prev_index}/{message.prev_term}"
@@ -105,6 +110,13 @@ def describe(message: Message) -> str:
             return f"term {message.term}: snapshot taken, agrees to {message.match_index}"
         case TimeoutNow():
             return f"term {message.term}: timeout now"
+        case RecoveryRequest():
+            return f"term {message.term}: recovers, what must be held?"
+        case RecoveryResponse():
+            if not message.has_history:
+                return "has no history"
+            leads = f", leads and has committed to {message.commit_index}" if message.leads else ""
+            return f"is in term {message.term}{leads}"
 
 
 def line_of(node: str, effect: Effect) -> str:
@@ -138,6 +150,8 @@ def line_of(node: str, effect: Effect) -> str:
             return f"{node} read {token} is lost"
         case ConfigurationChanged(index, configuration, committed):
             return f"{node} {members(configuration)} since {index}{', committed' if committed else ''}"
+        case RecoveryChanged(loss):
+            return f"{node} {'has recovered' if loss is None else 'is recovering, lost: ' + loss.value}"
 
 
 class Scenario:
@@ -260,6 +274,12 @@ class Scenario:
 
     def do_restart(self, node: str) -> None:
         self.cluster[node].start()
+
+    def do_lose(self, node: str, first_index: str) -> None:
+        self.cluster[node].lose_entries(int(first_index))
+
+    def do_replace(self, node: str) -> None:
+        self.cluster[node].lose_disk()
 
     def do_flush(self, node: str) -> None:
         self.cluster[node].begin_flush()

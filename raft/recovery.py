@@ -1,0 +1,185 @@
+"""A node that comes back with less than it had acknowledged must not endanger what is committed.
+
+Raft assumes that what a node promised survives on its disk: the votes it gave (5.2) and the entries it acknowledged
+(5.3). Damage, a power failure before an asynchronous flush, or a new disk take that away. If such a node voted by
+its shortened log it could elect a leader that lacks committed entries. So it begins in a `recovering` mode that ends
+when it holds again whatever anyone may have counted on. What is lost decides what it may do meanwhile (`Loss`):
+
+    ENTRIES   the end of the log, or all of it; term and vote are intact
+    VOTE      a new disk whose node has learned the term of its group; its former votes are unknown
+    ALL       an empty disk: a new group, or a new disk in an old one; which, is not known yet
+
+**Entries.** The node follows, and what it acknowledges from now on counts. It neither campaigns on its own strength
+nor votes as others do; see *Unanimity*. Let N be the node, T its term, L the leader of T. Any entry that counted an
+acknowledgement which N gave in its former life, in a term U <= T, is either
+
+- committed by a leader of a term before T: then L has it before its own first entry. The proof of leader
+  completeness (5.4.3) holds for L, because the node that it finds in both majorities is not N: N has not voted for L
+  since it lost anything; or
+- committed by L itself. An acknowledgement of N's former life may still be under way, so N asks L (`RecoveryRequest`),
+  and L from then on trusts only acknowledgements that have seen a heartbeat round begun later. Rounds of a leader only
+  rise, and the former N cannot have seen one of the future, so nothing of its former life counts any more, however
+  long the network keeps it. L answers with its commit index: everything it ever committed with their help is below.
+
+Hence the mode ends when N durably holds everything up to a commit index of L that is at least the one in L's answer,
+and whose entry is of L's own term, so that it lies behind L's first. That is the condition in `is_over`, and it needs
+no knowledge of what was lost. A restart in the middle begins the mode again: the caller keeps `RecoveryChanged`.
+
+**Unanimity.** If all machines of a group lose power at once, all are recovering, and nobody could ever vote again. So
+such a node does vote, but marks its vote, and marked votes count only if *all* voters grant theirs (`VoteTally`).
+Whoever is elected so has the longest log that any voter still has; what it lacks exists nowhere. A majority of unmarked
+votes elects as ever. Only nodes that remember their votes take part.
+
+**An empty disk.** The term is unknown too: a leader of an older term might count our acknowledgement for what a newer
+majority, our former self among them, has overruled; and a vote might be given twice. The node says nothing until
+
+- more than half of the voters, itself not counted, have told it their term. A leader whom it ever acknowledged was
+  elected by a majority; one of those, not itself, is among the askees, and so the greatest term told is at least the
+  last one it acknowledged in. It enters that term and goes on as above. Its votes are another matter: it may have
+  voted for a candidate of a greater term who is not among them. It therefore remains recovering until *all* other
+  voters have told their terms, and then ends the mode by voting, in that term, for its leader. (In a group of three
+  both conditions are the same.) Or
+- a majority of the group, itself included, is as empty as itself, within one round of asking: this is a new group.
+
+**What is claimed.** No committed entry is lost and no term has two leaders as long as at most a minority of the voters
+is recovering, empty or never started at one time. The configuration that a node with an empty disk is given must be
+that of the group, up to one membership change.
+
+Compare Alagappan et al., Protocol-Aware Recovery for Consensus-Based Storage (FAST 2018), which tells damaged entries
+from torn ones in the same way, and Ongaro's dissertation 11.7.3 on Viewstamped Replication's recovery, which has
+the same majorities but no disk.
+"""
+
+from raft.messages import RecoveryRequest, RecoveryResponse
+from raft.recovery_loss import Loss
+from raft.state import NodeState
+
+__all__ = ["Loss", "Recovery"]
+
+_NONCES = 1 << 60
+
+
+class Recovery:
+    """The recovering mode of one node, from its start until it holds what it may have acknowledged."""
+
+    __slots__ = (
+        "_empty",
+        "_first_nonce",
+        "_heard",
+        "_leader_answer",
+        "_nonce",
+        "_state",
+        "deadline",
+        "loss",
+    )
+
+    def __init__(self, state: NodeState, loss: Loss, now: int) -> None:
+        self._state = state
+        self.loss = loss
+        # Numbers the rounds of asking; begins at random, so that answers to a former life are told apart.
+        self._first_nonce = self._nonce = state.random.randrange(0, _NONCES)
+        # Voters with a history, by the greatest term they told; an answer stays true, as terms only rise.
+        self._heard: dict[str, int] = {}
+        # Voters that were empty in this round of asking.
+        self._empty: dict[str, None] = {}
+        # (term, node, commit index) of the newest leader that has answered.
+        self._leader_answer: tuple[int, str, int] = (-1, "", -1)
+        self.deadline = now
+        """When to ask again."""
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether the node's term is unknown, so that it takes part in nothing."""
+        return self.loss is Loss.ALL
+
+    @property
+    def may_vote(self) -> bool:
+        """Whether it may give votes, marked ones."""
+        return self.loss is Loss.ENTRIES
+
+    @property
+    def _others(self) -> list[str]:
+        voters = self._state.configurations.current.voters
+        return [node for node in voters if node != self._state.node_id]
+
+    # Asking --------------------------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        """A new round of asking, if it is due: answers may have been lost, or nobody may have been there."""
+        if now < self.deadline:
+            return
+        self.deadline = now + self._state.config.election_timeout_min_ns // 2
+        self._nonce += 1
+        self._empty.clear()
+        for node in self._others:
+            if self._needs(node):
+                self.ask(node)
+
+    def _needs(self, node: str) -> bool:
+        state = self._state
+        if self.loss is not Loss.ENTRIES and node not in self._heard:
+            return True
+        return node == state.leader and self._leader_answer[0] != state.term
+
+    def ask(self, node: str) -> None:
+        """Asks one node now: it has connected, or turned out to lead."""
+        state = self._state
+        state.send(RecoveryRequest(state.node_id, node, state.term, self._nonce))
+
+    def asked_by(self, node: str) -> None:
+        """A node that asks can also answer: two that start together need not wait for a round to be repeated."""
+        if self.is_mute and node in self._others and node not in self._heard and node not in self._empty:
+            self.ask(node)
+
+    # Answers -------------------------------------------------------------------------------------------------
+
+    def is_current(self, response: RecoveryResponse) -> bool:
+        """Whether it answers this life of the node."""
+        return self._first_nonce <= response.nonce <= self._nonce
+
+    def count(self, response: RecoveryResponse) -> None:
+        """Notes an answer of this life."""
+        node = response.source
+        if response.has_history:
+            self._heard[node] = max(response.term, self._heard.get(node, 0))
+            self._empty.pop(node, None)
+        elif response.nonce == self._nonce and node not in self._heard:
+            self._empty[node] = None
+        if response.leads and response.term > self._leader_answer[0]:
+            self._leader_answer = (response.term, node, response.commit_index)
+
+    @property
+    def group_is_new(self) -> bool:
+        """Whether a majority of the voters is as empty as this node."""
+        voters = self._state.configurations.current.voters
+        empty = sum(node in self._empty or node == self._state.node_id for node in voters)
+        return self.is_mute and 2 * empty > len(voters)
+
+    def term_learned(self) -> int | None:
+        """The term to enter when the group turns out to have a history; None while too few have told theirs."""
+        others = self._others
+        told = [self._heard[node] for node in others if node in self._heard]
+        if not self.is_mute or 2 * len(told) <= len(self._state.configurations.current.voters):
+            return None
+        return max(told)
+
+    # The end -------------------------------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> str:
+        """The newest leader that has answered."""
+        return self._leader_answer[1]
+
+    def is_over(self, *, leads: bool) -> bool:
+        """Whether the node holds whatever was ever committed with its help; `leads`: by a unanimous election."""
+        state = self._state
+        if self.is_mute or state.persisted.index < state.commit_index:
+            return False
+        if state.log.term_at(state.commit_index) != state.term:
+            return False
+        if leads:
+            return True
+        term, _, commit_index = self._leader_answer
+        if term != state.term or state.commit_index < commit_index:
+            return False
+        return self.loss is Loss.ENTRIES or all(node in self._heard for node in self._others)
