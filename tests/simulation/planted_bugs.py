@@ -1,0 +1,504 @@
+"""Mistakes known from the history of Raft, DLedger and brokers, each put into the real code by a patch.
+
+`PLANTED` maps a name to the patch. `hunt` looks for the first seed that finds it; run this file to fill the table of
+docs/simulation.md:
+
+    python -m tests.simulation.planted_bugs [NAME ...]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pytest
+
+import broker.node
+import log.entry_recovery
+from broker.client.errors import ConnectionFailed
+from broker.metadata import CommitOffsets, Metadata
+from broker.node import Node
+from broker.offset_commits import OffsetCommits
+from broker.replica import Replica
+from log.consume_queue import ConsumeQueue
+from log.entry_log import EntryLog, FlushJob
+from log.errors import FlushError
+from log.hard_state import HardState, HardStateFile
+from log.index_file import IndexFiles
+from raft import effects as fx
+from raft.core import Raft
+from raft.election import Election
+from raft.follower import Follower
+from raft.leader import Leader
+from raft.messages import AppendRequest, Message, VoteRequest
+from raft.terms import LogTerms
+from simulation.plan import Plan, draw_plan
+from simulation.world import Result, run_plan
+
+_SEEDS_MAX = 40
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A mistake, and the flush mode that its plans need (None: either)."""
+
+    patch: Patch
+    history: str
+    flush: Literal["sync", "async"] | None = None
+
+
+def plan_of(bug: Planted, seed: int) -> Plan:
+    """The seed's plan, in the flush mode that the mistake needs."""
+    plan = draw_plan(seed, seconds=40)
+    if bug.flush is not None and plan.flush != bug.flush:
+        plan = replace(plan, flush=bug.flush)
+    return plan
+
+
+def run_with(bug: Planted, seed: int) -> Result:
+    """Runs a seed with the mistake in the code."""
+    with pytest.MonkeyPatch.context() as patch:
+        bug.patch(patch)
+        return run_plan(plan_of(bug, seed))
+
+
+def hunt(bug: Planted, seeds: Sequence[int]) -> Result | None:
+    """The first seed's result that finds the mistake."""
+    for seed in seeds:
+        result = run_with(bug, seed)
+        if result.violation is not None:
+            return result
+    return None
+
+
+# ---- elections -----------------------------------------------------------------------------------------
+
+
+def vote_not_persisted(patch: pytest.MonkeyPatch) -> None:
+    original = HardStateFile.write
+
+    def write(self: HardStateFile, state: HardState) -> None:
+        original(self, replace(state, vote=""))
+
+    patch.setattr(HardStateFile, "write", write)
+
+
+def term_and_vote_not_saved(patch: pytest.MonkeyPatch) -> None:
+    def save(self: Replica, effect: fx.SaveHardState) -> None:
+        pass
+
+    patch.setitem(Replica._HANDLERS, fx.SaveHardState, save)  # type: ignore[arg-type]
+
+
+def double_vote(patch: pytest.MonkeyPatch) -> None:
+    original = Election._may_grant
+
+    def may_grant(self: Election, request: VoteRequest, now: int) -> bool:
+        vote, self._state.vote = self._state.vote, None
+        try:
+            return original(self, request, now)
+        finally:
+            self._state.vote = vote
+
+    patch.setattr(Election, "_may_grant", may_grant)
+
+
+def vote_without_looking_at_the_log(patch: pytest.MonkeyPatch) -> None:
+    original = Election._may_grant
+
+    def may_grant(self: Election, request: VoteRequest, now: int) -> bool:
+        return original(self, replace(request, last_index=1 << 40, last_term=1 << 40), now)
+
+    patch.setattr(Election, "_may_grant", may_grant)
+
+
+def votes_counted_without_majority(patch: pytest.MonkeyPatch) -> None:
+    def begin(self: Election, now: int, *, pre_vote: bool, leadership_transfer: bool) -> bool:
+        original(self, now, pre_vote=pre_vote, leadership_transfer=leadership_transfer)
+        return True
+
+    original = Election._begin
+    patch.setattr(Election, "_begin", begin)
+
+
+def old_terms_are_heard(patch: pytest.MonkeyPatch) -> None:
+    original = Raft._enter_term_of
+
+    def enter_term_of(self: Raft, message: Message, now: int) -> bool:
+        if isinstance(message, AppendRequest) and message.term < self.term and self._leader is None:
+            return True
+        return original(self, message, now)
+
+    patch.setattr(Raft, "_enter_term_of", enter_term_of)
+
+
+# ---- replication ---------------------------------------------------------------------------------------
+
+
+def commit_by_counting_an_older_term(patch: pytest.MonkeyPatch) -> None:
+    original = Leader.update_commit
+
+    def update_commit(self: Leader) -> None:
+        begin, self._term_begin_index = self._term_begin_index, 0
+        try:
+            original(self)
+        finally:
+            self._term_begin_index = begin
+
+    patch.setattr(Leader, "update_commit", update_commit)
+
+
+def commit_by_one_disk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("raft.leader.agreed", max)
+
+
+def commit_beyond_what_is_agreed(patch: pytest.MonkeyPatch) -> None:
+    original = Follower.append
+
+    def append(self: Follower, request: AppendRequest) -> None:
+        original(self, request)
+        state = self._state
+        index = min(request.commit_index, state.log.last_index)
+        if index > state.commit_index:
+            state.advance_commit(index)
+
+    patch.setattr(Follower, "append", append)
+
+
+def truncation_by_a_stale_append(patch: pytest.MonkeyPatch) -> None:
+    original = Follower._accept
+
+    def accept(self: Follower, request: AppendRequest, last_index: int) -> None:
+        original(self, request, last_index)
+        if self._state.commit_index <= last_index < self._state.log.last_index:
+            self._state.truncate(last_index)
+
+    patch.setattr(Follower, "_accept", accept)
+
+
+def truncation_below_commit(patch: pytest.MonkeyPatch) -> None:
+    original = Follower.append
+
+    def append(self: Follower, request: AppendRequest) -> None:
+        log = self._state.log
+        if (
+            request.spans
+            and request.prev_index < self._state.commit_index
+            and request.prev_index >= log.first_index
+        ):
+            self._state.effects.append(fx.TruncateLog(request.prev_index))
+        original(self, request)
+
+    patch.setattr(Follower, "append", append)
+
+
+def appended_without_looking_at_the_previous_entry(patch: pytest.MonkeyPatch) -> None:
+    def matches(self: LogTerms, index: int, term: int) -> bool:
+        return index <= self.last_index
+
+    patch.setattr(LogTerms, "matches", matches)
+
+
+def conflicting_entries_kept(patch: pytest.MonkeyPatch) -> None:
+    def first_difference(self: LogTerms, prev_index: int, spans: Any) -> int:
+        return max(prev_index + 1, self.last_index + 1)
+
+    patch.setattr(LogTerms, "first_difference", first_difference)
+
+
+def follower_acknowledges_before_its_flush(patch: pytest.MonkeyPatch) -> None:
+    original = Follower.acknowledge
+
+    def acknowledge(self: Follower) -> None:
+        persisted = self._state.persisted
+        index, persisted.index = persisted.index, self._state.log.last_index
+        try:
+            self._answer_due = self._answer_due or self._agreed_index > self._acknowledged_index
+            original(self)
+        finally:
+            persisted.index = index
+
+    patch.setattr(Follower, "acknowledge", acknowledge)
+
+
+def everybody_acknowledges_before_the_flush(patch: pytest.MonkeyPatch) -> None:
+    original = Replica.turn
+
+    def turn(self: Replica, now_ns: int, wall_ms: int) -> None:
+        self._sync_flush = False
+        original(self, now_ns, wall_ms)
+
+    patch.setattr(Replica, "turn", turn)
+
+
+def failed_flush_passed_over(patch: pytest.MonkeyPatch) -> None:
+    original = FlushJob.run
+
+    def run(self: FlushJob) -> None:
+        try:
+            original(self)
+        except FlushError:
+            pass
+
+    patch.setattr(FlushJob, "run", run)
+
+
+def peer_forgotten_after_its_link_broke(patch: pytest.MonkeyPatch) -> None:
+    def peer_lost(self: Node, node: str) -> None:
+        for key in [key for key in self._relayed if key[0] == node]:
+            self._forget(self._relayed.pop(key))
+        self.replica.peer_disconnected(node, self.now_ns)
+        self._answer_forwarded(node)
+
+    patch.setattr(Node, "peer_lost", peer_lost)
+
+
+# ---- reads and answers ---------------------------------------------------------------------------------
+
+
+def stale_read_from_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
+    def handle_after_barrier(self: Node, connection: Any, command: Any, handler: Any) -> None:
+        self._handle(connection, command, handler)
+
+    patch.setattr(Node, "_handle_after_barrier", handle_after_barrier)
+
+
+def read_index_without_a_round(patch: pytest.MonkeyPatch) -> None:
+    def read_index(self: Leader, token: object) -> None:
+        self._state.effects.append(fx.ReadReady(token, self._state.commit_index))
+
+    patch.setattr(Leader, "read_index", read_index)
+
+
+def serving_before_the_noop_is_committed(patch: pytest.MonkeyPatch) -> None:
+    def on_append_noop(self: Replica, effect: fx.AppendNoop) -> None:
+        original(self, effect)
+        self._start_serving()
+
+    original = Replica._on_append_noop
+    patch.setitem(Replica._HANDLERS, fx.AppendNoop, on_append_noop)  # type: ignore[arg-type]
+
+
+def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
+    def check_may_append(self: Replica, count: int = 1) -> None:
+        original_check(self, count)
+        self._committed_index = self._log.last_index
+
+    original_check = Replica.check_may_append
+    patch.setattr(Replica, "check_may_append", check_may_append)
+
+
+def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
+    original = Replica._apply_committed
+
+    def turn(self: Replica, now_ns: int, wall_ms: int) -> None:
+        if self.applied_index < self._log.last_index:
+            committed, self._committed_index = self._committed_index, self._log.last_index
+            original(self)
+            self._committed_index = max(committed, self._committed_index)
+        original_turn(self, now_ns, wall_ms)
+
+    original_turn = Replica.turn
+    patch.setattr(Replica, "turn", turn)
+
+
+def unit_at_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
+    original = ConsumeQueue.append
+
+    def append(self: ConsumeQueue, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        return original(self, offset, physical_offset + (48 if offset == 37 else 0), size, tags_code)
+
+    patch.setattr(ConsumeQueue, "append", append)
+
+
+def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(broker.node, "_SENDS", frozenset())
+
+
+def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        ConnectionFailed,
+        "request_left",
+        property(lambda self: False, lambda self, value: None),
+        raising=False,
+    )
+
+
+# ---- replicated state ----------------------------------------------------------------------------------
+
+
+def offsets_acknowledged_from_memory(patch: pytest.MonkeyPatch) -> None:
+    def commit(
+        self: OffsetCommits, group: str, topic: str, queue_id: int, offset: int, done: Any, lost: Any
+    ) -> None:
+        self.stage(group, topic, queue_id, offset)
+        done()
+
+    patch.setattr(OffsetCommits, "commit", commit)
+
+
+def offsets_applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
+    original = Replica._apply_internal
+
+    def apply_internal(self: Replica, index: int, record: memoryview) -> None:
+        offsets = self.metadata.offsets
+        if not self.serving:
+            self.metadata.offsets = {}
+        original(self, index, record)
+        self.metadata.offsets = offsets
+
+    patch.setattr(Replica, "_apply_internal", apply_internal)
+
+
+def offsets_rewound(patch: pytest.MonkeyPatch) -> None:
+    original = Metadata.apply
+
+    def apply(self: Metadata, command: Any) -> Any:
+        if isinstance(command, CommitOffsets):
+            rewound = tuple((g, t, q, max(0, offset - 5)) for g, t, q, offset in command.offsets)
+            command = CommitOffsets(rewound)
+        return original(self, command)
+
+    patch.setattr(Metadata, "apply", apply)
+
+
+# ---- disk ----------------------------------------------------------------------------------------------
+
+
+def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log.entry_recovery, "crc32", lambda body: _Anything(), raising=True)
+
+
+class _Anything(int):
+    """Equal to every checksum."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def truncation_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    original = EntryLog.truncate
+
+    def truncate(self: EntryLog, last_index: int) -> None:
+        mapped = self._tail.mapped
+        flush = type(mapped).flush
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(type(mapped), "flush", lambda *_: None)
+            original(self, last_index)
+        assert type(mapped).flush is flush
+
+    patch.setattr(EntryLog, "truncate", truncate)
+
+
+def queue_damage_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConsumeQueue, "is_sound", lambda self, begin, end, checksum: True)
+
+
+def index_files_not_complete(patch: pytest.MonkeyPatch) -> None:
+    original = IndexFiles.put
+
+    def put(self: IndexFiles, keys: Any, offsets: Any, times: Any, wall_ms: int) -> None:
+        original(self, keys[:-1], offsets[:-1], times[:-1], wall_ms)
+
+    patch.setattr(IndexFiles, "put", put)
+
+
+def part_of_the_flush_left_out(patch: pytest.MonkeyPatch) -> None:
+    original = EntryLog.flush_job
+
+    def flush_job(self: EntryLog) -> FlushJob | None:
+        job = original(self)
+        if job is not None:
+            job._ranges.pop(0)  # the beginning of what it says it covers is left out
+        return job
+
+    patch.setattr(EntryLog, "flush_job", flush_job)
+
+
+PLANTED: dict[str, Planted] = {
+    "vote not persisted": Planted(
+        vote_not_persisted, "DLedger MemberState: a failed vote write is logged and passed over"
+    ),
+    "term and vote not saved": Planted(term_and_vote_not_saved, "dledger.md 9: term and vote without fsync"),
+    "double vote": Planted(double_vote, "Raft 5.2: first come, first served"),
+    "vote without looking at the log": Planted(vote_without_looking_at_the_log, "Raft 5.4.1"),
+    "votes not counted": Planted(votes_counted_without_majority, "Raft 5.2: a majority of votes"),
+    "old terms are heard": Planted(old_terms_are_heard, "Raft 5.1: stale terms are rejected"),
+    "commit by counting an older term": Planted(commit_by_counting_an_older_term, "Raft 5.4.2; dledger.md 9"),
+    "commit by one disk": Planted(commit_by_one_disk, "Raft 5.3: a majority"),
+    "commit beyond what is agreed": Planted(
+        commit_beyond_what_is_agreed, "Raft figure 2: min(leaderCommit, last new)"
+    ),
+    "truncation by a stale append": Planted(
+        truncation_by_a_stale_append, "Raft 5.3: only conflicting entries go"
+    ),
+    "truncation below commit": Planted(truncation_below_commit, "DLedger #316"),
+    "previous entry not looked at": Planted(
+        appended_without_looking_at_the_previous_entry, "Raft 5.3: consistency check"
+    ),
+    "conflicting entries kept": Planted(
+        conflicting_entries_kept, "Raft 5.3: conflicting entries are deleted"
+    ),
+    "follower acknowledges before its flush": Planted(
+        follower_acknowledges_before_its_flush, "dledger.md 9: quorum of page caches", "sync"
+    ),
+    "acknowledged before the flush": Planted(
+        everybody_acknowledges_before_the_flush, "storage.md 7: SYNC_FLUSH has no effect", "sync"
+    ),
+    "failed flush passed over": Planted(failed_flush_passed_over, "RocketMQ #5235", "sync"),
+    "part of the flush left out": Planted(part_of_the_flush_left_out, "durable means all of it", "sync"),
+    "peer forgotten after its link broke": Planted(
+        peer_forgotten_after_its_link_broke, "found here, seeds 28 and 45"
+    ),
+    "stale read from a deposed leader": Planted(stale_read_from_a_deposed_leader, "dissertation 6.4"),
+    "read index without a round": Planted(read_index_without_a_round, "dissertation 6.4"),
+    "serving before the no-op is committed": Planted(
+        serving_before_the_noop_is_committed, "dissertation 6.4, step 1"
+    ),
+    "acknowledged before commit": Planted(acknowledged_before_commit, "ack without a majority"),
+    "queues built before commit": Planted(queues_built_before_commit, "dispatch up to the log's end"),
+    "unit at the wrong place": Planted(unit_at_the_wrong_place, "queue and log disagree"),
+    "send repeated by the broker": Planted(repeated_by_the_broker, "a forwarded send of unknown outcome"),
+    "send repeated by the client": Planted(repeated_by_the_client, "a lost answer taken for a refusal"),
+    "offsets acknowledged from memory": Planted(
+        offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: rewinds"
+    ),
+    "offsets applied by the leader only": Planted(
+        offsets_applied_by_the_leader_only, "metadata outside the log"
+    ),
+    "offsets rewound": Planted(offsets_rewound, "what is stored is not what was asked"),
+    "torn tail accepted": Planted(torn_tail_accepted, "storage.md 3.4: body bytes are not checked", "sync"),
+    "truncation not flushed": Planted(
+        truncation_not_flushed, "old entries come back behind new ones", "sync"
+    ),
+    "queue damage not looked for": Planted(queue_damage_not_looked_for, "ConsumeQueue trusted after a crash"),
+    "index files not complete": Planted(index_files_not_complete, "IndexFile not rebuilt"),
+}
+
+
+def main() -> None:
+    """Hunts the named mistakes, or all, and prints the table's rows."""
+    names = sys.argv[1:] or list(PLANTED)
+    for name in names:
+        bug = PLANTED[name]
+        result = hunt(bug, range(_SEEDS_MAX))
+        if result is None or result.violation is None:
+            print(f"| {name} | {bug.history} | not within {_SEEDS_MAX} | |", flush=True)
+        else:
+            print(
+                f"| {name} | {bug.history} | {result.plan.seed + 1} | {result.violation.invariant} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The disk model keeps the promises of `log.disk`, and only those."""
+
+from random import Random
+
+import pytest
+
+from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
+from simulation.disk import PAGE_BYTES, PowerFailure, SimulatedDisk
+
+_SIZE = 8 * PAGE_BYTES
+
+
+def make(seed: int = 0) -> SimulatedDisk:
+    return SimulatedDisk(Random(seed))
+
+
+def durable_file(disk: SimulatedDisk) -> None:
+    file = disk.open("a/file", _SIZE, create=True)
+    file.flush(0, _SIZE)
+    disk.sync_directory("a")
+
+
+def test_what_was_flushed_survives_a_power_failure() -> None:
+    for seed in range(30):
+        disk = make(seed)
+        durable_file(disk)
+        file = disk.open("a/file", _SIZE, create=False)
+        file.buffer[100:200] = b"x" * 100
+        file.flush(100, 200)
+        disk.lose_power()
+        assert disk.read("a/file")[100:200] == b"x" * 100
+
+
+def test_what_was_not_flushed_may_be_lost_kept_or_torn_page_by_page() -> None:
+    outcomes: dict[str, None] = {}
+    for seed in range(200):
+        disk = make(seed)
+        durable_file(disk)
+        file = disk.open("a/file", _SIZE, create=False)
+        file.buffer[: 2 * PAGE_BYTES] = b"x" * 2 * PAGE_BYTES
+        disk.lose_power()
+        pages = [disk.read("a/file")[begin : begin + PAGE_BYTES] for begin in (0, PAGE_BYTES)]
+        kept = [page.count(b"x") for page in pages]
+        assert all(count % 512 == 0 for count in kept)
+        if kept == [0, PAGE_BYTES]:
+            outcomes["reordered"] = None
+        for count in kept:
+            outcomes["lost" if not count else "kept" if count == PAGE_BYTES else "torn"] = None
+    assert sorted(outcomes) == ["kept", "lost", "reordered", "torn"]
+
+
+def test_a_process_crash_loses_nothing() -> None:
+    disk = make()
+    file = disk.open("a/file", _SIZE, create=True)
+    file.buffer[:3] = b"abc"
+    disk.lose_process()
+    assert disk.read("a/file")[:3] == b"abc"
+
+
+def test_names_survive_once_their_directory_is_synced() -> None:
+    kept = 0
+    for seed in range(50):
+        disk = make(seed)
+        disk.open("a/new", _SIZE, create=True)
+        durable_file(disk)
+        disk.open("b/new", _SIZE, create=True)
+        disk.remove("a/file")
+        disk.lose_power()
+        assert disk.exists("a/new")
+        kept += disk.exists("b/new")
+    assert 0 < kept < 50
+
+
+def test_a_removed_tree_is_gone_once_its_parent_is_synced() -> None:
+    disk = make()
+    durable_file(disk)
+    disk.remove_tree("a")
+    disk.sync_directory(".")
+    disk.lose_power()
+    assert not disk.exists("a")
+
+
+def test_small_files_are_replaced_as_a_whole() -> None:
+    for seed in range(20):
+        disk = make(seed)
+        disk.write_durably("state", b"old")
+        disk.arm_power_failure(1)
+        with pytest.raises(PowerFailure):
+            disk.write_durably("state", b"new")
+        disk.lose_power()
+        assert disk.read("state") == b"old"
+
+
+def test_a_job_is_durable_when_it_has_ended_and_in_part_before() -> None:
+    survived = 0
+    for seed in range(40):
+        disk = make(seed)
+        durable_file(disk)
+        file = disk.open("a/file", _SIZE, create=False)
+        file.buffer[:3] = b"abc"
+        job = disk.begin_job(lambda file=file: file.flush(0, 3))  # type: ignore[misc]
+        assert bytes(disk.durable_bytes("a/file")[:3]) == bytes(3)
+        file.buffer[:3] = b"xyz"  # after the flush began: it promises nothing about this
+        if seed % 2:
+            disk.end_job(job)
+            assert bytes(disk.durable_bytes("a/file")[:3]) == b"abc"
+        disk.lose_power()
+        found = disk.read("a/file")[:3]
+        assert found in ((b"abc", b"xyz") if seed % 2 else (bytes(3), b"abc", b"xyz"))
+        survived += found == b"abc"
+    assert survived
+
+
+def test_a_job_flushes_before_it_writes_on() -> None:
+    disk = make()
+    durable_file(disk)
+    file = disk.open("a/file", _SIZE, create=False)
+    file.buffer[:3] = b"abc"
+
+    def checkpoint() -> None:
+        file.flush(0, 3)
+        disk.write_durably("notes", b"the file is durable")
+
+    disk.begin_job(checkpoint)
+    disk.lose_power()
+    assert disk.read("notes") == b"the file is durable"
+    assert disk.read("a/file")[:3] == b"abc"
+
+
+def test_faults_show_as_the_errors_of_the_real_disk() -> None:
+    disk = make()
+    durable_file(disk)
+    file = disk.open("a/file", _SIZE, create=False)
+    disk.failing_flushes = 1
+    with pytest.raises(FlushError):
+        file.flush(0, 1)
+    disk.full = True
+    with pytest.raises(DiskFullError):
+        file.prepare(0, _SIZE)
+    disk.full = False
+    disk.failing_reads = 1
+    with pytest.raises(DiskError):
+        disk.read("a/file")
+    lock = disk.lock()
+    with pytest.raises(StoreLockedError):
+        disk.lock()
+    lock.release()
+    disk.lock()
+
+
+def test_rot_and_misdirected_writes_change_one_bit_and_one_page() -> None:
+    disk = make(3)
+    file = disk.open("a/file", _SIZE, create=True)
+    file.buffer[: 3 * PAGE_BYTES] = bytes(Random(1).randbytes(3 * PAGE_BYTES))
+    before = disk.read("a/file")
+    assert disk.rot("a") is not None
+    rotten = disk.read("a/file")
+    assert sum((x ^ y).bit_count() for x, y in zip(before, rotten, strict=True)) == 1
+    assert disk.misdirect("a") is not None
+    pages = [
+        begin
+        for begin in range(0, _SIZE, PAGE_BYTES)
+        if disk.read("a/file")[begin : begin + PAGE_BYTES] != rotten[begin : begin + PAGE_BYTES]
+    ]
+    assert len(pages) == 1
+    assert disk.rot("nowhere") is None
