@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROOMS := raft log broker simulation spark_analysis tests benchmarks trivet.py
 
-.PHONY: demo test check fmt bench interop lock clean
+.PHONY: demo test check fmt bench simulate interop lock clean
 
 demo: $(STAMP)
 	$(BIN)/trivet demo
@@ -27,6 +27,10 @@ fmt: $(STAMP)
 # An otherwise quiet machine gives figures worth keeping.
 bench: $(STAMP)
 	$(BIN)/trivet bench --output bench-results/trivet.json
+
+# A long batch; a finding ends with the command that replays it.
+simulate: $(STAMP)
+	$(BIN)/trivet simulate --seeds 1-1000 --jobs 2
 
 # Against RocketMQ's own clients and servers, where Maven and Java are there to fetch and run them.
 interop: $(STAMP)
