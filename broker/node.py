@@ -244,10 +244,14 @@ class Node:
                 "[OVERLOAD]too many requests wait for the leader",
             )
             return
+        try:
+            self._send_forward(leader, number, connection, command)
+        except ValueError as error:  # with every field written out it has become longer than a frame may be
+            self.reply(connection, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+            return
         if not command.flag & 2:
             self._forwarded[(number, command.opaque)] = (leader, command)
         self._forwarding[number] = leader
-        self._send_forward(leader, number, connection, command)
 
     def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells the leader, too, if it is another node, and expects no answer: this node answers the client."""

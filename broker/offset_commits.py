@@ -12,8 +12,12 @@ from typing import Final
 from broker.metadata import CommitOffsets
 from broker.node import Node
 from broker.replica import ReplicaError
+from log.errors import DiskFullError
 
 COALESCE_NS: Final = 100_000_000
+
+OFFSETS_PER_COMMAND: Final = 500
+"""Names have up to 255 characters each, and a command is an entry, which must fit into a data file."""
 
 _NEVER: Final = 1 << 62
 
@@ -70,7 +74,7 @@ class OffsetCommits:
         waiting, self._waiting = self._waiting, []
         if not staged:
             return
-        command = CommitOffsets(tuple((*key, offset) for key, offset in staged.items()))
+        offsets = [(*key, offset) for key, offset in staged.items()]
 
         def done(_: object) -> None:
             for ready, _lost in waiting:
@@ -81,8 +85,13 @@ class OffsetCommits:
                 is_lost()
 
         try:
-            self._node.replica.propose_command(command, done, lost)
-        except ReplicaError:
+            # Whoever waits is told with the last command, behind which all others are applied, too.
+            while len(offsets) > OFFSETS_PER_COMMAND:
+                command = CommitOffsets(tuple(offsets[:OFFSETS_PER_COMMAND]))
+                self._node.replica.propose_command(command, _nothing, _nothing)
+                del offsets[:OFFSETS_PER_COMMAND]
+            self._node.replica.propose_command(CommitOffsets(tuple(offsets)), done, lost)
+        except (ReplicaError, DiskFullError):
             lost()
 
     def _role_changed(self) -> None:
@@ -92,3 +101,7 @@ class OffsetCommits:
             waiting, self._waiting = self._waiting, []
             for _, lost in waiting:
                 lost()
+
+
+def _nothing(_: object = None) -> None:
+    """Nobody waits for this."""

@@ -52,7 +52,8 @@ _ALL: Final = int(Permission.READ | Permission.WRITE | Permission.INHERIT)
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 TOPIC_LENGTH_MAX: Final = 127
 INTERNAL_TOPIC_LENGTH_MAX: Final = 255
-GROUP_LENGTH_MAX: Final = 255
+GROUP_LENGTH_MAX: Final = INTERNAL_TOPIC_LENGTH_MAX - len(RETRY_PREFIX)
+"""Not the reference's 255: a directory must bear the name of the group's retry topic."""
 
 
 class InvalidNameError(ValueError):
@@ -70,7 +71,7 @@ def check_topic_name(topic: str) -> None:
 
 
 def check_group_name(group: str) -> None:
-    """Raises `InvalidNameError` unless the name is 1 to 255 of ``%|a-zA-Z0-9_-``."""
+    """Raises `InvalidNameError` unless the name is 1 to 248 of ``%|a-zA-Z0-9_-``."""
     _check("group", group, GROUP_LENGTH_MAX)
 
 

@@ -30,6 +30,7 @@ from broker.remoting.json_body import decode_body, encode_body
 from broker.replica import ReplicaError
 from broker.subscriptions import parse_tag_filter
 from broker.topics import InvalidNameError, check_group_name
+from log.errors import DiskFullError
 
 _NEVER: Final = 1 << 62
 
@@ -187,7 +188,7 @@ class ClientsProcessor:
         if missing:
             try:
                 node.replica.propose_command(Several(tuple(missing)), _nothing, _nothing)
-            except ReplicaError:
+            except (ReplicaError, DiskFullError):
                 pass  # the clients' next heartbeats cause it again
         self._notify(groups)
 

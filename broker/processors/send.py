@@ -32,7 +32,7 @@ from broker.topics import (
 from log.batch import parse_batch
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import get_property, terminated, without_property
-from log.record import MAX_PROPERTIES_BYTES
+from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED
 from raft.state import RandomSource
 
 _REPLY_JSON: Final = (
@@ -173,6 +173,10 @@ class SendProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"request queueId[{queue_id}] is illegal, topic {topic} has {config.write_queue_nums} write queues "
                 f"and {config.read_queue_nums} read queues",
+            )
+        if header.sys_flag & SYS_FLAG_PREPARED:  # rolled back ones, 0xC, have this bit, too
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, "the broker does not take transaction messages (sysFlag 4 or 12)"
             )
         replica.check_may_append()
         if code == RequestCode.SEND_BATCH_MESSAGE or header.batch:

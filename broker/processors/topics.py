@@ -32,6 +32,7 @@ from broker.remoting.json_body import decode_body, encode_body
 from broker.replica import ReplicaError
 from broker.settings import BrokerConfig
 from broker.topics import SYSTEM_TOPICS, InvalidNameError, check_group_name, check_topic_name
+from log.errors import DiskFullError
 
 QUEUES_MAX = 65_536
 """More queues than this in one topic are a slip of the pen, and a burden on every client."""
@@ -221,7 +222,7 @@ class TopicsProcessor:
             return
         try:
             node.replica.propose_command(Several(tuple(missing)), lambda _: None, lambda: None)
-        except ReplicaError:
+        except (ReplicaError, DiskFullError):
             pass  # the next leader does it
 
 

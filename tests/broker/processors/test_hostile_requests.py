@@ -1,0 +1,102 @@
+"""What a client can do wrong or on purpose: it hurts its own request and never the node, let alone the group."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import FRAME_SIZE_MAX, decode_command
+from broker.topics import RETRY_PREFIX
+from tests.broker.harness import Client, Group
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3)
+    group.elect()
+    return group
+
+
+@pytest.fixture(params=["leader", "follower"])
+def client(group: Group, request: pytest.FixtureRequest) -> Client:
+    client = group.connect(getattr(group, request.param))
+    client.create_topic("T")
+    return client
+
+
+@pytest.mark.parametrize("sys_flag", [0x4, 0xC])
+def test_half_and_rolled_back_messages_are_refused(client: Client, sys_flag: int) -> None:
+    # Such a record gets no unit in its queue: the next message would leave a hole there, on every replica.
+    answer = client.wait(client.start_send("T", b"half", sysFlag=sys_flag))
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert client.send("T", b"whole").queue_offset == 0
+    assert client.send("T", b"whole").queue_offset == 1
+    client.group.converge()
+
+
+@pytest.mark.parametrize("from_a", ["leader", "follower"])
+def test_offsets_reported_while_the_disk_is_full_are_lost_and_nothing_else(group: Group, from_a: str) -> None:
+    client = group.connect(getattr(group, from_a))
+    client.create_topic("T")
+    group.node(group.leader).replica.disk_full = True
+    report = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 7}
+    client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, report)
+    group.advance(1)
+    group.node(group.leader).replica.disk_full = False
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, report)
+    assert client.ok(RequestCode.QUERY_CONSUMER_OFFSET, report).fields["offset"] == "7"
+
+
+def test_answered_offset_report_on_a_full_disk_gets_an_answer(client: Client) -> None:
+    replica = client.group.node(client.group.leader).replica
+    report = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 7}
+    opaque = client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, report)
+    replica.disk_full = True
+    assert client.wait(opaque).code != ResponseCode.SUCCESS
+
+
+def test_leader_elected_with_a_full_disk_lives(group: Group) -> None:
+    for member in group.alive():
+        member.alive.replica.disk_full = True
+    group.kill(group.leader)
+    group.run_until(lambda: any(member.alive.replica.serving for member in group.alive()))
+    group.advance(5)
+    assert len(group.alive()) == 2
+
+
+def test_offset_reports_of_very_many_groups_fit_into_the_log(client: Client) -> None:
+    count = 6000
+    for number in range(count):
+        report = {"consumerGroup": f"G{number:0240}", "topic": "T", "queueId": 0, "commitOffset": number}
+        client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, report)
+    client.group.advance(1)
+    report = {"consumerGroup": f"G{count - 1:0240}", "topic": "T", "queueId": 0}
+    assert client.ok(RequestCode.QUERY_CONSUMER_OFFSET, report).fields["offset"] == str(count - 1)
+    client.group.converge()
+
+
+def test_request_that_is_too_large_to_be_forwarded_is_refused(group: Group) -> None:
+    """Written anew with every field, its header is longer than what the client sent."""
+    follower = group.node(group.follower)
+    connection = group.connect(group.follower)
+    header = b'{"code":10,"opaque":77,"extFields":{}}'
+    body = bytes(FRAME_SIZE_MAX - 8 - len(header))
+    follower.begin(group.now_ns, group.wall_ms)
+    follower.received(connection.connection, decode_command(0, header, body))
+    group.members[group.follower].due_ns = group.now_ns
+    assert connection.wait(77).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_group_whose_retry_topic_no_directory_can_be_named_after_is_refused(client: Client) -> None:
+    name = "g" * 249
+    body = b'{"groupName":"%b","retryQueueNums":1}' % name.encode()
+    answer = client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    longest = name[:248]
+    body = b'{"groupName":"%b","retryQueueNums":1}' % longest.encode()
+    client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+    assert client.send(RETRY_PREFIX + longest, b"again").queue_offset == 0
+    assert client.send(RETRY_PREFIX + longest, b"again").queue_offset == 1
+    client.group.converge()
+    queue = client.group.node(client.group.leader).replica.store.queues.get(RETRY_PREFIX + longest, 0)
+    assert queue is not None and queue.max_offset == 2
