@@ -91,7 +91,7 @@ def term_and_vote_not_saved(patch: pytest.MonkeyPatch) -> None:
     def save(self: Replica, effect: fx.SaveHardState) -> None:
         pass
 
-    patch.setitem(Replica._HANDLERS, fx.SaveHardState, save)  # type: ignore[arg-type]
+    patch.setitem(Replica._HANDLERS, fx.SaveHardState, save)
 
 
 def double_vote(patch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def serving_before_the_noop_is_committed(patch: pytest.MonkeyPatch) -> None:
         self._start_serving()
 
     original = Replica._on_append_noop
-    patch.setitem(Replica._HANDLERS, fx.AppendNoop, on_append_noop)  # type: ignore[arg-type]
+    patch.setitem(Replica._HANDLERS, fx.AppendNoop, on_append_noop)
 
 
 def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:

@@ -81,12 +81,15 @@ def test_an_error_cancels_the_other_tasks_and_leaves_the_group_bare() -> None:
         await machine.runtime.sleep(1)
         raise ValueError("no")
 
+    async def body() -> None:
+        async with machine.runtime.task_group() as group:
+            group.start_soon(waits)
+            group.start_soon(fails)
+            await machine.runtime.sleep(100)
+
     async def main() -> None:
         with pytest.raises(ValueError, match="no"):
-            async with machine.runtime.task_group() as group:
-                group.start_soon(waits)
-                group.start_soon(fails)
-                await machine.runtime.sleep(100)
+            await body()
 
     machine.finish(main())
     assert cancelled == ["waits"]
@@ -229,8 +232,8 @@ def test_a_reset_is_an_error_and_a_close_is_the_end() -> None:
                 ends.append(await stream.receive_some())
             except OSError:
                 ends.append("error")
+        network.stop_listening("10.0.0.1:1")
         with pytest.raises(OSError, match="refused"):
-            network.stop_listening("10.0.0.1:1")
             await machine.runtime.connect("10.0.0.1:1")
 
     machine.finish(main())
