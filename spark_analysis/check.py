@@ -64,7 +64,10 @@ def check(history: History) -> Verdict:
         dict(sorted(counts.items())),
         tuple(anomalies),
         undecided,
-        tuple(f"{row['file']}: byte {row['position']}: {row['reason']}" for row in damages),
+        tuple(
+            f"{row['file']}: {'line' if row['kind'] == 'line' else 'byte'} {row['position']}: {row['reason']}"
+            for row in damages
+        ),
         facts,
     )
 

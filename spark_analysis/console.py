@@ -72,6 +72,10 @@ def _print_anomaly(anomaly: Anomaly, console: Console) -> None:
 
 def describe(operation: dict[str, Any]) -> str:
     """An operation of a proof in one line."""
+    if "argument" in operation:
+        span = f"[{operation['invoke_ns']}, {operation['complete_ns'] or '?'}]"
+        called = f"{operation['function']}({operation['argument']})"
+        return f"{operation['client']} {span} {called} -> {operation['result']}"
     begin, end = operation["invoke_ns"] / 1e6, operation.get("complete_ns")
     until = f"{end / 1e6:.3f}" if end is not None else "?"
     values = " ".join(operation.get("values", ()))

@@ -83,3 +83,8 @@ def join_halves(halves: DataFrame) -> DataFrame:
     return joined.select(
         *(chosen.get(name, sf.col(f"begun.{name}")).alias(name) for name in schema.OPERATION_NAMES)
     )
+
+
+def no_events(spark: SparkSession) -> DataFrame:
+    """The replica events of a history that has none."""
+    return spark.createDataFrame([], f"file STRING, position BIGINT, {schema.EVENTS}")

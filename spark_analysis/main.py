@@ -10,6 +10,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from spark_analysis.importers import DEFAULT_MODELS
+from spark_analysis.models import MODELS
 from spark_analysis.session import AnalysisUnavailableError, start_session
 from spark_analysis.verdict import EXIT_CODES, LINEARIZABLE, UNDECIDED, VIOLATED, Verdict
 
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 WRONG_USAGE: Final = 2
 FAILED: Final = 4
 SMALL_BYTES: Final = 64 << 20
-FORMATS: Final = ("trace",)
-MODELS: Final = ("log",)
+FORMATS: Final = ("trace", "jsonl", "jepsen-etcd", "porcupine-kv", "knossos")
+LOG_MODEL: Final = "log"
 
 
 class UsageError(ValueError):
@@ -42,17 +44,22 @@ def analyze(
     """Judge each path as a history of its own, in one Spark session, and print the verdicts.
 
     A path is a file, or a directory whose ``*.trace`` files form one history. Returns the exit code: 0 all
-    linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4 the
-    analysis itself failed.
+    linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4
+    the analysis itself failed.
     """
     try:
-        _check_usage(paths, format, model)
+        model = _check_usage(paths, format, model)
         spark = start_session(master, small=_total_bytes(paths) < SMALL_BYTES)
     except (UsageError, AnalysisUnavailableError) as error:
         print(f"trivet analyze: {error}", file=sys.stderr)
         return WRONG_USAGE
     try:
-        verdicts = [_judge(spark, path, to_parquet) for path in paths]
+        if model == LOG_MODEL:
+            verdicts = [_judge(spark, path, format, to_parquet) for path in paths]
+        else:
+            from spark_analysis.keyed import judge_files
+
+            verdicts = judge_files(spark, [str(path.resolve()) for path in paths], format, model)
     except Exception:  # an unexpected end must not look like the verdict "violated", which is exit code 1
         traceback.print_exc()
         print("trivet analyze: the analysis failed; no verdict", file=sys.stderr)
@@ -70,18 +77,27 @@ def analyze(
     return EXIT_CODES[worst]
 
 
-def _check_usage(paths: Sequence[Path], format: str, model: str) -> None:
+def _check_usage(paths: Sequence[Path], format: str, model: str) -> str:
+    """The model to use: "log" stands for a format's own where the format is not about logs."""
     if not paths:
         raise UsageError("no PATH given: name a trace file or a directory of *.trace files")
     if format not in FORMATS:
         raise UsageError(f"--format {format}: unknown; known are {', '.join(FORMATS)}")
-    if model not in MODELS:
-        raise UsageError(f"--model {model}: unknown; known are {', '.join(MODELS)}")
+    known = (LOG_MODEL, *MODELS)
+    if model not in known:
+        raise UsageError(f"--model {model}: unknown; known are {', '.join(known)}")
+    if format == "trace" and model != LOG_MODEL:
+        raise UsageError(f"--model {model}: a trace is judged by the model log")
+    if model == LOG_MODEL and format not in ("trace", "jsonl"):
+        model = DEFAULT_MODELS[format]
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path}: no such file or directory")
         if path.is_dir() and not any(path.glob("*.trace")):
             raise UsageError(f"{path}: no *.trace files in this directory")
+        if path.is_dir() and format != "trace":
+            raise UsageError(f"{path}: is a directory; name the files of format {format}")
+    return model
 
 
 def _total_bytes(paths: Sequence[Path]) -> int:
@@ -89,16 +105,21 @@ def _total_bytes(paths: Sequence[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _judge(spark: SparkSession, path: Path, to_parquet: Path | None) -> Verdict:
+def _judge(spark: SparkSession, path: Path, format: str, to_parquet: Path | None) -> Verdict:
     from spark_analysis.check import check
-    from spark_analysis.history import load_trace
+    from spark_analysis.history import History, load_trace, no_events
+    from spark_analysis.json_lines import load_json_lines
 
     kept = to_parquet is not None
     directory = (
         to_parquet / path.name if to_parquet is not None else Path(tempfile.mkdtemp(prefix="trivet-analyze-"))
     )
     try:
-        return check(load_trace(spark, str(path), directory.resolve().as_uri()))
+        where = directory.resolve().as_uri()
+        if format == "trace":
+            return check(load_trace(spark, str(path), where))
+        operations, damage = load_json_lines(spark, str(path.resolve()), where)
+        return check(History(str(path), operations, no_events(spark), damage))
     finally:
         if not kept:
             shutil.rmtree(directory, ignore_errors=True)

@@ -59,8 +59,10 @@ def search(
     An operation precedes another in real time if it completed strictly before the other was invoked. ``is_over`` is
     asked now and then and ends the search as undecided (a time budget: this module has no clock).
     """
-    # A list of entries in order of time: an invocation, and a completion for every call that has one. Links skip what
-    # is linearized, so the calls that may come next are the invocations before the first completion.
+    # Numbered by invocation, so that what is done is mostly a run from 0. Entries in order of time: an invocation,
+    # and a completion for every call that has one. Links skip what is linearized, so the calls that may come next are
+    # the invocations before the first completion.
+    calls = sorted(calls, key=lambda call: call.invoke_ns)
     order: list[tuple[int, int, int]] = []
     for number, call in enumerate(calls):
         order.append((call.invoke_ns, 0, number))
@@ -94,7 +96,7 @@ def search(
     state: Any = initial
     done = 0
     finished = 0
-    visited: set[tuple[int, Any]] = {(0, initial)}
+    visited: set[tuple[int, int, Any]] = {(0, 0, initial)}
     path: list[tuple[int, Any, int, list[Any]]] = []
     best: tuple[int, ...] = ()
     stuck: tuple[int, ...] = ()
@@ -108,10 +110,14 @@ def search(
                 call = calls[number]
                 states = step(state, call.function, call.argument, call.result, call.complete_ns is not None)
                 mark = done | 1 << number
-                pending = [one for one in states if (mark, one) not in visited]
+                settled = _trailing_ones(mark)
+                rest = mark >> settled
+                pending = [one for one in states if (settled, rest, one) not in visited]
             if pending:
                 following = pending.pop()
-                visited.add((done | 1 << number, following))
+                mark = done | 1 << number
+                settled = _trailing_ones(mark)
+                visited.add((settled, mark >> settled, following))
                 if len(visited) > maximum_configurations or (len(visited) % 4096 == 0 and is_over()):
                     return SearchResult(UNDECIDED, len(visited), best, stuck)
                 path.append((number, state, place, pending))
@@ -137,6 +143,14 @@ def search(
         if not pending:
             place = after[place]
     return SearchResult(LINEARIZABLE, len(visited), tuple(calls[one[0]].op for one in path))
+
+
+def _trailing_ones(mark: int) -> int:
+    """How many operations from the first are all done:
+
+    the memory of a configuration keeps only what is after them.
+    """
+    return (~mark & (mark + 1)).bit_length() - 1
 
 
 def _candidates(after: list[int], head: int, entries: list[int], invoked_at: list[int]) -> list[int]:

@@ -30,6 +30,7 @@ EXPLANATIONS: Final = {
     "backward-head": "the queue's first offset went back",
     "stale-offset": "a group's committed offset was read in a way that no order of the commits explains",
     "phantom-offset": "a group's committed offset was read that nobody had committed",
+    "not-linearizable": "no order of the operations on this key is one that the model allows",
     "two-leaders": "two nodes were leader in one term",
     "term-went-back": "a node's term decreased",
     "commit-went-back": "a node's commit index decreased while it ran",

@@ -1,0 +1,221 @@
+"""Histories of other systems: each format becomes lines that say who invoked or completed what, then calls.
+
+Formats (docs/importing.md has examples): ``jsonl``, ``knossos`` (EDN), ``porcupine-kv`` (EDN lines), ``jepsen-etcd``
+(text logs). The order of the lines is the order of time where a line has no time of its own. A line that cannot be
+understood is quarantined with its place; a history is judged without it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_analysis.edn import EdnError, read_all
+from spark_analysis.search import Call
+
+# What a format means if the user does not say: its model, and what a read of nil states.
+DEFAULT_MODELS: Final = {
+    "jsonl": "log",
+    "knossos": "cas-register",
+    "porcupine-kv": "key-value",
+    "jepsen-etcd": "cas-register",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One event of a history: ``kind`` is invoke, ok, fail or info."""
+
+    number: int
+    time_ns: int
+    process: str
+    kind: str
+    function: str
+    key: str
+    value: Any
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that was left out, and why."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedCall:
+    """A call, its client, and the key that it concerns."""
+
+    key: str
+    process: str
+    call: Call
+
+
+KINDS: Final = ("invoke", "ok", "fail", "info")
+
+
+def parse(format: str, text: Iterable[str]) -> Iterator[Line | BadLine]:
+    """The lines of a file in one of :data:`DEFAULT_MODELS`' formats."""
+    return _PARSERS[format](text)
+
+
+def _jepsen_etcd(text: Iterable[str]) -> Iterator[Line | BadLine]:
+    pattern = re.compile(
+        r"^INFO\s+jepsen\.util\s+-\s+(\d+)\s+:(invoke|ok|fail|info)\s+:(read|write|cas)\s+(.*)$"
+    )
+    for number, line in enumerate(text, 1):
+        match = pattern.match(line.rstrip())
+        if match is None:
+            if "jepsen.util" in line and ":nemesis" not in line and line.strip():
+                yield BadLine(number, f"not an operation: {line.strip()[:80]}")
+            continue
+        process, kind, function, rest = match.groups()
+        value = None if kind == "info" else next(read_all(rest), None)
+        yield Line(number, number, process, kind, function, "register", value)
+
+
+def _maps(text: Iterable[str]) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
+    """EDN maps, one a line, or all in one vector."""
+    lines = list(text)
+    joined = "".join(lines).strip()
+    if joined.startswith("["):
+        try:
+            (forms,) = read_all(joined)
+        except (EdnError, ValueError) as error:
+            yield 1, BadLine(1, str(error))
+            return
+        yield from enumerate(forms, 1)
+        return
+    for number, line in enumerate(lines, 1):
+        try:
+            for form in read_all(line):
+                yield number, form
+        except EdnError as error:
+            yield number, BadLine(number, str(error))
+
+
+def _edn(text: Iterable[str]) -> Iterator[Line | BadLine]:
+    for order, (number, form) in enumerate(_maps(text), 1):
+        if isinstance(form, BadLine):
+            yield form
+            continue
+        if (
+            not isinstance(form, dict)
+            or form.get("type") not in KINDS
+            or "process" not in form
+            or "f" not in form
+        ):
+            yield BadLine(number, f"not an operation: {form!r:.80}")
+            continue
+        if form["process"] == "nemesis":
+            continue
+        time_ns = form["time"] if isinstance(form.get("time"), int) else order
+        key = form.get("key", "")
+        yield Line(
+            number, time_ns, str(form["process"]), form["type"], str(form["f"]), str(key), form.get("value")
+        )
+
+
+def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
+    for number, line in enumerate(text, 1):
+        if not line.strip():
+            continue
+        try:
+            form = json.loads(line)
+        except ValueError as error:
+            yield BadLine(number, f"not JSON: {error}")
+            continue
+        problem = _problem(form)
+        if problem is not None:
+            yield BadLine(number, problem)
+            continue
+        group = form.get("group")
+        key = str(form.get("key", ""))
+        time_ns, process, value = form["time"], str(form["process"]), form.get("value")
+        yield Line(number, time_ns, process, form["type"], form["f"], key, value, group)
+
+
+def _problem(form: Any) -> str | None:
+    if not isinstance(form, dict):
+        return "not a JSON object"
+    for name, kind in (("time", int), ("process", (int, str)), ("type", str), ("f", str)):
+        if not isinstance(form.get(name), kind) or isinstance(form.get(name), bool):
+            return f"{name!r} is missing or of a wrong type"
+    if form["type"] not in KINDS:
+        return f"type {form['type']!r} is none of {', '.join(KINDS)}"
+    return None
+
+
+_PARSERS: Final = {"jsonl": _jsonl, "knossos": _edn, "porcupine-kv": _edn, "jepsen-etcd": _jepsen_etcd}
+
+
+def calls(format: str, lines: Iterable[Line | BadLine]) -> Iterator[KeyedCall | BadLine]:
+    """Pair invocations with completions, process by process; what never completes has an unknown outcome.
+
+    A failed operation did not happen and is left out, with one exception: a failed compare-and-set of a Jepsen etcd
+    log is an answer (the value was another one). A read that nobody answered says nothing and is left out, and so is
+    a Knossos read of nil, which there means any value.
+    """
+    opened: dict[str, Line] = {}
+    count = 0
+    for line in lines:
+        if isinstance(line, BadLine):
+            yield line
+            continue
+        if line.kind == "invoke":
+            if line.process in opened:
+                yield BadLine(
+                    line.number,
+                    f"process {line.process} invokes while its line {opened[line.process].number} is open",
+                )
+                continue
+            opened[line.process] = line
+            continue
+        begun = opened.pop(line.process, None)
+        if begun is None or begun.function != line.function:
+            yield BadLine(
+                line.number, f"process {line.process} completes {line.function}, which it has not invoked"
+            )
+            continue
+        call = _call(format, count, begun, line)
+        count += 1
+        if call is not None:
+            yield KeyedCall(begun.key, begun.process, call)
+    for begun in sorted(opened.values(), key=lambda line: line.number):
+        call = _call(format, count, begun, None)
+        count += 1
+        if call is not None:
+            yield KeyedCall(begun.key, begun.process, call)
+
+
+READS: Final = ("read", "get")
+
+
+def _call(format: str, op: int, begun: Line, ended: Line | None) -> Call | None:
+    function, argument = begun.function, freeze(begun.value)
+    if ended is None or ended.kind == "info":
+        return None if function in READS else Call(op, function, argument, None, begun.time_ns, None)
+    result: Any = freeze(ended.value)
+    if ended.kind == "fail":
+        if format != "jepsen-etcd" or function != "cas":
+            return None
+        result = False
+    elif function == "cas":
+        result = True
+    if format == "knossos" and function == "read" and result is None:
+        return None
+    return Call(op, function, argument, result, begun.time_ns, ended.time_ns)
+
+
+def freeze(value: Any) -> Any:
+    """Lists as tuples, maps as sorted pairs: hashable, as states have to be."""
+    if isinstance(value, list):
+        return tuple(freeze(one) for one in value)
+    if isinstance(value, dict):
+        return tuple(sorted((str(key), freeze(one)) for key, one in value.items()))
+    return value

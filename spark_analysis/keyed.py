@@ -1,0 +1,189 @@
+"""Histories of other systems over the cluster: parsed file by file, judged by search, history by history and key by
+key.
+
+One Spark job judges any number of files. What travels between parsing and judging is the operations themselves, keyed
+by (file, key), values as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_analysis.importers import BadLine, KeyedCall, calls, freeze, parse
+from spark_analysis.models import MODELS, Model
+from spark_analysis.search import MAXIMUM_CONFIGURATIONS, Call, search
+from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECONDS_FOR_A_KEY: Final = 120.0
+BAD_LINES_LISTED: Final = 20
+_CALLS: Final = (
+    "path STRING, key STRING, op BIGINT, client STRING, function STRING, argument STRING, result STRING, "
+    "invoke_ns BIGINT, complete_ns BIGINT, bad STRING"
+)
+_CALL_FIELDS: Final = (
+    "path",
+    "key",
+    "op",
+    "client",
+    "function",
+    "argument",
+    "result",
+    "invoke_ns",
+    "complete_ns",
+    "bad",
+)
+_JUDGED: Final = (
+    "path STRING, key STRING, verdict STRING, operations BIGINT, configurations BIGINT, "
+    "linearized BIGINT, stuck STRING"
+)
+
+
+def judge_files(spark: SparkSession, paths: Sequence[str], format: str, model_name: str) -> list[Verdict]:
+    """One verdict for each file, in the order of ``paths``."""
+    from pyspark.sql import functions as sf
+
+    model = MODELS[model_name]
+    files = spark.createDataFrame([(path,) for path in paths], "path STRING").repartition(
+        min(len(paths), max(1, spark.sparkContext.defaultParallelism * 2))
+    )
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path in batch.column(0).to_pylist():
+                yield from _read_file(path, format, model)
+
+    def judge(table: pa.Table) -> pa.Table:
+        return _judge_key(table, model)
+
+    rows = files.mapInArrow(read, _CALLS).cache()
+    judged = rows.where("bad IS NULL").groupBy("path", "key").applyInArrow(judge, _JUDGED).collect()
+    bad = rows.where("bad IS NOT NULL").select("path", "bad").limit(1000).collect()
+    bad_count = {
+        row["path"]: row["count"]
+        for row in rows.where("bad IS NOT NULL").groupBy("path").agg(sf.count("bad").alias("count")).collect()
+    }
+    rows.unpersist()
+    return [_verdict(path, judged, bad, bad_count.get(path, 0), model_name) for path in paths]
+
+
+def _read_file(path: str, format: str, model: Model) -> Iterator[pa.RecordBatch]:
+    rows: list[tuple[Any, ...]] = []
+    with Path(path).open(encoding="utf-8", errors="replace") as text:
+        for one in calls(format, parse(format, text)):
+            if isinstance(one, KeyedCall) and one.call.function not in model.functions:
+                one = BadLine(one.call.op + 1, f"{model.name} has no function {one.call.function!r}")
+            if isinstance(one, BadLine):
+                rows.append((path, *[None] * 8, f"line {one.number}: {one.reason}"))
+            else:
+                call = one.call
+                rows.append(
+                    (
+                        *(path, one.key if model.by_key else "", call.op, one.process, call.function),
+                        *(
+                            json.dumps(call.argument),
+                            json.dumps(call.result),
+                            call.invoke_ns,
+                            call.complete_ns,
+                            None,
+                        ),
+                    )
+                )
+            if len(rows) >= 8192:
+                yield _batch(rows)
+                rows = []
+    if rows:
+        yield _batch(rows)
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    whole = {"op", "invoke_ns", "complete_ns"}
+    kinds = [pa.int64() if name in whole else pa.string() for name in _CALL_FIELDS]
+    arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(_CALL_FIELDS))
+
+
+def _judge_key(table: pa.Table, model: Model) -> pa.Table:
+    rows = table.to_pylist()
+    listed = [
+        Call(
+            row["op"],
+            row["function"],
+            freeze(json.loads(row["argument"])),
+            freeze(json.loads(row["result"])),
+            row["invoke_ns"],
+            row["complete_ns"],
+        )
+        for row in rows
+    ]
+    limit = time.monotonic() + SECONDS_FOR_A_KEY
+    result = search(
+        listed,
+        model.step,
+        model.initial,
+        maximum_configurations=MAXIMUM_CONFIGURATIONS,
+        is_over=lambda: time.monotonic() > limit,
+    )
+    by_op = {row["op"]: row for row in rows}
+    stuck = (
+        json.dumps([by_op[op] for op in (*result.prefix[-1:], *result.stuck[:5])])
+        if result.verdict == VIOLATED
+        else None
+    )
+    return pa.table(
+        {
+            "path": pa.array([rows[0]["path"]], pa.string()),
+            "key": pa.array([rows[0]["key"]], pa.string()),
+            "verdict": pa.array([result.verdict], pa.string()),
+            "operations": pa.array([len(rows)], pa.int64()),
+            "configurations": pa.array([result.configurations], pa.int64()),
+            "linearized": pa.array([len(result.prefix)], pa.int64()),
+            "stuck": pa.array([stuck], pa.string()),
+        }
+    )
+
+
+def _verdict(path: str, judged: list[Any], bad: list[Any], bad_count: int, model_name: str) -> Verdict:
+    mine = sorted((row for row in judged if row["path"] == path), key=lambda row: str(row["key"]))
+    names = {row["verdict"] for row in mine}
+    anomalies = tuple(
+        Anomaly(
+            "not-linearizable",
+            row["key"],
+            None,
+            tuple(_shown(operation) for operation in json.loads(row["stuck"])),
+            f"after {row['linearized']} of {row['operations']} operations nothing could follow: "
+            "the last one, and what was tried",
+        )
+        for row in mine
+        if row["verdict"] == VIOLATED
+    )
+    undecided = tuple(
+        f"{row['key']}: the search was given up after {row['configurations']} configurations"
+        for row in mine
+        if row["verdict"] == UNDECIDED
+    )
+    listed = tuple(f"{path}: {row['bad']}" for row in bad if row["path"] == path)[:BAD_LINES_LISTED]
+    return Verdict(
+        path,
+        VIOLATED if VIOLATED in names else UNDECIDED if UNDECIDED in names else LINEARIZABLE,
+        sum(row["operations"] for row in mine),
+        {"not-linearizable": len(anomalies)} if anomalies else {},
+        anomalies,
+        undecided,
+        listed,
+        {"model": model_name, "keys": len(mine), "bad_lines": bad_count},
+    )
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: row[name] for name in ("client", "function", "invoke_ns", "complete_ns")}
+    return shown | {"argument": json.loads(row["argument"]), "result": json.loads(row["result"])}

@@ -1,0 +1,191 @@
+"""Other systems' histories: formats, pairing, models, and what is quarantined."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_analysis.edn import EdnError, read_all
+from spark_analysis.importers import BadLine, KeyedCall, calls, parse
+from spark_analysis.json_lines import log_operations
+from spark_analysis.models import MODELS
+from spark_analysis.schema import OPERATION_NAMES
+from spark_analysis.search import Call, search
+from spark_analysis.verdict import LINEARIZABLE, VIOLATED
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ETCD_GOOD = """\
+INFO  jepsen.util - 0\t:invoke\t:write\t3
+INFO  jepsen.util - 1\t:invoke\t:read\tnil
+INFO  jepsen.util - 1\t:ok\t:read\tnil
+INFO  jepsen.util - 0\t:ok\t:write\t3
+INFO  jepsen.util - 2\t:invoke\t:cas\t[4 5]
+INFO  jepsen.util - 2\t:fail\t:cas\t[4 5]
+INFO  jepsen.util - 3\t:invoke\t:cas\t[3 7]
+INFO  jepsen.util - 3\t:info\t:cas\t:timed-out
+INFO  jepsen.util - 1\t:invoke\t:read\tnil
+INFO  jepsen.util - 1\t:ok\t:read\t7
+"""
+
+
+def verdicts(format: str, text: str, model: str) -> dict[str, str]:
+    by_key: dict[str, list[Call]] = defaultdict(list)
+    for one in calls(format, parse(format, text.splitlines(keepends=True))):
+        assert isinstance(one, KeyedCall), one
+        by_key[one.key].append(one.call)
+    return {
+        key: search(found, MODELS[model].step, MODELS[model].initial).verdict for key, found in by_key.items()
+    }
+
+
+def test_an_etcd_log() -> None:
+    assert verdicts("jepsen-etcd", ETCD_GOOD, "cas-register") == {"register": LINEARIZABLE}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("- 1\t:ok\t:read\t7", "- 1\t:ok\t:read\t4"),  # nobody wrote it
+        ("- 1\t:ok\t:read\t7", "- 1\t:ok\t:read\tnil"),  # absent, after a write had ended
+        ("[4 5]", "[3 5]"),  # a compare that failed though the value was there
+    ],
+)
+def test_a_bent_etcd_log(old: str, new: str) -> None:
+    assert verdicts("jepsen-etcd", ETCD_GOOD.replace(old, new), "cas-register") == {"register": VIOLATED}
+
+
+def test_nil_is_any_value_for_knossos() -> None:
+    text = (
+        "{:process 0, :type :invoke, :f :write, :value 1}\n{:process 0, :type :ok, :f :write, :value 1}\n"
+        "{:process 0, :type :invoke, :f :read, :value nil}\n{:process 0, :type :ok, :f :read, :value nil}\n"
+    )
+    assert verdicts("knossos", text, "cas-register") == {"": LINEARIZABLE}
+    assert verdicts("knossos", text.replace(":read, :value nil}\n", ":read, :value 2}\n"), "register") == {
+        "": VIOLATED
+    }
+    assert verdicts("knossos", f"[{text}]", "cas-register") == {"": LINEARIZABLE}
+
+
+def test_keys_are_judged_apart() -> None:
+    text = "".join(
+        f'{{:process {key}, :type {kind}, :f {function}, :key "{key}", :value {value}}}\n'
+        for key, seen in ((0, '"xy"'), (1, '"yx"'))
+        for kind, function, value in (
+            (":invoke", ":append", '"x"'),
+            (":ok", ":append", '"x"'),
+            (":invoke", ":append", '"y"'),
+            (":ok", ":append", '"y"'),
+            (":invoke", ":get", "nil"),
+            (":ok", ":get", seen),
+        )
+    )
+    assert verdicts("porcupine-kv", text, "key-value") == {"0": LINEARIZABLE, "1": VIOLATED}
+
+
+A, B = ("enqueue", "a", None), ("enqueue", "b", None)
+
+
+@pytest.mark.parametrize(
+    ("model", "good", "bad"),
+    [
+        ("fifo-queue", [A, B, ("dequeue", None, "a")], [A, B, ("dequeue", None, "b")]),
+        ("fifo-queue", [("dequeue", None, None), A], [A, ("dequeue", None, None)]),
+        (
+            "mutex",
+            [("acquire", None, None), ("release", None, None)],
+            [("acquire", None, None), ("acquire", None, None)],
+        ),
+        (
+            "set",
+            [("add", 1, None), ("add", 2, None), ("read", None, (2, 1))],
+            [("add", 1, None), ("read", None, ())],
+        ),
+        ("register", [("write", 1, None), ("read", None, 1)], [("write", 1, None), ("read", None, None)]),
+        (
+            "multi-register",
+            [("txn", (("w", "x", 1), ("w", "y", 2)), None), ("txn", (("r", "y", None),), (("r", "y", 2),))],
+            [("txn", (("w", "x", 1),), None), ("txn", (("r", "x", None),), (("r", "x", 3),))],
+        ),
+    ],
+)
+def test_models_in_pairs(model: str, good: list[Any], bad: list[Any]) -> None:
+    def judge(steps: list[Any]) -> str:
+        listed = [Call(n, f, a, r, 10 * n, 10 * n + 5) for n, (f, a, r) in enumerate(steps)]
+        return search(listed, MODELS[model].step, MODELS[model].initial).verdict
+
+    assert judge(good) == LINEARIZABLE
+    assert judge(bad) == VIOLATED
+
+
+EDN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(st.characters(codec="ascii", min_codepoint=32), max_size=8),
+    lambda inner: st.lists(inner, max_size=4),
+)
+
+
+def as_edn(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + " ".join(as_edn(one) for one in value) + "]"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return (
+        {None: "nil", True: "true", False: "false"}.get(value, str(value))
+        if type(value) is not int
+        else str(value)
+    )
+
+
+@given(st.lists(EDN, max_size=4))
+def test_edn_comes_back(values: list[Any]) -> None:
+    assert list(read_all(" ".join(as_edn(value) for value in values))) == values
+
+
+@pytest.mark.parametrize("text", ["{:a", "]", "{:a 1 :b}", '"open', "[1 2}"])
+def test_bad_edn_is_refused(text: str) -> None:
+    with pytest.raises(EdnError):
+        list(read_all(text))
+
+
+def test_bad_json_lines_are_located() -> None:
+    lines = [
+        "nonsense\n",
+        '{"time": 1, "process": "p", "type": "invoke", "f": "append", "key": "t/0", "value": "a"}\n',
+        '{"time": 2, "process": "p", "type": "ok", "f": "append", "key": "t/0", "value": -4}\n',
+        '{"time": "3", "process": "p", "type": "ok", "f": "append"}\n',
+        '{"time": 4, "process": "q", "type": "ok", "f": "read", "value": []}\n',
+        '{"time": 5, "process": "r", "type": "invoke", "f": "read", "key": "t/0", "value": 0}\n',
+    ]
+    rows = list(log_operations(parse("jsonl", lines)))
+    assert [row.number for row in rows if isinstance(row, BadLine)] == [1, 2, 4, 5]
+    (open_read,) = [
+        dict(zip(OPERATION_NAMES, row, strict=True)) for row in rows if not isinstance(row, BadLine)
+    ]
+    assert (open_read["function"], open_read["outcome"], open_read["complete_ns"]) == ("read", "info", None)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_many_files_in_one_job(spark: SparkSession, tmp_path: Path) -> None:
+    from spark_analysis.keyed import judge_files
+
+    paths = []
+    for name, text in (("good", ETCD_GOOD), ("bad", ETCD_GOOD.replace("read\t7", "read\t4")), ("empty", "")):
+        path = tmp_path / f"{name}.log"
+        path.write_text(text)
+        paths.append(str(path))
+    good, bad, empty = judge_files(spark, paths, "jepsen-etcd", "cas-register")
+    assert (good.verdict, bad.verdict, empty.verdict) == (LINEARIZABLE, VIOLATED, LINEARIZABLE)
+    assert good.operations == 5
+    (anomaly,) = bad.anomalies
+    assert anomaly.kind == "not-linearizable"
+    assert anomaly.proof[-1]["result"] == 4
