@@ -16,6 +16,8 @@ from raft.election import Election
 from raft.follower import Follower
 from raft.leader import Leader
 from raft.messages import AppendRequest, VoteRequest
+from raft.quorum import VoteTally
+from raft.recovery import Recovery
 from raft.state import NodeState
 from tests.raft.invariants import Violation
 from tests.raft.test_paper import figure_8
@@ -84,6 +86,31 @@ def reads_without_a_round(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "_is_alone", property(lambda self: True))
 
 
+def votes_while_recovering(patch: pytest.MonkeyPatch) -> None:
+    """A node that lost entries votes as if it had them."""
+    original = VoteTally.record
+
+    def record(self: VoteTally, voter: str, granted: bool, *, marked: bool = False) -> None:
+        original(self, voter, granted)
+
+    patch.setattr(VoteTally, "record", record)
+
+
+def old_acknowledgements_count(patch: pytest.MonkeyPatch) -> None:
+    """A leader that is asked what must be held goes on to trust what it was told before."""
+    patch.setattr(Leader, "peer_recovers", lambda self, node: None)
+
+
+def empty_disks_are_new(patch: pytest.MonkeyPatch) -> None:
+    """An empty disk is taken for a new group at once."""
+    patch.setattr(Recovery, "group_is_new", property(lambda self: self.is_mute))
+
+
+def recovered_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The mode ends before the node holds anything again."""
+    patch.setattr(Recovery, "is_over", lambda self, *, leads: not self.is_mute)
+
+
 class Figure8Machine(GroupMachine):
     """Begins where only a few steps lead to the loss of an entry that was committed by counting."""
 
@@ -130,6 +157,14 @@ def test_figure_8_finds_commits_by_counting(monkeypatch: pytest.MonkeyPatch) -> 
     [
         (truncation_by_any_request, "stale_append", "is committed on 1 of 2 disks"),
         (reads_without_a_round, "read_index", "misses what was committed"),
+        (votes_while_recovering, "recovery_lost_suffix", "lacks committed entry"),
+        (recovered_at_once, "recovery_lost_suffix", "lacks committed entry"),
+        (
+            old_acknowledgements_count,
+            "recovery_old_acknowledgement",
+            "is committed on 1 of 3 disks|lacks committed",
+        ),
+        (empty_disks_are_new, "recovery_empty_disk", "lacks committed entry"),
     ],
 )
 def test_the_scenario_finds(

@@ -171,6 +171,36 @@ class GroupMachine(RuleBasedStateMachine):
         if host.raft is None:
             host.start()
 
+    def may_lose(self, host: Host) -> bool:
+        """What the recovering mode claims: at most a minority of the voters, by anyone's view, lacks something."""
+        hosts = self.cluster.hosts
+        for other in hosts.values():
+            views = [configuration for _, configuration in other.log.configurations()]
+            for view in [*views, *(c for _, c in other.durable_log.configurations())]:
+                lacking = [n for n in view.voters if hosts[n].loss is not None or n == host.node]
+                if 2 * len(lacking) >= len(view.voters):
+                    return False
+        return True
+
+    @rule(number=st.integers(0, 5), kept=st.integers(0, 8))
+    def lose_entries(self, number: int, kept: int) -> None:
+        """A crash that takes acknowledged entries with it."""
+        host = self.host(number)
+        if host.loss is None and self.may_lose(host) and host.durable_log.first_index <= kept:
+            host.crash()
+            host.lose_entries(kept)
+
+    @rule(number=st.integers(0, 5))
+    def replace_disk(self, number: int) -> None:
+        """As long as the configuration that the group began with is the one that counts."""
+        host = self.host(number)
+        first = self.cluster.configuration
+        logs = [log for other in self.cluster.hosts.values() for log in (other.log, other.durable_log)]
+        unchanged = all(c == first for log in logs for _, c in log.configurations())
+        if host.loss is None and host.node in first.voters and unchanged and self.may_lose(host):
+            host.crash()
+            host.lose_disk()
+
     @rule(number=st.integers(0, 5))
     def begin_flush(self, number: int) -> None:
         host = self.host(number)

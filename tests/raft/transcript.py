@@ -326,6 +326,7 @@ class Scenario:
         log = f"log {status.first_index}..{status.last_index}, commit {status.commit_index}"
         self.lines.append(
             f"{node}: {status.role} in term {status.term}, leader {status.leader or 'none'}, {log}"
+            + (f", recovering ({status.recovering})" if status.recovering else "")
         )
         for peer in status.peers:
             voter = "voter" if peer.voter else "no vote"
