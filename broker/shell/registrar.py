@@ -20,7 +20,11 @@ log = structlog.get_logger("trivet.registrar")
 
 _TIMEOUT_S: Final = 6.0
 _RETRY_S_MIN: Final = 0.1
-_RETRY_S_MAX: Final = 5.0
+_RETRY_S_MAX: Final = 1.0
+
+
+class _RegistrationTooLargeError(Exception):
+    """More topics than a frame can name."""
 
 
 class Changes:
@@ -78,8 +82,15 @@ class Registrar:
                 try:
                     self._stream = stream
                     await self._serve(stream)
-                except (OSError, trio.BrokenResourceError, trio.TooSlowError, FrameError) as error:
-                    log.warning("name server lost", address=self._address, reason=str(error))
+                except* (
+                    OSError,
+                    trio.BrokenResourceError,
+                    trio.TooSlowError,
+                    FrameError,
+                    _RegistrationTooLargeError,
+                ) as group:
+                    reason = "; ".join(str(error) or type(error).__name__ for error in group.exceptions)
+                    log.warning("name server lost", address=self._address, reason=reason)
                 finally:
                     self._stream = None
             await trio.sleep(retry_s)
@@ -128,4 +139,8 @@ class Registrar:
     async def _send(self, stream: trio.SocketStream, command: RemotingCommand) -> None:
         self._opaque += 1
         command.opaque = self._opaque
-        await stream.send_all(encode(command))
+        try:
+            data = encode(command)
+        except ValueError as error:
+            raise _RegistrationTooLargeError(f"the registration cannot be sent: {error}") from error
+        await stream.send_all(data)

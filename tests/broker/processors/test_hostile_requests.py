@@ -99,4 +99,5 @@ def test_group_whose_retry_topic_no_directory_can_be_named_after_is_refused(clie
     assert client.send(RETRY_PREFIX + longest, b"again").queue_offset == 1
     client.group.converge()
     queue = client.group.node(client.group.leader).replica.store.queues.get(RETRY_PREFIX + longest, 0)
-    assert queue is not None and queue.max_offset == 2
+    assert queue is not None
+    assert queue.max_offset == 2
