@@ -204,7 +204,9 @@ def test_pending_keys_are_found_and_written_when_enough_are_together() -> None:
     index.put([b"T#k"] * 300, list(range(100, 400)), [NOW] * 300, NOW)
     assert sum(note.header[36:40] != b"\0\0\0\1" for note in index.notes()[0]) == len(index)
     index.put([b"T#k"], [48], [NOW], NOW)
-    assert index.query("T", "k", 64, 0, 1 << 60) == list(range(399, 335, -1)), "a repeated key is not put again"
+    assert index.query("T", "k", 64, 0, 1 << 60) == list(range(399, 335, -1)), (
+        "a repeated key is not put again"
+    )
 
 
 def test_mappings_stay_bounded() -> None:
