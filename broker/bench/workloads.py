@@ -36,6 +36,8 @@ from broker.config import StorageSettings
 
 TOPIC = "Bench"
 GROUP = "BENCH"
+READER_GROUP = "TOOLS_CONSUMER"
+"""A group that exists on every broker: it reads queues without being a member of anything."""
 KIB = 1024
 DATA_FILE_BYTES = 256 * 1024 * 1024
 IDLE_S = 5.0
@@ -125,7 +127,7 @@ async def _read_back(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[
     async with _producer(cluster) as producer:
         await _send_batches(producer, os.urandom(KIB), 256, 2, scale.read_back)
     pids = _broker_pids(cluster)
-    async with PullConsumer(cluster.name_server_address, group=GROUP) as consumer:
+    async with PullConsumer(cluster.name_server_address, group=READER_GROUP) as consumer:
         queue = MessageQueue(TOPIC, cluster.options.group, 0)
         end = await consumer.max_offset(queue)
         used = cpu_s(pids)
