@@ -21,7 +21,8 @@ from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
 from broker.processors.status import StatusProcessor
 from broker.processors.topics import TopicsProcessor
-from broker.replica import Replica
+from broker.recovering import RecoveringFile, Run
+from broker.replica import APPEND_BYTES_MAX, Replica
 from broker.retention import Retention
 from broker.settings import CONSUME_QUEUE_UNIT_BYTES, BrokerConfig, ImpossibleSettingError, split_address
 from broker.stats import Stats
@@ -55,12 +56,16 @@ def build_node(
     advertised: str | None = None,
     store_options: StoreOptions | None = None,
     process_id: Callable[[], int] = os.getpid,
+    boot: str = "",
 ) -> Node:
     """A node over what `disk` holds, recovered and ready to be connected.
 
     `advertised` is the ``host:port`` that clients are told, if it is not what `config` says; its host must be a
-    numeric address. `store_options` replaces what follows from `config`. Raises `log.errors.LogFault` when the store
-    cannot be used (locked, damaged, disk), `log.errors.RecordError` when the advertised host is a name.
+    numeric address. `store_options` replaces what follows from `config`. `boot` names the time since the machine was
+    started, "" if that is unknown: pages that were not flushed do not outlive it (broker/recovering.py).
+
+    Raises `log.errors.LogFault` when the store cannot be used (locked, damaged, disk), `log.errors.RecordError` when
+    the advertised host is a name.
     """
     address = advertised or config.advertised_address(split_address(config.node.listen)[1])
     store_host = pack_host(*split_address(address))
@@ -71,8 +76,10 @@ def build_node(
         Membership(disk, config.raft.peers or {config.node.id: ""}),
         store,
         recovery,
+        RecoveringFile(disk, Run(config.storage.flush, boot, config.storage.accept_data_loss)),
         raft_config=raft_config_of(config),
         sync_flush=config.storage.flush == "sync",
+        uncommitted_bytes_max=config.limits.max_pending_proposal_bytes,
         flush_interval_ns=config.storage.flush_interval_ms * _MS,
         store_host=store_host,
         random=random,
@@ -102,6 +109,7 @@ def build_node(
             offsets,
             long_polling=broker.long_polling,
             max_held=config.limits.max_held_pulls,
+            follower_reads=broker.follower_reads,
             auto_create_groups=broker.auto_create_groups,
             stats=stats,
         ),
@@ -123,7 +131,7 @@ def build_node(
             process_id=process_id,
         ),
     ]
-    node.start(replica, processors)
+    node.start(replica, processors, stats)
     Retention(node, disk, config.retention)
     return node
 
@@ -157,6 +165,7 @@ def raft_config_of(config: BrokerConfig) -> RaftConfig:
         election_timeout_min_ns=raft.election_timeout_min_ms * _MS,
         election_timeout_max_ns=raft.election_timeout_max_ms * _MS,
         heartbeat_interval_ns=raft.heartbeat_ms * _MS,
+        max_inflight_appends=max(1, raft.peer_window_bytes // APPEND_BYTES_MAX),
         max_uncommitted_entries=config.limits.max_pending_proposals,
         commit_notice_delay_ns=COMMIT_NOTICE_DELAY_NS,
         preferred_leaders=raft.preferred_leaders,

@@ -46,11 +46,12 @@ class Membership:
         before = state.get("configured", {})
         self._changed = {node: at for node, at in self._configured.items() if before.get(node) != at}
         self.merge(state["addresses"])
-        return [
+        known = [
             (index, Configuration(tuple(voters), tuple(learners)))
             for index, voters, learners in state["configurations"]
-            if index <= last_index
         ]
+        # A log that was given up begins before all that is known; the newest members are those to turn to.
+        return [item for item in known if item[0] <= last_index] or [(-1, known[-1][1])]
 
     def merge(self, addresses: dict[str, str]) -> None:
         """Takes over what the group knows, but for what the operator has changed."""

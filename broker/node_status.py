@@ -49,6 +49,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What clients are told to connect to."""
     process_id: int = 0
     store_path: str = ""
+    recovering: str | None = None
+    """What this node may lack of what it acknowledged (entries, vote, all); None when it is a full member."""
     recovered: tuple[str, ...] = ()
     """What was found damaged in the files at start and what was done about it, one sentence each."""
 

@@ -28,13 +28,13 @@ from broker.connection import Connection
 from broker.membership import Membership
 from broker.metadata import Command, DeleteTopic, Metadata, Several, decode_command, encode_command
 from broker.peer_protocol import RaftFrame
+from broker.recovering import RecoveringFile
 from broker.replica_trace import ReplicaTrace
 from broker.trace import TraceWriter
 from log.checkpoint import CheckpointJob
 from log.dispatch import Arrival
 from log.entry_log import FlushJob
 from log.entry_range import EntryRange
-from log.entry_recovery import RecoveryKind
 from log.errors import DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
 from log.properties import get_property
@@ -48,6 +48,7 @@ from raft.config import HardState, RaftConfig
 from raft.core import Raft
 from raft.errors import LeadershipTransferring, ProposalLimit, RaftError
 from raft.messages import AppendRequest
+from raft.recovery_loss import Loss
 from raft.state import RandomSource
 from raft.terms import LogTerms
 
@@ -64,10 +65,7 @@ _CONFIGURATION: Final = b"configuration"
 RECORD_BYTES_WITHOUT_VARIABLE_PARTS: Final = 75
 """A V1 record's size without hosts, body, topic and properties (storage.md 1.1)."""
 
-UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Proposals are refused while this much of the leader's log is not committed."""
-
-APPEND_BYTES_MAX: Final = 1024 * 1024
+APPEND_BYTES_MAX: Final = 256 * 1024
 """The most that one append carries, unless a single entry is larger."""
 
 CHECKPOINT_INTERVAL_NS: Final = 3_000_000_000
@@ -153,9 +151,11 @@ class Replica:
         membership: Membership,
         store: Store,
         recovery: RecoveryReport,
+        recovering: RecoveringFile,
         *,
         raft_config: RaftConfig,
         sync_flush: bool,
+        uncommitted_bytes_max: int,
         flush_interval_ns: int,
         store_host: bytes,
         random: RandomSource,
@@ -172,33 +172,56 @@ class Replica:
         self.links: dict[str, Connection] = {}
         self._log = store.log
         self._sync_flush = sync_flush
+        self._uncommitted_bytes_max = uncommitted_bytes_max
         self._flush_interval_ns = flush_interval_ns
         self._store_host = store_host
         self._observer = observer
 
-        if recovery.log.kind is RecoveryKind.DAMAGED:
+        hard_state = store.hard_state.read()
+        self._recovering = recovering
+        voters = self.membership.load(self._log.last_index)[-1][1].voters
+        loss, reason = recovering.judge(
+            recovery, has_term=hard_state is not None, only_voter=voters == (node_id,)
+        )
+        if loss is Loss.ALL:
+            log.info("the disk is empty: the other nodes are asked whether the group is new")
+        elif loss is not None:
+            log.warning("recovering: this node may lack what it acknowledged", lost=loss.value, reason=reason)
+        if recovery.needs_snapshot:
+            # What is here belongs to no state; the leader sends a snapshot, or everything.
+            log.error("log given up", damage=recovery.damage)
+            self.metadata = Metadata()
+            store.reset(0, 0, 0, {}, Snapshot(-1, self._state_snapshot()))
+        elif store.log.damaged:
             # The group has these entries still; this node takes them from it again.
             log.error("damaged log cut", damage=recovery.damage)
             store.cut_damage()
         snapshot = store.load_snapshot()
-        self.metadata = Metadata() if snapshot is None else self._restore(snapshot.data)
+        self.metadata = Metadata()
+        if snapshot is not None:
+            self.metadata = self._restore(snapshot.data)
+            self._restore_queue_ends(snapshot.data)
         self._metadata_index = -1 if snapshot is None else snapshot.applied_index
         """The last entry whose command `metadata` reflects; dispatch may restart before it."""
 
         entry_log = self._log
         configurations = self.membership.load(entry_log.last_index)
-        hard_state = store.hard_state.read() or StoredHardState()
+        hard_state = hard_state or StoredHardState()
         self._trace = ReplicaTrace(trace, entry_log, now_ns, hard_state.term, recovery.committed_index)
         self.raft = Raft(
             raft_config,
             node_id,
             HardState(hard_state.term, hard_state.vote or None),
             LogTerms(entry_log.first_index, entry_log.last_index, entry_log.term_runs(), entry_log.base_term),
-            min(max(recovery.committed_index, store.dispatched_index), entry_log.last_index),
+            min(
+                max(recovery.committed_index, store.dispatched_index, entry_log.first_index - 1),
+                entry_log.last_index,
+            ),
             configurations,
             random,
             now_ns,
             lambda first, last: entry_log.clip(first, last, APPEND_BYTES_MAX),
+            loss,
         )
         self.applied_index = store.dispatched_index
         """Entries up to here are dispatched; commands among them are in `metadata`."""
@@ -255,7 +278,7 @@ class Replica:
             raise DiskFullError(
                 "the store", "writing", "more of the disk is used than the configuration allows"
             )
-        if self._uncommitted_bytes > UNCOMMITTED_BYTES_MAX:
+        if self._uncommitted_bytes > self._uncommitted_bytes_max:
             raise OverloadedError(f"{self._uncommitted_bytes} bytes of the log wait for a majority")
         try:
             self.raft.check_proposal(count)
@@ -525,6 +548,15 @@ class Replica:
         self._trace.reset(self.now_ns, effect.first_index)
         log.info("log begins anew from the leader's", first_index=effect.first_index)
 
+    def _on_recovery_changed(self, effect: fx.RecoveryChanged) -> None:
+        self._recovering.keep(effect.loss)
+        if effect.loss is None and self.raft.term == 0:
+            log.info("the group is new")
+        elif effect.loss is None:
+            log.info("recovered: this node holds what it ever acknowledged", term=self.raft.term)
+        else:
+            log.info("recovering", lost=effect.loss.value)
+
     def _on_configuration_changed(self, effect: fx.ConfigurationChanged) -> None:
         self._save_membership()
         self._observer.role_changed()
@@ -543,6 +575,7 @@ class Replica:
         fx.SnapshotNeeded: _on_snapshot_needed,
         fx.ResetLog: _on_reset_log,
         fx.ConfigurationChanged: _on_configuration_changed,
+        fx.RecoveryChanged: _on_recovery_changed,
     }
 
     # ------------------------------------------------------------------ 3 to 5: the turn
@@ -582,8 +615,7 @@ class Replica:
             dispatch = store.dispatch(upto, self.wall_ms, stop_at_internal=True)
             arrivals += dispatch.arrivals
             for index, record in dispatch.internal:
-                if index > self._metadata_index:
-                    self._apply_internal(index, record)
+                self._apply_internal(index, record)
             self.applied_index = dispatch.last_index
         self._trace.committed(self.now_ns, upto, self.raft.term)
         uncommitted = self._uncommitted
@@ -603,14 +635,19 @@ class Replica:
     def _apply_internal(self, index: int, record: memoryview) -> None:
         head = peek(record)
         tag = get_property(bytes(record[head.properties_begin : head.properties_end]), b"TAGS")
-        self._metadata_index = index
+        is_new = index > self._metadata_index
+        if is_new:
+            self._metadata_index = index
         if tag != _COMMAND:
             return
         command = decode_command(record[head.body_begin : head.body_end])
-        result = self.metadata.apply(command)
+        result = self.metadata.apply(command) if is_new else None
+        # Also for those that the snapshot reflects: dispatch began before them, and made the topic's queues again.
         for single in command.commands if isinstance(command, Several) else (command,):
             if isinstance(single, DeleteTopic):
                 self.store.remove_topic(single.topic)
+        if not is_new:
+            return
         waiter = self._command_waiters.pop(index, None)
         if waiter is not None:
             waiter.result = result
@@ -727,8 +764,9 @@ class Replica:
             {
                 "metadata": self.metadata.snapshot(),
                 "addresses": self.membership.addresses,
+                # Of what is dispatched, and so committed: an end that a truncated entry had reached would leave a hole.
                 "queue_ends": [
-                    (topic, queue, end) for (topic, queue), end in self.store.queue_end_offsets().items()
+                    (queue.topic, queue.queue_id, queue.max_offset) for queue in self.store.queues
                 ],
             }
         )
@@ -737,6 +775,15 @@ class Replica:
         state = cbor2.loads(snapshot)
         self.membership.merge(state["addresses"])
         return Metadata.restore(state["metadata"])
+
+    def _restore_queue_ends(self, snapshot: bytes) -> None:
+        """Queues without a unit on this disk go on where the snapshot says, so that no offset is given twice."""
+        for topic, queue_id, end in cbor2.loads(snapshot)["queue_ends"]:
+            queue = self.store.queues.get(topic, queue_id)
+            if queue is None:
+                queue = self.store.queues.make(topic, queue_id)
+            if queue.min_offset == queue.max_offset < end:
+                queue.start_at(end)
 
     def _save_membership(self) -> None:
         self.membership.save(self.raft.configurations)

@@ -100,6 +100,8 @@ class StorageSettings(Settings, frozen=True):
     """maxHashSlotNum: hash slots of a file of the message index."""
     index_file_entries: Positive = 20_000_000
     """maxIndexNum: entries of a file of the message index."""
+    accept_data_loss: bool = False
+    """Whether a node whose files are damaged or gone starts as if nothing had been lost; for one start only."""
     max_message_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES - RECORD_OVERHEAD_BYTES)] = (
         4 * 1024 * 1024
     )
@@ -138,12 +140,10 @@ class BrokerSettings(Settings, frozen=True):
     """brokerPermission: what clients may do here at all."""
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """messageDelayLevel: delays of levels 1, 2, ..., each a number with s, m, h or d."""
-    follower_reads: bool = False
-    """slaveReadEnable: whether a follower answers pulls itself (committed messages only)."""
+    follower_reads: bool = True
+    """slaveReadEnable: whether a follower answers pulls itself (committed messages only); else it forwards them."""
     long_polling: bool = True
     """longPollingEnable: whether a pull that finds nothing is held until something comes."""
-    property_filter: bool = False
-    """enablePropertyFilter: whether SQL92 subscriptions are accepted."""
     register_interval_ms: Annotated[int, Meta(ge=1000, le=60_000)] = 30_000
     """registerNameServerPeriod: how often the name servers are told that this node is there."""
 
@@ -165,16 +165,14 @@ class LimitSettings(Settings, frozen=True):
     """Connections beyond it are closed as they come."""
     idle_seconds: Positive = 120
     """serverChannelMaxIdleTimeSeconds: a connection without traffic for longer is closed."""
-    max_pending_bytes_per_connection: Annotated[int, Meta(ge=65_536)] = 32 * 1024 * 1024
-    """Answers that a client has not read; beyond it, its requests wait, and then it is disconnected."""
-    max_pending_proposals: Positive = 10_000
-    """sendThreadPoolQueueCapacity: sends awaiting commit; beyond it, SYSTEM_BUSY."""
+    max_pending_bytes_per_connection: Annotated[int, Meta(ge=65_536)] = 4 * 1024 * 1024
+    """Answers that a client has not read; beyond it, its requests wait."""
+    max_pending_proposals: Positive = 65_536
+    """sendThreadPoolQueueCapacity: messages awaiting commit, those of batches counted each; beyond it, SYSTEM_BUSY."""
     max_pending_proposal_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 64 * 1024 * 1024
     """The same, by the size of the messages."""
     max_held_pulls: Positive = 100_000
     """pullThreadPoolQueueCapacity: pulls parked by long polling."""
-    send_wait_ms: Positive = 200
-    """waitTimeMillsInSendQueue: a send that waited longer before it was proposed is answered SYSTEM_BUSY."""
 
 
 class ObserveSettings(Settings, frozen=True):

@@ -25,11 +25,24 @@ _COLUMNS = (
     "last",
     "last_position",
     "lag",
+    "recovering",
     "peers",
     "error",
 )
 """Of --json."""
-_SHOWN = ("group", "node", "address", "role", "term", "leader", "commit", "applied", "last", "lag")
+_SHOWN = (
+    "group",
+    "node",
+    "address",
+    "role",
+    "term",
+    "leader",
+    "commit",
+    "applied",
+    "last",
+    "lag",
+    "recovering",
+)
 
 
 async def status(*, namesrv: NameServer = NAME_SERVER_DEFAULT, json: AsJson = False) -> int:
@@ -126,6 +139,7 @@ def _row(broker: RegisteredBroker, brokers: list[RegisteredBroker]) -> dict[str,
         "last": own.last_index if own is not None else None,
         "last_position": own.last_position if own is not None else None,
         "lag": lag,
+        "recovering": own.recovering if own is not None else None,
         "peers": list(own.peers) if own is not None else [],
         "error": broker.error,
     }

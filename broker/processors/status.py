@@ -92,6 +92,7 @@ class StatusProcessor:
             address=self._address,
             process_id=self._process_id(),
             store_path=self._config.storage.path,
+            recovering=raft.recovering,
             recovered=self._recovered,
         )
 

@@ -4,6 +4,7 @@ Everything that the node does happens in calls to `broker.node.Node`; this modul
 out what a turn leaves behind: bytes to write, a flush, files to prepare, a registration.
 """
 
+import contextlib
 import gc
 import random
 import socket
@@ -22,6 +23,7 @@ from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import BrokerConfig
 from broker.shell.clock import stop_on_signal
+from broker.shell.metrics import MetricsServer
 from broker.shell.peer_links import PeerLinks
 from broker.shell.registrar import Changes, Registrar
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
@@ -67,6 +69,7 @@ class BrokerServer:
             _wall_ms(),
             None if self._trace is None else self._trace.writer,
             advertised=config.advertised_address(bound_port),
+            boot=_boot(),
         )
         self.address = config.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
@@ -96,30 +99,35 @@ class BrokerServer:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
+        metrics = self._config.observe.metrics
         try:
-            async with trio.open_nursery() as nursery:
-                start = nursery.start_soon
-                start(self._turns.run)
-                start(self._turns.run_timer)
-                start(self._run_flushes)
-                start(self._run_preparations)
-                start(self._run_checkpoints)
-                start(self._sweep)
-                start(accept_forever, self._client_listener, self._accepted(nursery, self._serve_client))
-                if self._peer_listener is not None:
-                    serve_peer: Callable[[socket.socket, tuple[str, int]], object] = self._serve_peer
-                    start(accept_forever, self._peer_listener, self._accepted(nursery, serve_peer))
-                for peer in self._config.raft.peers:
-                    if peer != self._config.node.id:
-                        start(self._links.dial, peer)
-                for registrar in self._registrars:
-                    start(registrar.run)
-                self._turns.wake()
-                await self._stop.wait()
-                await self._stop_in_order()
-                nursery.cancel_scope.cancel()
+            with MetricsServer(self.node, metrics) if metrics else contextlib.nullcontext():
+                await self._serve_until_stopped()
         finally:
             self._close()
+
+    async def _serve_until_stopped(self) -> None:
+        async with trio.open_nursery() as nursery:
+            start = nursery.start_soon
+            start(self._turns.run)
+            start(self._turns.run_timer)
+            start(self._run_flushes)
+            start(self._run_preparations)
+            start(self._run_checkpoints)
+            start(self._sweep)
+            start(accept_forever, self._client_listener, self._accepted(nursery, self._serve_client))
+            if self._peer_listener is not None:
+                serve_peer: Callable[[socket.socket, tuple[str, int]], object] = self._serve_peer
+                start(accept_forever, self._peer_listener, self._accepted(nursery, serve_peer))
+            for peer in self._config.raft.peers:
+                if peer != self._config.node.id:
+                    start(self._links.dial, peer)
+            for registrar in self._registrars:
+                start(registrar.run)
+            self._turns.wake()
+            await self._stop.wait()
+            await self._stop_in_order()
+            nursery.cancel_scope.cancel()
 
     # ------------------------------------------------------------------ the turn
 
@@ -164,7 +172,7 @@ class BrokerServer:
     async def _serve_client(self, sock: socket.socket, address: tuple[str, int]) -> None:
         node = self.node
         connection = node.client_connected(f"{address[0]}:{address[1]}", packed_host(address))
-        client = SocketConnection(sock, connection)
+        client = SocketConnection(sock, connection, self._config.limits.max_pending_bytes_per_connection)
         self._sockets[connection] = self._clients[connection] = client
         decoder = FrameDecoder()
         wake, received_one = self._turns.wake, node.received
@@ -290,6 +298,14 @@ async def _in_thread(run: Callable[[], None]) -> None:
     """A job that was taken is run and reported: a node that stops waits for it."""
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(run)
+
+
+def _boot() -> str:
+    """Linux's name for the time since the machine was started; "" where there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _wall_ms() -> int:

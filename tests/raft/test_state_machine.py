@@ -186,7 +186,7 @@ class GroupMachine(RuleBasedStateMachine):
     def lose_entries(self, number: int, kept: int) -> None:
         """A crash that takes acknowledged entries with it."""
         host = self.host(number)
-        if host.loss is None and self.may_lose(host) and host.durable_log.first_index <= kept:
+        if host.loss is None and host.hard_state.term and self.may_lose(host):
             host.crash()
             host.lose_entries(kept)
 

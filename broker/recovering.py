@@ -1,0 +1,108 @@
+"""What a start makes of what it finds on its disk: whether this node still has all that it ever promised.
+
+`raft/recovery.py` protects the group from a node that came back with less; here it is found out that one did, and kept
+until it is over. The file `recovering` holds
+
+    flush   the flush mode of the last run
+    boot    the boot of the machine in which that was, an opaque text; empty if unknown
+    loss    what the node lacks (`raft.recovery_loss.Loss`), empty if nothing
+
+Invariant: from the moment that anything is changed on the disk which shows a loss (damage cut, a reset repeated, term
+learned, a new boot noted) until raft says that the mode is over, the file says what is lost. So it is written before
+the damage is cut, and a crash in the middle begins the mode again.
+
+An unfinished write at the log's end is no loss: what was acknowledged lies before it. After a stop that was not in
+order, in asynchronous mode, the page cache is gone if the machine was started anew since, and with it maybe
+acknowledged entries, without a trace in the files: only the boot tells. A crash of the process loses nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import cbor2
+
+from log.disk import Disk
+from log.entry_recovery import RecoveryKind
+from log.errors import DamagedLogError
+from log.state_file import read_state, write_state
+from log.store import RecoveryReport
+from raft.recovery_loss import Loss
+
+RECOVERING_FILE: Final = "recovering"
+
+_ADVICE: Final = (
+    "a group of one has nobody to take it from; bring the file back from a copy, or set "
+    "storage.accept_data_loss = true to go on with what lies before the damage and lose the rest"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What this run of the process is told: its flush mode, the machine's boot ("" if unknown), the operator's word.
+
+    `accept_data_loss`: what is damaged is given up, and the node takes part as if nothing had been lost.
+    """
+
+    flush: str
+    boot: str = ""
+    accept_data_loss: bool = False
+
+
+class RecoveringFile:
+    """Keeps what this node lacks, and the run in which it may lose more."""
+
+    def __init__(self, disk: Disk, run: Run) -> None:
+        self._disk = disk
+        self._run = run
+
+    def judge(self, report: RecoveryReport, *, has_term: bool, only_voter: bool) -> tuple[Loss | None, str]:
+        """(what this node lacks, why); noted durably. Nothing may have been cut or reset yet.
+
+        Raises DamagedLogError in a group of one whose operator has not accepted the loss, DiskError.
+        """
+        before = self._read()
+        run = self._run
+        damaged = report.log.kind is RecoveryKind.DAMAGED
+        gone = damaged or report.needs_snapshot
+        if gone and only_voter and not run.accept_data_loss:
+            found = report.log
+            raise DamagedLogError(found.damaged_file or "snapshot", found.damaged_at or 0, self._why(report))
+        loss = Loss(before["loss"]) if before["loss"] else None
+        reason = "an earlier recovery was not finished"
+        if run.accept_data_loss or only_voter:
+            loss = None
+        elif not has_term:
+            loss, reason = Loss.ALL, "the disk is empty"
+        elif loss is None:
+            if gone:
+                loss, reason = Loss.ENTRIES, report.damage[0] if report.damage else "the snapshot is missing"
+            elif self._power_was_lost(before, report):
+                loss, reason = Loss.ENTRIES, "the machine stopped before everything was flushed"
+        # Without a term there is nothing to remember: the next start finds that out again.
+        self.keep(None if loss is Loss.ALL else loss)
+        return loss, reason
+
+    @staticmethod
+    def _why(report: RecoveryReport) -> str:
+        reason = report.log.reason or "the log begins behind the state that is kept of what was before it"
+        return f"{reason}; {_ADVICE}"
+
+    def _power_was_lost(self, before: dict[str, Any], report: RecoveryReport) -> bool:
+        boots = (before["boot"], self._run.boot)
+        return not report.clean_stop and before["flush"] == "async" and all(boots) and boots[0] != boots[1]
+
+    def keep(self, loss: Loss | None) -> None:
+        """Durable when it returns. Raises DiskError."""
+        state = {
+            "flush": self._run.flush,
+            "boot": self._run.boot,
+            "loss": "" if loss is None else loss.value,
+        }
+        write_state(self._disk, RECOVERING_FILE, cbor2.dumps(state))
+
+    def _read(self) -> dict[str, Any]:
+        data = read_state(self._disk, RECOVERING_FILE)
+        state: dict[str, Any] = {"flush": "", "boot": "", "loss": ""}
+        if data is not None:
+            state |= cbor2.loads(data)
+        return state

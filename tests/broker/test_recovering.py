@@ -1,0 +1,184 @@
+"""Nodes that come back with less than they had acknowledged: what a start finds out, and how it ends."""
+
+from dataclasses import replace
+
+import pytest
+
+from broker.recovering import RecoveringFile, Run
+from log.entry_recovery import LogRecovery, RecoveryKind
+from log.errors import DamagedLogError
+from log.store import RecoveryReport
+from raft.recovery_loss import Loss
+from tests.broker.harness import Group
+from tests.log.memory_disk import MemoryDisk
+
+SOUND = LogRecovery(
+    kind=RecoveryKind.CLEAN,
+    first_index=0,
+    first_position=0,
+    base_term=0,
+    epoch=0,
+    last_good_index=9,
+    end_position=900,
+    checkpoint_index=None,
+    damaged_file=None,
+    damaged_at=None,
+    reason="",
+    later_index=None,
+    scanned_entries=10,
+    rebuilt_units=0,
+)
+CRASHED = RecoveryReport(
+    log=SOUND,
+    clean_stop=False,
+    committed_index=5,
+    dispatched_index=5,
+    rebuilt_queues=(),
+    rebuilt_index_from=None,
+    damage=(),
+    needs_snapshot=False,
+)
+DAMAGED = replace(
+    CRASHED,
+    log=replace(
+        SOUND, kind=RecoveryKind.DAMAGED, damaged_file="data/0", damaged_at=700, reason="a checksum differs"
+    ),
+    damage=("data/0 at byte 700: a checksum differs",),
+)
+
+
+def judge(
+    disk: MemoryDisk,
+    report: RecoveryReport,
+    *,
+    flush: str = "async",
+    boot: str = "one",
+    accept: bool = False,
+    has_term: bool = True,
+    only_voter: bool = False,
+) -> Loss | None:
+    """What a start over this disk finds to be lost."""
+    file = RecoveringFile(disk, Run(flush, boot, accept))
+    return file.judge(report, has_term=has_term, only_voter=only_voter)[0]
+
+
+@pytest.mark.parametrize(
+    ("flush", "boot", "clean", "loss"),
+    [
+        ("async", "one", False, None),
+        ("async", "two", False, Loss.ENTRIES),
+        ("async", "two", True, None),
+        ("async", "", False, None),
+        ("sync", "two", False, None),
+    ],
+)
+def test_only_another_boot_after_asynchronous_flushes_may_have_lost_the_page_cache(
+    flush: str, boot: str, clean: bool, loss: Loss | None
+) -> None:
+    disk = MemoryDisk()
+    assert judge(disk, CRASHED, flush=flush, boot="one") is None
+    assert judge(disk, replace(CRASHED, clean_stop=clean), flush="sync", boot=boot) is loss
+
+
+def test_a_loss_is_remembered_until_it_is_over() -> None:
+    disk = MemoryDisk()
+    assert judge(disk, DAMAGED) is Loss.ENTRIES
+    assert judge(disk, CRASHED) is Loss.ENTRIES, "the damage is cut by now"
+    RecoveringFile(disk, Run("async", "one")).keep(None)
+    assert judge(disk, CRASHED) is None
+
+
+def test_a_disk_without_a_term_has_lost_all() -> None:
+    assert judge(MemoryDisk(), CRASHED, has_term=False) is Loss.ALL
+    assert judge(MemoryDisk(), CRASHED, has_term=False, only_voter=True) is None
+
+
+@pytest.mark.parametrize("report", [DAMAGED, replace(CRASHED, needs_snapshot=True)])
+def test_a_group_of_one_starts_over_damage_only_if_the_loss_is_accepted(report: RecoveryReport) -> None:
+    disk = MemoryDisk()
+    with pytest.raises(DamagedLogError, match=r"storage\.accept_data_loss"):
+        judge(disk, report, only_voter=True)
+    assert judge(disk, report, only_voter=True, accept=True) is None
+
+
+def damage_an_entry(disk: MemoryDisk, node: str, at: int) -> None:
+    """Changes a byte in the middle of a log."""
+    path = next(path for path in sorted(disk.files) if path.startswith(f"dledger-{node}/data/"))
+    disk.files[path].seen[at] ^= 0xFF
+    disk.files[path].durable[at] ^= 0xFF
+
+
+def sent(group: Group, count: int) -> None:
+    """Messages that are acknowledged."""
+    client = group.connect()
+    for number in range(count):
+        client.send("T", b"%d" % number)
+
+
+def test_a_damaged_log_comes_back_from_the_group_before_the_node_votes_again() -> None:
+    group = Group(3)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 20)
+    group.converge()
+    victim = group.follower
+    last = group.node(victim).replica.store.log.last_index
+    at = group.node(victim).replica.store.log.position_of(last - 8) + 60
+    group.kill(victim)
+    damage_an_entry(group.members[victim].disk, victim, at)
+    group.start(victim)
+    raft = group.node(victim).replica.raft
+    assert raft.recovering is Loss.ENTRIES
+    assert raft.log_terms.last_index < last
+    group.run_until(lambda: raft.recovering is None, "the recovery")
+    assert raft.log_terms.last_index >= last
+    group.kill(victim)
+    group.start(victim)
+    assert group.node(victim).replica.raft.recovering is None, "it is over for good"
+    group.converge()
+
+
+def test_an_empty_disk_takes_the_log_from_the_group() -> None:
+    group = Group(3)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 10)
+    victim = group.follower
+    other = next(m.id for m in group.alive() if m.id not in (victim, group.leader))
+    leader = group.leader
+    group.kill(victim)
+    group.kill(leader)
+    group.members[victim].disk = MemoryDisk()
+    group.start(victim)
+    group.advance(20)
+    assert group.node(victim).replica.raft.recovering is Loss.ALL, "one other voter is not enough"
+    assert not group.node(other).replica.serving
+    group.start(leader)
+    group.run_until(lambda: group.node(victim).replica.raft.recovering is None, "the recovery")
+    group.elect()
+    sent(group, 1)
+    group.converge()
+
+
+def test_a_reset_half_done_is_repeated() -> None:
+    group = Group(3)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 10)
+    victim = group.follower
+    log = group.node(victim).replica.store.log
+
+    class StopError(Exception):
+        pass
+
+    def fail() -> None:
+        raise StopError
+
+    with pytest.raises(StopError):
+        log.reset(5, log.position_of(5), log.term_of(4), fail)
+    group.kill(victim)
+    group.start(victim)
+    replica = group.node(victim).replica
+    assert replica.raft.recovering is Loss.ENTRIES
+    group.run_until(lambda: replica.raft.recovering is None, "the recovery")
+    group.converge()
