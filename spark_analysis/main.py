@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from spark_analysis.history import History
+
 WRONG_USAGE: Final = 2
 FAILED: Final = 4
 SMALL_BYTES: Final = 64 << 20
@@ -55,11 +57,13 @@ def analyze(
         return WRONG_USAGE
     try:
         if model == LOG_MODEL:
-            verdicts = [_judge(spark, path, format, to_parquet) for path in paths]
+            verdicts = [_judge(spark, path, format, to_parquet, report) for path in paths]
         else:
             from spark_analysis.keyed import judge_files
 
             verdicts = judge_files(spark, [str(path.resolve()) for path in paths], format, model)
+            for verdict in verdicts:
+                _report(verdict, None, report)
     except Exception:  # an unexpected end must not look like the verdict "violated", which is exit code 1
         traceback.print_exc()
         print("trivet analyze: the analysis failed; no verdict", file=sys.stderr)
@@ -105,7 +109,9 @@ def _total_bytes(paths: Sequence[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _judge(spark: SparkSession, path: Path, format: str, to_parquet: Path | None) -> Verdict:
+def _judge(
+    spark: SparkSession, path: Path, format: str, to_parquet: Path | None, report: Path | None
+) -> Verdict:
     from spark_analysis.check import check
     from spark_analysis.history import History, load_trace, no_events
     from spark_analysis.json_lines import load_json_lines
@@ -117,12 +123,23 @@ def _judge(spark: SparkSession, path: Path, format: str, to_parquet: Path | None
     try:
         where = directory.resolve().as_uri()
         if format == "trace":
-            return check(load_trace(spark, str(path), where))
-        operations, damage = load_json_lines(spark, str(path.resolve()), where)
-        return check(History(str(path), operations, no_events(spark), damage))
+            history = load_trace(spark, str(path), where)
+        else:
+            operations, damage = load_json_lines(spark, str(path.resolve()), where)
+            history = History(str(path), operations, no_events(spark), damage)
+        verdict = check(history)
+        _report(verdict, history, report)
+        return verdict
     finally:
         if not kept:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _report(verdict: Verdict, history: History | None, directory: Path | None) -> None:
+    if directory is not None:
+        from spark_analysis.report import write_report
+
+        print(f"report: {write_report(verdict, history, directory)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

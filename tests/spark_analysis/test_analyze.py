@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 
 from broker.trace import TraceHeader, TraceWriter
 from spark_analysis.generator import Workload, write_good_history
+from spark_analysis.history import load_parquet
 from spark_analysis.main import WRONG_USAGE, analyze
+from spark_analysis.report import role_bands, write_report
 from spark_analysis.verdict import LINEARIZABLE, VIOLATED, Verdict
 
 if TYPE_CHECKING:
@@ -53,7 +56,9 @@ def test_a_good_history_cut_and_split(judge: Judge, spark: SparkSession, tmp_pat
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_stale_read_between_two_recorders_is_proved(judge: Judge, tmp_path: Path) -> None:
+def test_a_stale_read_between_two_recorders_is_proved(
+    judge: Judge, spark: SparkSession, tmp_path: Path
+) -> None:
     """Two processes of one machine and a third of another, whose clock is far off but honestly so."""
     history = tmp_path / "history"
     history.mkdir()
@@ -74,6 +79,15 @@ def test_a_stale_read_between_two_recorders_is_proved(judge: Judge, tmp_path: Pa
     (anomaly,) = verdict.anomalies
     assert (anomaly.key, anomaly.position) == ("orders/2", 0)
     assert [row["client"] for row in anomaly.proof] == ["producer", "consumer"]
+    loaded = load_parquet(spark, str(history), f"{tmp_path}/parquet/records")
+    page = write_report(verdict, loaded, tmp_path / "report").read_text()
+    assert "Violated" in page
+    assert "broken: " in page
+    assert page.count("<svg") >= 3  # the proof, throughput, latency
+    assert "append @0" in page  # the operation that the read should have seen, on its bar
+    assert not re.findall(
+        r"(?:src|href)=", page.replace('xlink:href="#', "")
+    )  # nothing is loaded from anywhere
 
 
 @pytest.mark.spark
@@ -147,3 +161,23 @@ def test_a_missing_java_is_said_in_one_line(
     assert error.count("\n") == 1
     assert "Java 17" in error
     assert "install" in error
+
+
+def test_roles_become_bands() -> None:
+    """A killed leader is down until its next start, whatever it had recorded last."""
+    events = pd.DataFrame(
+        [
+            ("n0", "start", None, None, None, None, 0.0),
+            ("n0", "role", "leader", 1, None, None, 1.0),
+            ("driver", "fault", None, None, "kill: SIGKILL", ["n0"], 4.0),
+            ("n0", "start", None, None, None, None, 6.0),
+        ],
+        columns=["node", "kind", "role", "term", "detail", "targets", "second"],
+    )
+    bands = role_bands(events, 9.0)
+    assert [tuple(row) for row in bands[["role", "second", "until"]].to_numpy()] == [
+        ("follower", 0.0, 1.0),
+        ("leader", 1.0, 4.0),
+        ("down", 4.0, 6.0),
+        ("follower", 6.0, 9.0),
+    ]
