@@ -34,6 +34,7 @@ from broker.remoting.command import RemotingCommand, encode_head, encode_respons
 from broker.remoting.errors import FrameError, RemotingError
 from broker.remoting.frame import FrameDecoder
 from broker.replica import NotServingError, OverloadedError, Replica
+from broker.stats import Stats
 from log.dispatch import Arrival
 from log.errors import DiskError, DiskFullError
 
@@ -79,6 +80,7 @@ class Node:
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
         self.replica: Replica
+        self.stats: Stats
         self._routes: dict[int, tuple[Handler, Place]] = {}
         self._arrival_listeners: list[Callable[[Iterable[Arrival]], None]] = []
         self._role_listeners: list[Callable[[], None]] = []
@@ -95,14 +97,25 @@ class Node:
         self._forwarded: dict[tuple[int, int], tuple[str, RemotingCommand]] = {}
         self._forwarding: dict[int, str] = {}
 
-    def start(self, replica: Replica, processors: Iterable[Processor]) -> None:
+    def start(self, replica: Replica, processors: Iterable[Processor], stats: Stats) -> None:
         """Joins the parts; called once, before anything else."""
         self.replica = replica
+        self.stats = stats
         self.now_ns, self.wall_ms = replica.now_ns, replica.wall_ms
         for processor in processors:
             for route in processor.routes():
                 assert route.code not in self._routes, f"two handlers for request {route.code}"
                 self._routes[route.code] = (route.handler, route.place)
+
+    @property
+    def client_count(self) -> int:
+        """Clients connected to this node."""
+        return len(self._clients)
+
+    @property
+    def held_count(self) -> int:
+        """Requests that wait for a leader."""
+        return len(self._held)
 
     # ------------------------------------------------------------------ clients
 

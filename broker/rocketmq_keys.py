@@ -120,11 +120,9 @@ BROKER_KEYS: dict[str, Meaning] = {
     "messageDelayLevel": Meaning("broker.delay_levels", text),
     "slaveReadEnable": Meaning("broker.follower_reads", boolean),
     "longPollingEnable": Meaning("broker.long_polling", boolean),
-    "enablePropertyFilter": Meaning("broker.property_filter", boolean),
     "registerNameServerPeriod": Meaning("broker.register_interval_ms", integer),
     "sendThreadPoolQueueCapacity": Meaning("limits.max_pending_proposals", integer),
     "pullThreadPoolQueueCapacity": Meaning("limits.max_held_pulls", integer),
-    "waitTimeMillsInSendQueue": Meaning("limits.send_wait_ms", integer),
     "serverChannelMaxIdleTimeSeconds": Meaning("limits.idle_seconds", integer),
 }
 """``listenPort`` is not here: the reader joins it with the host to listen on."""
@@ -141,6 +139,8 @@ _RAFT_DECIDES = "the Raft group decides roles"
 _NETTY = "it tunes Netty"
 
 BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
+    "enablePropertyFilter": "SQL92 subscriptions are not supported yet",
+    "waitTimeMillsInSendQueue": "sends do not wait in a queue before they are appended",
     "brokerId": _RAFT_DECIDES,
     "brokerRole": _RAFT_DECIDES,
     "brokerIP2": "peers connect to the addresses of dLegerPeers",

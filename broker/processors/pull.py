@@ -86,6 +86,7 @@ class PullProcessor:
         *,
         long_polling: bool,
         max_held: int,
+        follower_reads: bool,
         auto_create_groups: bool,
         stats: Stats,
     ) -> None:
@@ -95,6 +96,7 @@ class PullProcessor:
         self._offsets = offsets
         self._long_polling = long_polling
         self._max_held = max_held
+        self._follower_reads = follower_reads
         self._held: dict[tuple[str, int], list[_HeldPull]] = {}
         self._held_count = 0
         self._deadlines: list[tuple[int, int, _HeldPull]] = []
@@ -144,7 +146,8 @@ class PullProcessor:
     ) -> None:
         metadata = self._node.replica.metadata
         if (
-            not header.sys_flag & 1
+            self._follower_reads
+            and not header.sys_flag & 1
             and header.topic in metadata.topics
             and header.consumer_group in metadata.groups
             and not isinstance(connection, RelayedConnection)

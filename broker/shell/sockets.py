@@ -34,12 +34,15 @@ _BUFFERS_PER_CALL: Final = 512
 class SocketConnection:
     """One TCP connection: reads until it closes, writes what its `Connection` queues."""
 
-    def __init__(self, sock: socket.socket, connection: Connection) -> None:
+    def __init__(
+        self, sock: socket.socket, connection: Connection, unsent_bytes_high: int = UNSENT_BYTES_HIGH
+    ) -> None:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
         self.connection = connection
+        self._unsent_bytes_high = unsent_bytes_high
         self.closed = False
         self.last_active = trio.current_time()
         self._unsent: deque[memoryview] = deque()
@@ -61,7 +64,7 @@ class SocketConnection:
                     return
                 self.last_active = trio.current_time()
                 received(data)
-                while self.connection.unsent_bytes > UNSENT_BYTES_HIGH:
+                while self.connection.unsent_bytes > self._unsent_bytes_high:
                     self._sent = trio.Event()
                     await self._sent.wait()
         except (OSError, trio.ClosedResourceError):
@@ -137,7 +140,7 @@ class SocketConnection:
                     sent -= len(unsent.popleft())
                 if sent:
                     unsent[0] = unsent[0][sent:]
-                if self.connection.unsent_bytes <= UNSENT_BYTES_HIGH:
+                if self.connection.unsent_bytes <= self._unsent_bytes_high:
                     self._sent.set()
         except (OSError, trio.ClosedResourceError):
             return

@@ -1,0 +1,79 @@
+"""A node's figures for Prometheus, at ``observe.metrics``.
+
+The figures are read from the node when they are asked for, in the thread of the metrics server: plain numbers, each
+read whole, so that serving them costs the node nothing between questions.
+"""
+
+from collections.abc import Iterator
+from types import TracebackType
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from broker.node import Node
+from broker.settings import split_address
+
+
+class NodeCollector(Collector):
+    """Reads one node; every metric has the labels ``group`` and ``node``."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        """The node's figures of this moment."""
+        node = self._node
+        replica = node.replica
+        labels = [node.group, replica.node_id]
+
+        def gauge(name: str, text: str, value: float) -> Metric:
+            family = GaugeMetricFamily(f"trivet_{name}", text, labels=["group", "node"])
+            family.add_metric(labels, value)
+            return family
+
+        def counter(name: str, text: str, value: float) -> Metric:
+            family = CounterMetricFamily(f"trivet_{name}", text, labels=["group", "node"])
+            family.add_metric(labels, value)
+            return family
+
+        yield gauge("serving", "1 on the leader that takes requests, else 0", float(replica.serving))
+        yield gauge("term", "Raft term", replica.term)
+        yield gauge("last_index", "index of the last entry of the log", replica.store.log.last_index)
+        yield gauge("commit_index", "index up to which entries are committed", replica.raft.commit_index)
+        yield gauge("applied_index", "index up to which entries are dispatched", replica.applied_index)
+        yield gauge("log_end_position_bytes", "where the log ends", replica.store.log.end_position)
+        yield gauge("log_first_position_bytes", "where the log begins", replica.store.log.first_position)
+        yield gauge(
+            "disk_full", "1 while sends are refused because the disk is full", float(replica.disk_full)
+        )
+        yield gauge("client_connections", "clients connected to this node", node.client_count)
+        yield gauge("held_requests", "requests that wait for a leader", node.held_count)
+        yield counter("messages_put", "messages appended for clients", node.stats.put)
+        yield counter("messages_got", "messages given to clients", node.stats.got)
+
+
+class MetricsServer:
+    """Serves ``/metrics`` at `address` while the context is open. Raises OSError when it cannot listen."""
+
+    def __init__(self, node: Node, address: str) -> None:
+        self._node = node
+        self._address = address
+        self.port = 0
+        """The port in use, once the context is entered (`address` may say 0)."""
+
+    def __enter__(self) -> "MetricsServer":
+        registry = CollectorRegistry()
+        registry.register(NodeCollector(self._node))
+        host, port = split_address(self._address)
+        self._server, self._thread = start_http_server(port, host, registry)
+        self.port = self._server.server_port
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
