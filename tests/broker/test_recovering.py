@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from broker.metadata import DeleteTopic
 from broker.recovering import RecoveringFile, Run
 from log.entry_recovery import LogRecovery, RecoveryKind
 from log.errors import DamagedLogError
@@ -182,3 +183,48 @@ def test_a_reset_half_done_is_repeated() -> None:
     assert replica.raft.recovering is Loss.ENTRIES
     group.run_until(lambda: replica.raft.recovering is None, "the recovery")
     group.converge()
+
+
+def test_a_topic_deleted_between_the_notes_and_the_snapshot_stays_deleted() -> None:
+    group = Group(1)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 5)
+    group.advance(4)  # queues are noted
+    replica = group.node("n0").replica
+    assert replica.store.queues.get("T", 0) is not None
+    applied: list[object] = []
+    replica.propose_command(DeleteTopic("T", group.wall_ms), applied.append, lambda: None)
+    group.members["n0"].due_ns = group.now_ns
+    group.settle()
+    assert applied
+    assert replica.store.queues.get("T", 0) is None
+    replica.save_snapshot()
+    group.kill("n0")
+    group.start("n0")
+    group.elect()
+    replica = group.node("n0").replica
+    assert "T" not in replica.metadata.topics
+    assert replica.store.queues.get("T", 0) is None
+
+
+def test_queue_ends_survive_in_the_snapshot_alone() -> None:
+    group = Group(1)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 5)
+    replica = group.node("n0").replica
+    replica.save_snapshot()
+    log = replica.store.log
+    end = log.last_index
+    # As retention leaves it when the files of the queue, of which no message is left, are gone with the notes.
+    log.reset(end + 1, log.end_position, log.term_of(end))
+    group.kill("n0")
+    disk = group.members["n0"].disk
+    for path in [path for path in disk.files if path.startswith(("consumequeue/", "recovery-notes"))]:
+        disk.remove(path)
+    group.start("n0")
+    group.elect()
+    assert group.node("n0").replica.queue_end("T", 0) == 5
+    group.connect().send("T", b"next")
+    assert group.node("n0").replica.queue_end("T", 0) == 6

@@ -14,6 +14,7 @@ from raft import (
     Configuration,
     HardState,
     LogTerms,
+    Loss,
     PromoteLearner,
     Raft,
     RaftConfig,
@@ -27,6 +28,7 @@ from raft.effects import (
     Effect,
     ReadLost,
     ReadReady,
+    RecoveryChanged,
     RoleChanged,
     SaveHardState,
     Send,
@@ -42,7 +44,16 @@ from raft.errors import (
     ProposalLimit,
     UnknownMember,
 )
-from raft.messages import AppendRequest, AppendResponse, Message, TimeoutNow, VoteRequest, VoteResponse
+from raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    RecoveryRequest,
+    RecoveryResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
 from tests.raft.cluster import MILLISECOND, Cluster
 from tests.raft.invariants import Invariants
 
@@ -697,3 +708,73 @@ class TestLimits:
         assert raft.persisted_index == 1
         raft.persisted(6, raft.log_generation, 0)
         assert raft.persisted_index == 6
+
+
+# raft/recovery.py ------------------------------------------------------------------------------------------------
+
+
+def recovering_node(loss: Loss, terms: list[int], *, term: int, voters: str = "abc") -> Raft:
+    log = LogTerms()
+    for entry_term in terms:
+        log.append(entry_term, 1)
+    return Raft(
+        CONFIG,
+        "a",
+        HardState(term),
+        log,
+        -1,
+        [(-1, Configuration(tuple(voters)))],
+        random.Random(7),
+        0,
+        lambda first_index, last_index: last_index,
+        loss,
+    )
+
+
+def asked(effects: list[Effect]) -> dict[str, RecoveryRequest]:
+    return {m.target: m for m in sent(effects) if isinstance(m, RecoveryRequest)}
+
+
+def test_recovery_a_new_disk_says_nothing_until_more_than_half_of_the_others_told_their_term() -> None:
+    raft = recovering_node(Loss.ALL, [], term=0, voters="abcde")
+    raft.tick(0)
+    nonce = asked(raft.take_effects())["b"].nonce
+    assert step(raft, vote_request(4, (9, 3))) == []
+    assert step(raft, append((-1, 0), (3, 1), term=3, commit=0)) == []
+    assert step(raft, RecoveryResponse("b", "a", 3, nonce, True)) == []
+    assert step(raft, RecoveryResponse("c", "a", 7, nonce - 2, True)) == [], "an answer to a former life"
+    assert step(raft, RecoveryResponse("c", "a", 2, nonce, True)) == []
+    effects = step(raft, RecoveryResponse("d", "a", 3, nonce, True))
+    assert effects[:2] == [RecoveryChanged(Loss.VOTE), SaveHardState(3, None)]
+
+
+def test_recovery_a_new_disk_votes_no_more_than_all_others_can_exclude() -> None:
+    """Its former self may have voted in a term that only the one silent voter knows."""
+    raft = recovering_node(Loss.VOTE, [], term=3, voters="abcde")
+    step(raft, append((-1, 0), (3, 1), term=3, commit=0))
+    raft.tick(0)
+    requests = asked(raft.take_effects())
+    assert list(requests) == ["b", "c", "d", "e"]
+    nonce = requests["b"].nonce
+    step(raft, RecoveryResponse("b", "a", 3, nonce, True, True, 0))
+    for node_id in "cd":
+        step(raft, RecoveryResponse(node_id, "a", 3, nonce, True))
+    assert raft.recovering is Loss.VOTE
+    refusal = sent(step(raft, vote_request(3, (9, 3), source="c")))
+    assert refusal == [VoteResponse("a", "c", 3, 3, False, False, True)]
+    effects = step(raft, RecoveryResponse("e", "a", 3, nonce, True))
+    assert effects == [SaveHardState(3, "b"), RecoveryChanged(None)], "its vote in this term is taken"
+
+
+def test_recovery_ends_with_an_entry_of_the_leader_s_own_term_at_what_it_answered() -> None:
+    raft = recovering_node(Loss.ENTRIES, [1], term=1)
+    nonce = asked(step(raft, append((0, 1), (1, 1), term=2, commit=1)))["b"].nonce
+    step(raft, RecoveryResponse("b", "a", 2, nonce, True, True, 2))
+    assert raft.recovering is Loss.ENTRIES, "entry 1 is of an older term"
+    step(raft, append((1, 1), (2, 2), term=2, commit=2))
+    assert raft.recovering is None
+
+
+def test_recovery_refuses_to_take_over() -> None:
+    raft = recovering_node(Loss.ENTRIES, [1], term=1)
+    assert step(raft, TimeoutNow("b", "a", 1)) == []
