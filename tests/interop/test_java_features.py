@@ -104,6 +104,8 @@ def test_unknown_transactions_are_checked_back(client: Client, topic: str, verdi
 
 
 def test_requests_get_their_replies(client: Client, topic: str, group: str) -> None:
+    if "5.3.1" in client.name:
+        pytest.skip("client 5.3.1 reports a timeout within a second, against RocketMQ 4.9.7 and 5.3.3 too")
     replier = client.start("reply", topic=topic, group=group)
     replier.wait_for("started", DELIVERY_LIMIT_S)
     requester = client.start("request", topic=topic, group=f"{group}-asking", count=3, ttl_ms=20_000)
