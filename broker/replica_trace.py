@@ -74,6 +74,9 @@ class ReplicaTrace:
         log = self._log
         while self._digest_index < index:
             first = self._digest_index + 1
+            if first < log.first_index:
+                self._digest_known = False  # retention took what the digest has not seen yet
+                return
             milestone = first - first % DIGEST_INTERVAL + DIGEST_INTERVAL - 1
             last = log.clip(first, min(index, milestone), 1 << 20)
             self._digest = extend_digest(self._digest, log.slice(first, last))

@@ -4,7 +4,14 @@ The seed that found it is named. Seeds come to mean other runs as the code chang
 """
 
 from dataclasses import replace
+from io import BytesIO
+from random import Random
 
+from broker.replica_trace import ReplicaTrace
+from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
+from log.entry_log import EntryLog
+from log.options import StoreOptions
+from simulation.disk import SimulatedDisk
 from simulation.plan import Fault, Plan, draw_plan
 from simulation.report import describe_finding
 from simulation.scheduler import SECOND
@@ -49,3 +56,19 @@ def test_a_leader_still_sends_to_a_peer_whose_own_link_broke() -> None:
 
     world.scheduler.at(8 * SECOND, break_accepted_link)
     check_holds(world.run())
+
+
+def test_a_digest_does_not_ask_for_what_retention_deleted_first() -> None:
+    """Seed 1000: a node whose snapshot covered its log deleted the head before it had summed anything up."""
+    options = StoreOptions(data_file_bytes=4096, index_file_units=256)
+    log, _ = EntryLog.open(SimulatedDisk(Random(1)), "log", options)
+    for _ in range(100):
+        log.append(1, bytes(100))
+    written: list[bytes] = []
+    writer = TraceWriter(written.append, TraceHeader("replica", "n0", "test", 0))
+    trace = ReplicaTrace(writer, log, 0, 1, 99)
+    assert log.delete_before(60) > 0
+    trace.committed(0, 99, 1)
+    writer.flush()
+    events = [item for item in read_trace(BytesIO(b"".join(written))) if isinstance(item, CommitAdvanced)]
+    assert [event.index for event in events] == [99]
