@@ -32,11 +32,12 @@ class Connection:
     """One remote end: a client, a name server, another replica, or a client connected to another replica.
 
     `host` is the remote address and port packed as in a record (8 bytes, 20 for IPv6): the BORNHOST of what it sends.
-    `close_requested` tells the shell to close the socket once the outbox is written. `unsent_bytes` is how much of what
-    was queued in earlier turns the socket has not taken yet, as the shell last saw it.
+    `close_requested` tells the shell to close the socket once the outbox is written, `aborted` to do so at once.
+    `unsent_bytes` is how much of what was queued in earlier turns the socket has not taken yet, as the shell last saw
+    it.
     """
 
-    __slots__ = ("_outgoing", "close_requested", "host", "name", "outbox", "unsent_bytes")
+    __slots__ = ("_outgoing", "aborted", "close_requested", "host", "name", "outbox", "unsent_bytes")
 
     def __init__(self, outgoing: Outgoing, name: str, host: bytes = LOOPBACK_HOST) -> None:
         self._outgoing = outgoing
@@ -44,6 +45,7 @@ class Connection:
         self.host = host
         self.outbox: list[Buffer] = []
         self.close_requested = False
+        self.aborted = False
         self.unsent_bytes = 0
 
     def send(self, *buffers: Buffer) -> None:
@@ -64,6 +66,12 @@ class Connection:
                 self._outgoing.connections.append(self)
             self.close_requested = True
 
+    def abort(self) -> None:
+        """Asks the shell to close the connection without writing what is queued; nothing more is queued."""
+        self.close()
+        self.aborted = True
+        self.outbox.clear()
+
     def __repr__(self) -> str:
         return f"<Connection {self.name}>"
 
@@ -71,19 +79,21 @@ class Connection:
 class RelayedConnection(Connection):
     """A client of another replica, whose requests that replica forwards: what is sent goes back through it.
 
-    `deliver` is given the buffers of each send at once (the peer link has an outbox of its own).
+    `node` is that replica. `deliver` is given the buffers of each send at once: the peer link has an outbox of its own.
     """
 
-    __slots__ = ("_deliver",)
+    __slots__ = ("_deliver", "node")
 
     def __init__(
         self,
         outgoing: Outgoing,
-        name: str,
+        node: str,
+        number: int,
         host: bytes,
         deliver: Callable[[tuple[Buffer, ...]], None],
     ) -> None:
-        super().__init__(outgoing, name, host)
+        super().__init__(outgoing, f"{node}/{number}", host)
+        self.node = node
         self._deliver = deliver
 
     def send(self, *buffers: Buffer) -> None:

@@ -49,6 +49,15 @@ FORWARDED_MAX: Final = 20_000
 FORWARDED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Forwarded requests that wait for the leader's answer, and how much may wait for the link to take it."""
 
+RELAYED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""How much of what is relayed to clients of another node may wait for the link; then their pulls are refused."""
+
+UNREAD_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A client that leaves so much of its relayed answers unread is disconnected.
+
+Its node stops reading its requests long before; this much may still come for those that the leader has already.
+"""
+
 OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is unknown"
 
 _SENDS: Final = frozenset(
@@ -96,6 +105,8 @@ class Node:
         self._held_bytes = 0
         self._forwarded: dict[tuple[int, int], tuple[str, RemotingCommand]] = {}
         self._forwarding: dict[int, str] = {}
+        self._relayed_bytes: dict[str, int] = {}
+        """By node, what was relayed to its clients since the last turn: the link does not count it as unsent yet."""
 
     def start(self, replica: Replica, processors: Iterable[Processor], stats: Stats) -> None:
         """Joins the parts; called once, before anything else."""
@@ -378,9 +389,11 @@ class Node:
             number = frame.connection
 
             def deliver(buffers: tuple[Buffer, ...]) -> None:
-                self._to_peer(source, Relay(number, b"".join(buffers)))
+                data = b"".join(buffers)
+                self._relayed_bytes[source] = self._relayed_bytes.get(source, 0) + len(data)
+                self._to_peer(source, Relay(number, data))
 
-            relayed = RelayedConnection(self.outgoing, f"{source}/{number}", frame.host, deliver)
+            relayed = RelayedConnection(self.outgoing, source, number, frame.host, deliver)
             self._relayed[key] = relayed
         try:
             commands = FrameDecoder().feed(bytes(frame.body))
@@ -405,7 +418,20 @@ class Node:
                 if asked is None or asked[0] != source:
                     return  # answered otherwise meanwhile, or another node was asked anew: a client gets one answer
                 del self._forwarded[key]
+        if connection.unsent_bytes + sum(map(len, connection.outbox)) > UNREAD_BYTES_MAX:
+            if not connection.aborted:
+                log.warning("connection closed", client=connection.name, reason="its answers stay unread")
+                connection.abort()
+            return
         connection.send(body)
+
+    def relays_too_much(self, connection: Connection) -> bool:
+        """Whether answers to clients of the same node as this relayed one already fill the link to that node."""
+        if not isinstance(connection, RelayedConnection):
+            return False
+        link = self.replica.links.get(connection.node)
+        waiting = 0 if link is None else link.unsent_bytes
+        return waiting + self._relayed_bytes.get(connection.node, 0) > RELAYED_BYTES_MAX
 
     def _answer_forwarded(self, node: str) -> None:
         """What `node` has not answered: repeated elsewhere where that does no harm, else of unknown outcome."""
@@ -491,6 +517,7 @@ class Node:
         for hook in self._turn_hooks:
             hook()
         replica.turn(now_ns, wall_ms)
+        self._relayed_bytes.clear()
         deadline = replica.deadline_ns()
         if self._held:
             deadline = min(deadline, self._held[0][0])

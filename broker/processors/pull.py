@@ -125,6 +125,10 @@ class PullProcessor:
             connection, command, header.consumer_group
         ):
             return
+        if node.relays_too_much(connection):
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too much waits for the link to this client's node"
+            )
         topic = self._check(header)
         tag_filter = self._filter(header)
         if header.sys_flag & 1 and header.commit_offset >= 0:

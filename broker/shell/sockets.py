@@ -77,6 +77,9 @@ class SocketConnection:
         buffers = self.connection.take()
         if self.closed:
             return
+        if self.connection.aborted:
+            self.close()
+            return
         if self._unsent:
             self._keep(buffers)
         elif buffers:
@@ -116,7 +119,7 @@ class SocketConnection:
 
     def _keep(self, buffers: list[Buffer]) -> None:
         self._unsent.extend(memoryview(buffer) for buffer in buffers if len(buffer))
-        self.connection.unsent_bytes = sum(map(len, self._unsent))
+        self.connection.unsent_bytes += sum(map(len, buffers))
         self._has_unsent.set()
 
     async def write(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.node import RELAYED_BYTES_MAX, UNREAD_BYTES_MAX
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import FRAME_SIZE_MAX, decode_command
 from broker.topics import RETRY_PREFIX
@@ -101,3 +102,51 @@ def test_group_whose_retry_topic_no_directory_can_be_named_after_is_refused(clie
     queue = client.group.node(client.group.leader).replica.store.queues.get(RETRY_PREFIX + longest, 0)
     assert queue is not None
     assert queue.max_offset == 2
+
+
+def pull_of_much(group: Group) -> tuple[Client, dict[str, object]]:
+    """A client of a follower, and a pull that only the leader may answer, with a quarter of a MiB."""
+    client = group.connect(group.follower)
+    client.create_topic("T")
+    for _ in range(9):
+        client.send("T", bytes(32 * 1024))
+    client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G","retryQueueNums":1}')
+    commits_offset, brings_subscription = 1, 4
+    return client, {
+        "consumerGroup": "G",
+        "topic": "T",
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 32,
+        "sysFlag": commits_offset | brings_subscription,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+    }
+
+
+def test_relayed_answers_do_not_pile_up_on_the_leader(group: Group) -> None:
+    client, pull = pull_of_much(group)
+    opaques = [client.start_call(RequestCode.PULL_MESSAGE, pull) for _ in range(200)]
+    group.settle()
+    codes = [client.answers[opaque].code for opaque in opaques]
+    assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+    answered = sum(len(client.answers[opaque].body) for opaque in opaques)
+    assert RELAYED_BYTES_MAX < answered < RELAYED_BYTES_MAX + 512 * 1024
+    assert client.call(RequestCode.PULL_MESSAGE, pull).code == ResponseCode.SUCCESS
+
+
+def test_client_that_does_not_read_relayed_answers_is_disconnected(group: Group) -> None:
+    client, pull = pull_of_much(group)
+    client.start_call(RequestCode.PULL_MESSAGE, pull)
+    client.connection.unsent_bytes = UNREAD_BYTES_MAX
+    group.settle()
+    answered = len(client.answers)
+    assert answered == 1
+    client.connection.unsent_bytes += 1
+    client.start_call(RequestCode.PULL_MESSAGE, pull)
+    group.settle()
+    assert client.closed
+    assert len(client.answers) == answered
+    assert group.connect(group.follower).call(RequestCode.PULL_MESSAGE, pull).code == ResponseCode.SUCCESS
