@@ -183,7 +183,7 @@ class LocalCluster:
         )
         config = BrokerConfig(
             node=NodeSettings(
-                cluster="LocalCluster",
+                cluster="DefaultCluster",
                 group=options.group,
                 id=node_id,
                 listen=listen,
