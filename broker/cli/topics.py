@@ -20,7 +20,7 @@ _SYSTEM_PREFIXES = (
     "TRANS_CHECK_MAX_TIME_TOPIC",
 )
 _SYSTEM_TOPICS = frozenset(
-    {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "DefaultCluster", "LocalCluster"}
+    {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "DefaultCluster"}
 )
 
 
