@@ -4,7 +4,8 @@ What is found goes from the log's mapping to the socket as slices; per message t
 look at and one slice to make. A pull that finds nothing and may wait is held, under its queue, until a message is
 committed there or its time is over.
 
-The leader answers everything. Another node answers only what it can answer truly from its own committed part:
+The leader answers everything; what it says of a queue's end (nothing there yet, an offset out of range) it says behind
+a read barrier, since a leader that was stopped for a while may be one no longer. Another node answers only what it can answer truly from its own committed part:
 messages that it holds, for a pull that commits no offset. All else (the end of the queue, an offset out of range, a
 wait) is for the leader to judge, and is forwarded: a follower that lags must not tell a consumer to go back.
 """
@@ -36,6 +37,9 @@ BYTES_MAX_REQUESTED: Final = 4 * 1024 * 1024
 SCANNED_UNITS_MIN: Final = 800
 """Units looked at for one answer: 16,000 bytes of them, or as many as messages are wanted if that is more."""
 SUSPEND_MS_MAX: Final = 60_000
+
+_ABOUT_THE_END: Final = frozenset((ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED))
+"""Answers that say where a queue ends: a leader that has been deposed and does not know it must not give them."""
 
 _NEVER: Final = 1 << 62
 
@@ -142,8 +146,10 @@ class PullProcessor:
             and self._held_count < self._max_held
         ):
             self._hold(connection, command, header, tag_filter)
-            return
-        self._answer(connection, command, answer)
+        elif answer.code in _ABOUT_THE_END:
+            self._answer_behind_barrier(connection, command, header, tag_filter)
+        else:
+            self._answer(connection, command, answer)
 
     def _pull_elsewhere(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
@@ -311,6 +317,19 @@ class PullProcessor:
         connection.send(head, *answer.records)
         self._stats.got += len(answer.records)
 
+    def _answer_behind_barrier(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        header: PullMessageHeader,
+        tag_filter: TagFilter,
+    ) -> None:
+        """Reads once it is sure that no other leader has taken messages since the request came."""
+        self._node.replica.read_barrier(
+            lambda: self._answer(connection, command, self._read(header, tag_filter)),
+            lambda: self._node.forward(connection, command),
+        )
+
     # ------------------------------------------------------------------ long polling
 
     def _hold(
@@ -366,8 +385,7 @@ class PullProcessor:
         while self._next_deadline_ns() <= self._node.now_ns:
             held = heapq.heappop(self._deadlines)[2]
             self._take_out(held)
-            answer = self._read(held.header, held.filter)
-            self._answer(held.connection, held.command, answer)
+            self._answer_behind_barrier(held.connection, held.command, held.header, held.filter)
 
     def _take_out(self, held: _HeldPull) -> None:
         self._finish(held)
