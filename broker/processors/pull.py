@@ -4,10 +4,11 @@ What is found goes from the log's mapping to the socket as slices; per message t
 look at and one slice to make. A pull that finds nothing and may wait is held, under its queue, until a message is
 committed there or its time is over.
 
-The leader answers everything; what it says of a queue's end (nothing there yet, an offset out of range) it says behind
-a read barrier, since a leader that was stopped for a while may be one no longer. Another node answers only what it can answer truly from its own committed part:
-messages that it holds, for a pull that commits no offset. All else (the end of the queue, an offset out of range, a
-wait) is for the leader to judge, and is forwarded: a follower that lags must not tell a consumer to go back.
+The leader answers everything; what it says of a queue's end (nothing there yet, an offset out of range) it says
+behind a read barrier, since a leader that was stopped for a while may be one no longer. Another node answers only
+what it can answer truly from its own committed part: messages that it holds, for a pull that commits no offset. All
+else (the end of the queue, an offset out of range, a wait) is for the leader to judge, and is forwarded: a follower
+that lags must not tell a consumer to go back.
 """
 
 import heapq
