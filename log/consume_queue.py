@@ -264,8 +264,12 @@ class ConsumeQueue:
     def restore(self, min_offset: int, max_offset: int) -> None:
         """Takes the extent noted by a checkpoint, before anything else is done with the queue.
 
-        Files that retention removed since are passed by: their records are gone from the log.
+        Files that retention removed since are passed by: their records are gone from the log. Files behind the extent
+        go: a power failure may have left some of them and not those before, and dispatch makes them again.
         """
+        last = (max_offset - 1) // self._file_units * self._file_units * UNIT_BYTES
+        for start in [start for start in self._starts if start > last]:
+            self._remove_file(start)
         self._starts = self._contiguous_starts()
         first = self._starts[0] // UNIT_BYTES if self._starts else max_offset
         self.min_offset = min(max(min_offset, first), max_offset)

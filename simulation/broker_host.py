@@ -72,6 +72,8 @@ class BrokerHost:
         self.disk_delay_ns = 100 * MICROSECOND
         """About how long a flush takes."""
         self.incarnation = 0
+        self.boots = 0
+        """How often the machine lost power: what a node calls its boot id."""
         self.deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.disk_faulty = False
         """Disk errors are to be expected now: a process that ends by one is no finding."""
@@ -125,10 +127,12 @@ class BrokerHost:
         self.disk.lose_process()
         for endpoint in self.world.network.endpoints_of(self.name):
             endpoint.close()
+        self.world.network.kick(self.name)  # a paused process's sockets were full
 
     def lose_power(self) -> None:
         """The plug is pulled."""
         self._drop_process()
+        self.boots += 1
         for endpoint in self.world.network.endpoints_of(self.name):
             endpoint.vanish()
         self.disk.lose_power()
@@ -211,6 +215,7 @@ class BrokerProcess:
             self.writer,
             store_options=host.options,
             process_id=lambda: host.incarnation,
+            boot=f"{host.name} boot {host.boots}",
         )
         self.links = PeerLinks(self)
         self.registrars = [Registrar(self, address) for address in host.config.node.name_servers]

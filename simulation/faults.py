@@ -156,8 +156,18 @@ def _kill(world: World, host: BrokerHost, fault: Fault) -> None:
         host.start_after(fault.duration_ns)
 
 
+def _may_lose_power(world: World, host: BrokerHost) -> bool:
+    """With async flush only a minority may, and only while all others hold what they acknowledged."""
+    if host.process is None:
+        return False
+    if world.plan.flush == "sync":
+        return True
+    others = [other.process for other in world.brokers if other is not host]
+    return all(other is not None and other.node.replica.raft.recovering is None for other in others)
+
+
 def _power(world: World, host: BrokerHost, fault: Fault) -> None:
-    if host.process is not None:
+    if _may_lose_power(world, host):
         host.lose_power()
         _done(world, host.name, fault)
         host.start_after(fault.duration_ns)

@@ -122,6 +122,11 @@ class Monitor:
         if replica.raft.commit_index > self.model.last_index:
             raise Violation("recovery", host.name, f"starts with commit index {replica.raft.commit_index}")
         self.model.compare(host.name, log, log.first_index, replica.raft.commit_index, "recovery")
+        # A process may have ended between writing an entry and telling of it.
+        runs = log.term_runs()
+        for number, (first_index, term) in enumerate(runs):
+            last_index = runs[number + 1][0] - 1 if number + 1 < len(runs) else log.last_index
+            self.model.appended(host.name, log, first_index, last_index, term)
         self._note(
             host.name,
             f"starts: log {log.first_index}..{log.last_index}, term {replica.term}, commit {replica.raft.commit_index}",

@@ -222,7 +222,7 @@ class Endpoint:
             self._stall(now_ns)
             return
         self._stalled_since_ns = -1
-        if not peer.readable:
+        if not peer.readable and not peer._closed:
             return  # the receiver kicks when it reads again
         if network.is_dark(peer.host):
             self._stall(now_ns)

@@ -30,6 +30,7 @@ __all__ = ["GROUP", "TOPIC", "ClientHost", "administer", "audit", "consume", "pr
 TOPIC = "events"
 GROUP = "readers"
 _LANES = 3
+_QUESTIONS_PER_SECOND = 8.0
 
 Main = Callable[["World", ClientRuntime, TraceWriter], Awaitable[None]]
 
@@ -173,7 +174,7 @@ async def audit(world: World, runtime: ClientRuntime, writer: TraceWriter) -> No
         world.name_server_addresses, group=GROUP, trace=writer, runtime=runtime
     ) as consumer:
         while True:
-            await runtime.sleep(random.expovariate(1000 / world.plan.think_ms))
+            await runtime.sleep(random.expovariate(_QUESTIONS_PER_SECOND))
             try:
                 queue = random.choice(await consumer.queues(TOPIC))
                 if random.random() < 0.5:

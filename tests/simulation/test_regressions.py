@@ -9,7 +9,9 @@ from random import Random
 
 from broker.replica_trace import ReplicaTrace
 from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
+from log.consume_queues import ConsumeQueues
 from log.entry_log import EntryLog
+from log.layout import file_name
 from log.options import StoreOptions
 from simulation.disk import SimulatedDisk
 from simulation.plan import Fault, Plan, draw_plan
@@ -72,3 +74,28 @@ def test_a_digest_does_not_ask_for_what_retention_deleted_first() -> None:
     writer.flush()
     events = [item for item in read_trace(BytesIO(b"".join(written))) if isinstance(item, CommitAdvanced)]
     assert [event.index for event in events] == [99]
+
+
+def test_queue_files_that_survive_out_of_order_do_not_take_the_others_with_them() -> None:
+    """Seed 4: of the ConsumeQueue files made after a checkpoint a power failure left the last only."""
+    options = StoreOptions(consume_queue_file_units=4)
+    disk = SimulatedDisk(Random(1))
+    queues = ConsumeQueues(disk, options)
+    queue = queues.make("topic", 0)
+    for offset in range(6):
+        queue.append(offset, 100 * (offset + 1), 90, 0)
+    notes, files, directories = queues.notes()
+    for path in files:
+        disk.flush_file(path)
+    for directory in directories:
+        disk.sync_directory(directory)
+    for offset in range(6, 16):
+        queue.append(offset, 100 * (offset + 1), 90, 0)
+    disk.remove("consumequeue/topic/0/" + file_name(8 * 20))
+    disk.lose_process()
+    again = ConsumeQueues(disk, options)
+    assert again.recover(notes, 0, 700, clean_stop=False) == []
+    found = again.get("topic", 0)
+    assert found is not None
+    assert (found.min_offset, found.max_offset) == (0, 6)
+    assert [found.unit(offset) for offset in range(6)] == [(100 * (n + 1), 90, 0) for n in range(6)]
