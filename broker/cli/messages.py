@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
-from broker.cli.errors import FAILED, USAGE, CommandError
+from broker.cli.errors import USAGE, CommandError
 from broker.cli.options import NAME_SERVER_DEFAULT, NameServer, name_servers
 
 if TYPE_CHECKING:
@@ -140,7 +140,9 @@ async def consume(
                     silence.deadline = trio.current_time() + timeout_s
                 await consumer.commit()
             nursery.cancel_scope.cancel()
-    return FAILED if count is not None and consumed < count else 0
+    if count is not None and consumed < count:
+        raise CommandError(f"only {consumed} of {count} messages came")
+    return 0
 
 
 async def _bodies(messages: tuple[str, ...], file: Path | None) -> AsyncIterator[bytes]:

@@ -75,6 +75,7 @@ async def test_a_message_there_and_back(tmp_path: Path) -> None:
 
         nothing_left = await trivet("consume", "Greetings", "--count", "1", "--timeout", "0.5")
         assert (nothing_left.exit_code, nothing_left.out) == (1, "")
+        assert nothing_left.err == "trivet: only 0 of 1 messages came\n"
 
         described = (await trivet.json_lines("topic", "describe", "Greetings"))[0]
         queues = described["queues"]
