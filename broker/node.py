@@ -101,6 +101,8 @@ class Node:
         self._client_numbers: dict[Connection, int] = {}
         self._next_client = 0
         self._relayed: dict[tuple[str, int], RelayedConnection] = {}
+        self._link_epochs: dict[str, int] = {}
+        """How often a link with each peer broke."""
         self._held: deque[tuple[int, Connection, RemotingCommand]] = deque()
         self._held_bytes = 0
         self._forwarded: dict[tuple[int, int], tuple[str, RemotingCommand]] = {}
@@ -369,6 +371,7 @@ class Node:
         """A connection with `node` broke, either way: its clients are gone from here, and what it was to answer."""
         for key in [key for key in self._relayed if key[0] == node]:
             self._forget(self._relayed.pop(key))
+        self._link_epochs[node] = self._link_epochs.get(node, 0) + 1
         replica = self.replica
         replica.peer_disconnected(node, self.now_ns)
         if node in replica.links:
@@ -388,7 +391,13 @@ class Node:
         if relayed is None:
             number = frame.connection
 
+            epoch = self._link_epochs.get(source, 0)
+
             def deliver(buffers: tuple[Buffer, ...]) -> None:
+                if self._link_epochs.get(source, 0) != epoch:
+                    # The replica may have started again and numbered its clients anew: this answer to what came over
+                    # an earlier link would be taken for the answer to another client's request.
+                    return
                 data = b"".join(buffers)
                 self._relayed_bytes[source] = self._relayed_bytes.get(source, 0) + len(data)
                 self._to_peer(source, Relay(number, data))
