@@ -30,7 +30,8 @@ __all__ = ["GROUP", "TOPIC", "ClientHost", "administer", "audit", "consume", "pr
 TOPIC = "events"
 GROUP = "readers"
 _LANES = 3
-_QUESTIONS_PER_SECOND = 8.0
+_AUDIT_LANES = 6
+_QUESTION_PAUSE_S = 1.5
 
 Main = Callable[["World", ClientRuntime, TraceWriter], Awaitable[None]]
 
@@ -57,6 +58,7 @@ class ClientHost:
         self._main = main
         self._single_shot = single_shot
         self._runtime: ClientRuntime | None = None
+        self._failed: ClientRuntime | None = None
         self._incarnation = 0
         self._writer: ClientWriter | None = None
 
@@ -89,6 +91,8 @@ class ClientHost:
     def kill(self) -> None:
         """Ends the process; what it was waiting for it will never know."""
         runtime, self._runtime = self._runtime, None
+        if runtime is None:
+            runtime, self._failed = self._failed, None  # what its other tasks were doing ends here
         if runtime is not None:
             for endpoint in self.world.network.endpoints_of(self.name):
                 endpoint.close()
@@ -101,8 +105,9 @@ class ClientHost:
             self._writer.flush()
 
     def _ended(self, error: BaseException | None) -> None:
-        self._runtime = None
+        runtime, self._runtime = self._runtime, None
         if error is not None:
+            self._failed = runtime
             self.world.client_failed(self.name, error)
 
 
@@ -168,21 +173,31 @@ async def consume(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
 
 
 async def audit(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
-    """Asks for the ends of queues and for the group's stored offsets."""
-    random = runtime.random
+    """Asks for the ends of queues and for the group's stored offsets.
+
+    From several lanes that mostly wait: a question put while a leader that does not know yet that it is none stands
+    still is the one that finds a stale answer.
+    """
     async with PullConsumer(
         world.name_server_addresses, group=GROUP, trace=writer, runtime=runtime
     ) as consumer:
-        while True:
-            await runtime.sleep(random.expovariate(_QUESTIONS_PER_SECOND))
-            try:
-                queue = random.choice(await consumer.queues(TOPIC))
-                if random.random() < 0.5:
-                    await consumer.max_offset(queue)
-                else:
-                    await consumer.committed(queue)
-            except ClientError:
-                await runtime.sleep(0.1)
+
+        async def lane() -> None:
+            random = runtime.random
+            while True:
+                await runtime.sleep(random.expovariate(1 / _QUESTION_PAUSE_S))
+                try:
+                    queue = random.choice(await consumer.queues(TOPIC))
+                    if random.random() < 0.7:
+                        await consumer.max_offset(queue)
+                    else:
+                        await consumer.committed(queue)
+                except ClientError:
+                    pass
+
+        async with runtime.task_group() as group:
+            for _ in range(_AUDIT_LANES):
+                group.start_soon(lane)
 
 
 async def administer(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:

@@ -249,7 +249,9 @@ class World:
         self.found(Violation(invariant, node, detail))
 
     def client_failed(self, name: str, error: BaseException) -> None:
-        """A client's main task raised."""
+        """A client's main task raised; what several of its tasks raised at once comes as a group."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
         if isinstance(error, Violation):
             self.found(error)
         else:

@@ -1,0 +1,39 @@
+"""The simulator finds known mistakes: those that need few seeds, so that every change runs them.
+
+docs/simulation.md has the table of all; `python -m tests.simulation.planted_bugs` makes it.
+"""
+
+import pytest
+
+from tests.simulation.planted_bugs import PLANTED, hunt
+
+_SEEDS = 4
+
+_FOUND_AS = {
+    "vote not persisted": "votes are durable",
+    "term and vote not saved": "votes are durable",
+    "commit by one disk": "durability",
+    "follower acknowledges before its flush": "durability",
+    "acknowledged before the flush": "durability",
+    "part of the flush left out": "durability",
+    "queues built before commit": "durability",
+    "unit at the wrong place": "reads leave nothing out",
+    "offsets acknowledged from memory": "acknowledged offsets are committed",
+    "offsets applied by the leader only": "stored offsets are linearizable",
+    "offsets rewound": "stored offsets are linearizable",
+}
+
+
+@pytest.mark.parametrize("name", _FOUND_AS)
+def test_a_planted_mistake_is_found(name: str) -> None:
+    result = hunt(PLANTED[name], range(_SEEDS))
+    assert result is not None, f"{name!r} was not found within {_SEEDS} seeds"
+    assert result.violation is not None
+    allowed = (
+        _FOUND_AS[name],
+        "a node fails",
+        "state machine safety",
+        "dispatch after commit",
+        "queue agrees with log",
+    )
+    assert result.violation.invariant in allowed, str(result.violation)
