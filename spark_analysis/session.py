@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MINIMUM_JAVA: Final = 17
+LARGE_JVM: Final = "-XX:+UseSerialGC -Xss4m"
 SMALL_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
+
+
+def _quiet_logs() -> str:
+    """The Java option that keeps remarks on the surroundings out of the verdict; none where a path has spaces."""
+    path = Path(__file__).with_name("log4j2.properties")
+    return "" if " " in str(path) else f"-Dlog4j2.configurationFile={path.as_uri()}"
 
 
 class AnalysisUnavailableError(RuntimeError):
@@ -79,6 +86,8 @@ def start_session(
     """
     require_environment()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master is None or master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
     from spark_analysis.source import TraceDataSource
@@ -109,7 +118,7 @@ def start_session(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": driver_memory or os.environ.get("TRIVET_SPARK_MEMORY", _half_of_memory()),
             "spark.sql.shuffle.partitions": str(shuffle_partitions or max(4, 4 * cores)),
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xss4m" if not small else SMALL_JVM,
+            "spark.driver.extraJavaOptions": f"{SMALL_JVM if small else LARGE_JVM} {_quiet_logs()}",
         }
     for key, value in settings.items():
         builder = builder.config(key, value)
