@@ -8,6 +8,7 @@ from broker.node import OUTCOME_UNKNOWN
 from broker.peer_protocol import Forward, Frame, RaftFrame, Relay
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ
+from raft.messages import AppendResponse
 from tests.broker.harness import Group
 
 
@@ -174,3 +175,26 @@ def test_lagging_follower_does_not_send_a_consumer_back(group: Group) -> None:
     pulled = reader.pull("T", "g", 2)
     assert pulled.bodies == [b"x"]
     assert reader.pull("T", "g", 3).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_an_answer_never_reaches_a_client_of_a_later_life_of_the_follower(group: Group) -> None:
+    """A follower that starts again numbers clients anew, who choose the same opaques (simulator, seed 2052)."""
+    leader = group.leader
+    follower, other = (node for node in group.members if node != leader)
+    group.kill(other)
+    group.lose = lambda source, target, frame: (
+        target == leader and isinstance(frame, RaftFrame) and isinstance(frame.message, AppendResponse)
+    )
+    earlier = group.connect(follower)
+    opaque = earlier.start_send("T", b"earlier")
+    group.settle()
+    assert opaque not in earlier.answers, "the leader holds the entry, and nobody has acknowledged it"
+    group.kill(follower)
+    group.restart(follower)
+    group.lose = lambda source, target, frame: False
+    later = group.connect(follower)
+    assert later.start_send("T", b"later") == opaque
+    answer = later.wait(opaque)
+    assert answer.code == ResponseCode.SUCCESS
+    stored = later.pull("T", "g", int(answer.fields["queueOffset"]))
+    assert stored.bodies[0] == b"later", "the acknowledgement is of this client's own message"
