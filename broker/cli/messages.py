@@ -107,7 +107,8 @@ async def consume(
     """Read messages of a topic until Ctrl-C, --count or --timeout; prints each body on a line.
 
     With --json each message is one line: topic, broker, queue, offset, id, tags, keys, times in ms, properties, and the
-    body as "body", or as "body_base64" if it is not UTF-8. The exit code is 1 if fewer than --count came in time.
+    body as "body", or as "body_base64" if it is not UTF-8, or "damaged" with the reason if it cannot be read; without,
+    such a message is reported on stderr and passed over. The exit code is 1 if fewer than --count came in time.
     """
     import trio
 
@@ -177,8 +178,17 @@ def _result_fields(result: SendResult) -> dict[str, object]:
 
 
 def _print_message(message: MessageView, as_json: bool) -> None:
-    body = message.body
+    from broker.client.errors import DamagedMessage
+
+    body, damage = b"", ""
+    try:
+        body = message.body
+    except DamagedMessage as error:
+        damage = str(error)  # its producer's fault, and no reason to keep all behind it from the reader
     if not as_json:
+        if damage:
+            print(f"trivet: passed over: {damage}", file=sys.stderr, flush=True)
+            return
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
         return
@@ -196,7 +206,7 @@ def _print_message(message: MessageView, as_json: bool) -> None:
         "properties": message.properties,
     }
     try:
-        fields["body"] = body.decode()
+        fields |= {"damaged": damage} if damage else {"body": body.decode()}
     except UnicodeDecodeError:
         fields["body_base64"] = base64.b64encode(body).decode()
     print(json_text.dumps(fields, ensure_ascii=False), flush=True)
