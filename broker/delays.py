@@ -20,10 +20,10 @@ from broker.connection import Connection
 from broker.metadata import DelayProgress, DeliverDelayed, SettleDelayed
 from broker.node import Node
 from broker.processing import Place, Route
+from broker.proposals import ReplicaError
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body, encode_integer_keyed
-from broker.replica import ReplicaError
 from broker.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from log.dispatch import Arrival
 from log.errors import DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError

@@ -29,11 +29,12 @@ from broker.peer_protocol import (
     encode_frame,
 )
 from broker.processing import Handler, Place, Processor, RequestError
+from broker.proposals import NotServingError, OverloadedError
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, encode_response_head
 from broker.remoting.errors import FrameError, RemotingError
 from broker.remoting.frame import FrameDecoder
-from broker.replica import NotServingError, OverloadedError, Replica
+from broker.replica import Replica
 from broker.stats import Stats
 from log.dispatch import Arrival
 from log.errors import DiskError, DiskFullError

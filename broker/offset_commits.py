@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.metadata import CommitOffsets
 from broker.node import Node
-from broker.replica import ReplicaError
+from broker.proposals import ReplicaError
 from log.errors import DiskFullError
 
 COALESCE_NS: Final = 100_000_000

@@ -17,8 +17,8 @@ left in the outboxes of its links or in what `turn` returns. The order that safe
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 import cbor2
 import structlog
@@ -28,6 +28,7 @@ from broker.connection import Connection
 from broker.membership import Membership
 from broker.metadata import Command, DeleteTopic, Metadata, Several, decode_command, encode_command
 from broker.peer_protocol import RaftFrame
+from broker.proposals import CommandWaiter, NotServingError, Observer, OverloadedError, Waiter
 from broker.recovering import RecoveringFile
 from broker.replica_trace import ReplicaTrace
 from broker.trace import TraceWriter
@@ -76,66 +77,6 @@ SNAPSHOT_INTERVAL_ENTRIES: Final = 200_000
 
 
 _NEVER: Final = 1 << 62
-
-
-class ReplicaError(Exception):
-    """Base of the reasons why this replica does not take a request now; each leaves nothing behind in the log.
-
-    NotServingError     no leader, or not this node, or not yet: ask `leader`, or again shortly
-    OverloadedError     too much is waiting for its commit, or the disk is full: ask again later
-    """
-
-
-class NotServingError(ReplicaError):
-    """This node is not a leader that serves; `leader` is the node it follows, or None."""
-
-    def __init__(self, leader: str | None) -> None:
-        super().__init__(f"this node does not lead the group; the leader is {leader or 'unknown'}")
-        self.leader = leader
-
-
-class OverloadedError(ReplicaError):
-    """Taking more would only make the queue longer."""
-
-
-class Waiter(Protocol):
-    """Whoever waits for an entry to be committed: exactly one of the two is called, once."""
-
-    def committed(self) -> None:
-        """The entry is committed, dispatched and applied."""
-
-    def lost(self) -> None:
-        """This node stopped leading first: whether the entry will be committed is unknown."""
-
-
-class Observer(Protocol):
-    """What the node around the replica wants to know."""
-
-    def role_changed(self) -> None:
-        """Role, leader or readiness to serve is now another."""
-
-    def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """Queues have new committed messages."""
-
-    def metadata_changed(self, command: Command) -> None:
-        """A command was applied."""
-
-
-class CommandWaiter:
-    """Gives the result of applying a command to whoever proposed it."""
-
-    __slots__ = ("_done", "_lost", "result")
-
-    def __init__(self, done: Callable[[Any], None], lost: Callable[[], None]) -> None:
-        self._done = done
-        self._lost = lost
-        self.result: Any = None
-
-    def committed(self) -> None:
-        self._done(self.result)
-
-    def lost(self) -> None:
-        self._lost()
 
 
 class Replica:

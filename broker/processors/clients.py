@@ -18,6 +18,7 @@ from broker.creation import missing_for_consumers
 from broker.metadata import Several
 from broker.node import Node
 from broker.processing import Place, RequestError, Route
+from broker.proposals import ReplicaError
 from broker.remoting.bodies import CheckClientConfigBody, ConsumerListBody, HeartbeatData
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
@@ -27,7 +28,6 @@ from broker.remoting.headers import (
     UnregisterClientHeader,
 )
 from broker.remoting.json_body import decode_body, encode_body
-from broker.replica import ReplicaError
 from broker.subscriptions import parse_tag_filter
 from broker.topics import InvalidNameError, check_group_name
 from log.errors import DiskFullError

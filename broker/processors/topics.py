@@ -13,6 +13,7 @@ from broker.creation import missing_of_the_broker
 from broker.metadata import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
 from broker.node import Node
 from broker.processing import Place, RequestError, Route
+from broker.proposals import ReplicaError
 from broker.remoting.admin_headers import (
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
@@ -29,7 +30,6 @@ from broker.remoting.bodies import (
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import decode_body, encode_body
-from broker.replica import ReplicaError
 from broker.settings import BrokerConfig
 from broker.topics import SYSTEM_TOPICS, InvalidNameError, check_group_name, check_topic_name
 from log.errors import DiskFullError

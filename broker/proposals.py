@@ -1,0 +1,71 @@
+"""What a replica says to those who propose to it, and to those who watch it.
+
+A proposal is refused at once, with nothing left behind in the log, or is in the log; then its waiter hears exactly one
+of two things, that it is committed or that its outcome is unknown. There is no third answer, and none comes twice.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from broker.metadata import Command
+from log.dispatch import Arrival
+
+
+class ReplicaError(Exception):
+    """Base of the reasons why this replica does not take a request now; each leaves nothing behind in the log.
+
+    NotServingError     no leader, or not this node, or not yet: ask `leader`, or again shortly
+    OverloadedError     too much is waiting for its commit, or the disk is full: ask again later
+    """
+
+
+class NotServingError(ReplicaError):
+    """This node is not a leader that serves; `leader` is the node it follows, or None."""
+
+    def __init__(self, leader: str | None) -> None:
+        super().__init__(f"this node does not lead the group; the leader is {leader or 'unknown'}")
+        self.leader = leader
+
+
+class OverloadedError(ReplicaError):
+    """Taking more would only make the queue longer."""
+
+
+class Waiter(Protocol):
+    """Whoever waits for an entry to be committed: exactly one of the two is called, once."""
+
+    def committed(self) -> None:
+        """The entry is committed, dispatched and applied."""
+
+    def lost(self) -> None:
+        """This node stopped leading first: whether the entry will be committed is unknown."""
+
+
+class Observer(Protocol):
+    """What the node around the replica wants to know."""
+
+    def role_changed(self) -> None:
+        """Role, leader or readiness to serve is now another."""
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Queues have new committed messages."""
+
+    def metadata_changed(self, command: Command) -> None:
+        """A command was applied."""
+
+
+class CommandWaiter:
+    """Gives the result of applying a command to whoever proposed it."""
+
+    __slots__ = ("_done", "_lost", "result")
+
+    def __init__(self, done: Callable[[Any], None], lost: Callable[[], None]) -> None:
+        self._done = done
+        self._lost = lost
+        self.result: Any = None
+
+    def committed(self) -> None:
+        self._done(self.result)
+
+    def lost(self) -> None:
+        self._lost()
