@@ -97,7 +97,6 @@ class Node:
         self._disconnect_listeners: list[Callable[[Connection], None]] = []
         self._leader_listeners: list[Callable[[], None]] = []
         self._timers: list[tuple[Callable[[], int], Callable[[], None]]] = []
-        self._turn_hooks: list[Callable[[], None]] = []
         self._clients: dict[int, Connection] = {}
         self._client_numbers: dict[Connection, int] = {}
         self._next_client = 0
@@ -510,10 +509,6 @@ class Node:
         """Registers a processor that must act at a time; `deadline_ns` is asked after every turn."""
         self._timers.append((deadline_ns, due))
 
-    def at_turn(self, hook: Callable[[], None]) -> None:
-        """Registers what a processor does once in every turn, before the replica's part of it."""
-        self._turn_hooks.append(hook)
-
     def turn(self, now_ns: int, wall_ms: int) -> int:
         """Everything that has become possible; returns when the next turn is due at the latest (ns)."""
         self.now_ns, self.wall_ms = now_ns, wall_ms
@@ -524,8 +519,6 @@ class Node:
         for deadline_ns, due in self._timers:
             if deadline_ns() <= now_ns:
                 due()
-        for hook in self._turn_hooks:
-            hook()
         replica.turn(now_ns, wall_ms)
         self._relayed_bytes.clear()
         deadline = replica.deadline_ns()

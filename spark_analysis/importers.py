@@ -154,15 +154,12 @@ def _problem(form: Any) -> str | None:
 _PARSERS: Final = {"jsonl": _jsonl, "knossos": _edn, "porcupine-kv": _edn, "jepsen-etcd": _jepsen_etcd}
 
 
-def calls(format: str, lines: Iterable[Line | BadLine]) -> Iterator[KeyedCall | BadLine]:
-    """Pair invocations with completions, process by process; what never completes has an unknown outcome.
+def paired(lines: Iterable[Line | BadLine]) -> Iterator[tuple[Line, Line | None] | BadLine]:
+    """Each invocation with its completion, in the order of completions; then those that nobody answered, with None.
 
-    A failed operation did not happen and is left out, with one exception: a failed compare-and-set of a Jepsen etcd
-    log is an answer (the value was another one). A read that nobody answered says nothing and is left out, and so is
-    a Knossos read of nil, which there means any value.
+    A process has one operation open at a time; a line that breaks this is a `BadLine`, and bad lines pass through.
     """
     opened: dict[str, Line] = {}
-    count = 0
     for line in lines:
         if isinstance(line, BadLine):
             yield line
@@ -182,12 +179,25 @@ def calls(format: str, lines: Iterable[Line | BadLine]) -> Iterator[KeyedCall | 
                 line.number, f"process {line.process} completes {line.function}, which it has not invoked"
             )
             continue
-        call = _call(format, count, begun, line)
-        count += 1
-        if call is not None:
-            yield KeyedCall(begun.key, begun.process, call)
+        yield begun, line
     for begun in sorted(opened.values(), key=lambda line: line.number):
-        call = _call(format, count, begun, None)
+        yield begun, None
+
+
+def calls(format: str, lines: Iterable[Line | BadLine]) -> Iterator[KeyedCall | BadLine]:
+    """Pair invocations with completions, process by process; what never completes has an unknown outcome.
+
+    A failed operation did not happen and is left out, with one exception: a failed compare-and-set of a Jepsen etcd
+    log is an answer (the value was another one). A read that nobody answered says nothing and is left out, and so is
+    a Knossos read of nil, which there means any value.
+    """
+    count = 0
+    for operation in paired(lines):
+        if isinstance(operation, BadLine):
+            yield operation
+            continue
+        begun, ended = operation
+        call = _call(format, count, begun, ended)
         count += 1
         if call is not None:
             yield KeyedCall(begun.key, begun.process, call)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_analysis import schema
-from spark_analysis.importers import BadLine, Line, parse
+from spark_analysis.importers import BadLine, Line, paired, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,31 +64,12 @@ def _read_log_lines(path: str) -> Iterator[pa.RecordBatch]:
 
 def log_operations(lines: Iterator[Line | BadLine]) -> Iterator[tuple[Any, ...] | BadLine]:
     """Rows of schema.OPERATIONS from JSON lines; see docs/importing.md for the values of each function."""
-    opened: dict[str, Line] = {}
     number = 0
-    for line in lines:
-        if isinstance(line, BadLine):
-            yield line
+    for operation in paired(lines):
+        if isinstance(operation, BadLine):
+            yield operation
             continue
-        if line.kind == "invoke":
-            if line.process in opened:
-                yield BadLine(
-                    line.number,
-                    f"process {line.process} invokes while its line {opened[line.process].number} is open",
-                )
-                continue
-            opened[line.process] = line
-            continue
-        begun = opened.pop(line.process, None)
-        if begun is None or begun.function != line.function:
-            yield BadLine(
-                line.number, f"process {line.process} completes {line.function}, which it has not invoked"
-            )
-            continue
-        yield _log_row(number, begun, line)
-        number += 1
-    for begun in sorted(opened.values(), key=lambda line: line.number):
-        yield _log_row(number, begun, None)
+        yield _log_row(number, *operation)
         number += 1
 
 

@@ -22,7 +22,7 @@ from broker.registration import registration, unregistration
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import BrokerConfig
-from broker.shell.clock import stop_on_signal
+from broker.shell.clock import machine_clock, stop_on_signal
 from broker.shell.metrics import MetricsServer
 from broker.shell.peer_links import PeerLinks
 from broker.shell.registrar import Changes, Registrar
@@ -69,7 +69,7 @@ class BrokerServer:
             _wall_ms(),
             None if self._trace is None else self._trace.writer,
             advertised=config.advertised_address(bound_port),
-            boot=_boot(),
+            boot=machine_clock(),
         )
         self.address = config.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
@@ -298,14 +298,6 @@ async def _in_thread(run: Callable[[], None]) -> None:
     """A job that was taken is run and reported: a node that stops waits for it."""
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(run)
-
-
-def _boot() -> str:
-    """Linux's name for the time since the machine was started; "" where there is none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 def _wall_ms() -> int:

@@ -11,7 +11,6 @@ so a client that does not read its answers stops being asked, and nobody else no
 import contextlib
 import errno
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -224,9 +223,3 @@ async def connect(address: str) -> socket.socket:
         sock.close()
         raise
     return socket.socket(fileno=sock.detach())
-
-
-def reset_on_close(sock: socket.socket) -> None:
-    """Makes closing discard unsent bytes at once, for a remote end that broke the protocol."""
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
