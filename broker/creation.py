@@ -6,7 +6,8 @@ once, and an administrator may come in between.
 
 from collections.abc import Iterable
 
-from broker.metadata import Metadata, PutGroup, PutTopic, SingleCommand
+from broker.commands import PutGroup, PutTopic, SingleCommand
+from broker.metadata import Metadata
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.topics import RETRY_PREFIX, is_system_group, system_groups, system_topics, topic_config
 

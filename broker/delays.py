@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from broker.commands import DeliverDelayed, SettleDelayed
 from broker.connection import Connection
-from broker.metadata import DelayProgress, DeliverDelayed, SettleDelayed
+from broker.metadata import DelayProgress
 from broker.node import Node
 from broker.processing import Place, Route
 from broker.proposals import ReplicaError

@@ -9,198 +9,32 @@ A snapshot of this state, taken at an applied index, lets the head of the log be
 was away for longer than the log reaches.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import cbor2
 import msgspec
 
+from broker.commands import (
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteTopic,
+    DeliverDelayed,
+    LockQueues,
+    PutGroup,
+    PutTopic,
+    SettleDelayed,
+    Several,
+    UnknownCommandError,
+    UnlockQueues,
+)
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 
 SNAPSHOT_VERSION = 1
 
 ORDER_LOCK_TTL_MS = 60_000
 """An order lock that is not refreshed for this long may be taken by another client (behaviour.md 8.5)."""
-
-
-@dataclass(frozen=True, slots=True)
-class PutTopic:
-    """Creates a topic or replaces its configuration; with `if_absent` an existing topic stays as it is.
-
-    What is created by use, and not by an administrator's order, is put `if_absent`: it must not undo an order that
-    came in between.
-    """
-
-    config: TopicConfig
-    wall_ms: int
-    if_absent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteTopic:
-    """Forgets a topic and the offsets that groups hold in it."""
-
-    topic: str
-    wall_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class PutGroup:
-    """Creates a subscription group or replaces its configuration; `if_absent` as with `PutTopic`."""
-
-    config: SubscriptionGroupConfig
-    wall_ms: int
-    if_absent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteGroup:
-    """Forgets a subscription group, with its offsets if asked."""
-
-    group: str
-    clean_offsets: bool
-    wall_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommitOffsets:
-    """Sets consumer offsets; each item is (group, topic, queue id, next offset)."""
-
-    offsets: tuple[tuple[str, str, int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LockQueues:
-    """Asks for order locks; granted where free, expired or already the client's."""
-
-    group: str
-    client: str
-    queues: tuple[tuple[str, int], ...]
-    wall_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class UnlockQueues:
-    """Releases those of the queues' order locks that the client holds."""
-
-    group: str
-    client: str
-    queues: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeliverDelayed:
-    """Announces deliveries of a delay level: the entries index + 1 .. index + count, of the same term, are to be those
-    of the level's messages offset .. offset + count - 1, where `index` is the entry of this very command.
-
-    So what was delivered can be read from the log whatever happened to the leader in between (broker/delays.py).
-    """
-
-    level: int
-    offset: int
-    count: int
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class SettleDelayed:
-    """Says that exactly the messages before `offset` of a delay level have been delivered or dropped."""
-
-    level: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Several:
-    """Commands that are applied together, in order; the result is the tuple of theirs."""
-
-    commands: "tuple[SingleCommand, ...]"
-
-
-SingleCommand = (
-    PutTopic
-    | DeleteTopic
-    | PutGroup
-    | DeleteGroup
-    | CommitOffsets
-    | LockQueues
-    | UnlockQueues
-    | DeliverDelayed
-    | SettleDelayed
-)
-Command = SingleCommand | Several
-
-
-class UnknownCommandError(Exception):
-    """A committed command that this version cannot read: the node must not go on and diverge from its group."""
-
-
-def encode_command(command: Command) -> bytes:
-    """The body of a command record: a CBOR array, its first item the kind."""
-    return cbor2.dumps(_fields_of(command))
-
-
-def _fields_of(command: Command) -> list[Any]:
-    match command:
-        case PutTopic(config, wall_ms, if_absent):
-            fields: list[Any] = ["put_topic", msgspec.to_builtins(config), wall_ms, if_absent]
-        case DeleteTopic(topic, wall_ms):
-            fields = ["delete_topic", topic, wall_ms]
-        case PutGroup(group_config, wall_ms, if_absent):
-            fields = ["put_group", msgspec.to_builtins(group_config), wall_ms, if_absent]
-        case DeleteGroup(group, clean_offsets, wall_ms):
-            fields = ["delete_group", group, clean_offsets, wall_ms]
-        case CommitOffsets(offsets):
-            fields = ["commit_offsets", offsets]
-        case LockQueues(group, client, queues, wall_ms):
-            fields = ["lock_queues", group, client, queues, wall_ms]
-        case UnlockQueues(group, client, queues):
-            fields = ["unlock_queues", group, client, queues]
-        case DeliverDelayed(level, offset, count, index):
-            fields = ["deliver_delayed", level, offset, count, index]
-        case SettleDelayed(level, offset):
-            fields = ["settle_delayed", level, offset]
-        case Several(commands):
-            fields = ["several", [_fields_of(single) for single in commands]]
-    return fields
-
-
-def decode_command(body: bytes | memoryview) -> Command:
-    """The command in a record's body; `UnknownCommandError` when a newer version wrote it."""
-    kind, *fields = cbor2.loads(bytes(body))
-    if kind == "several":
-        return Several(tuple(_single(*single) for single in fields[0]))
-    return _single(kind, *fields)
-
-
-def _single(kind: str, *fields: Any) -> SingleCommand:
-    match kind:
-        case "put_topic":
-            return PutTopic(msgspec.convert(fields[0], TopicConfig), *fields[1:])
-        case "delete_topic":
-            return DeleteTopic(*fields)
-        case "put_group":
-            return PutGroup(msgspec.convert(fields[0], SubscriptionGroupConfig), *fields[1:])
-        case "delete_group":
-            return DeleteGroup(*fields)
-        case "commit_offsets":
-            return CommitOffsets(
-                tuple((group, topic, queue, offset) for group, topic, queue, offset in fields[0])
-            )
-        case "lock_queues":
-            return LockQueues(fields[0], fields[1], _queues(fields[2]), fields[3])
-        case "unlock_queues":
-            return UnlockQueues(fields[0], fields[1], _queues(fields[2]))
-        case "deliver_delayed":
-            return DeliverDelayed(*fields)
-        case "settle_delayed":
-            return SettleDelayed(*fields)
-    raise UnknownCommandError(f"command kind {kind!r} is not known to this version")
-
-
-def _queues(items: Iterable[Any]) -> tuple[tuple[str, int], ...]:
-    return tuple((topic, queue_id) for topic, queue_id in items)
 
 
 @dataclass(slots=True)

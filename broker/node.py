@@ -16,8 +16,8 @@ from typing import Final
 import structlog
 
 from broker.client_registry import ClientRegistry
+from broker.commands import Command, DeleteTopic, PutTopic, Several
 from broker.connection import Buffer, Connection, Outgoing, RelayedConnection
-from broker.metadata import Command, DeleteTopic, PutTopic, Several
 from broker.peer_protocol import (
     ClientGone,
     Forward,

@@ -9,7 +9,7 @@ once. What was staged and lost with the leader is reported again by its consumer
 from collections.abc import Callable
 from typing import Final
 
-from broker.metadata import CommitOffsets
+from broker.commands import CommitOffsets
 from broker.node import Node
 from broker.proposals import ReplicaError
 from log.errors import DiskFullError

@@ -7,7 +7,7 @@ of two things, that it is committed or that its outcome is unknown. There is no 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from broker.metadata import Command
+from broker.commands import Command
 from log.dispatch import Arrival
 
 

@@ -24,9 +24,10 @@ import cbor2
 import structlog
 
 from broker import peer_protocol
+from broker.commands import Command, DeleteTopic, Several, decode_command, encode_command
 from broker.connection import Connection
 from broker.membership import Membership
-from broker.metadata import Command, DeleteTopic, Metadata, Several, decode_command, encode_command
+from broker.metadata import Metadata
 from broker.peer_protocol import RaftFrame
 from broker.proposals import CommandWaiter, NotServingError, Observer, OverloadedError, Waiter
 from broker.recovering import RecoveringFile

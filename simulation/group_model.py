@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from broker.metadata import CommitOffsets, DeleteGroup, DeleteTopic, Several, decode_command
+from broker.commands import CommitOffsets, DeleteGroup, DeleteTopic, Several, decode_command
 from broker.replica import INTERNAL_TOPIC
 from log.entry_log import EntryLog
 from log.layout import HEADER, HEADER_BYTES

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.client_registry import RegisteredClient
+from broker.commands import Several
 from broker.connection import Connection, RelayedConnection
 from broker.creation import missing_for_consumers
-from broker.metadata import Several
 from broker.node import Node
 from broker.processing import Place, RequestError, Route
 from broker.proposals import ReplicaError

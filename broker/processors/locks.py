@@ -7,8 +7,8 @@ what the next leader judges by.
 
 from collections.abc import Iterable
 
+from broker.commands import LockQueues, UnlockQueues
 from broker.connection import Connection
-from broker.metadata import LockQueues, UnlockQueues
 from broker.node import Node
 from broker.processing import Place, RequestError, Route
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody

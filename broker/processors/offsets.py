@@ -8,8 +8,8 @@ counts: the question waits until it is there.
 from collections.abc import Iterable
 from typing import Final
 
+from broker.commands import CommitOffsets
 from broker.connection import Connection
-from broker.metadata import CommitOffsets
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.offset_commits import OffsetCommits
 from broker.processing import Place, RequestError, Route

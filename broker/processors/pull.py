@@ -15,9 +15,9 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
+from broker.commands import Several
 from broker.connection import Connection, RelayedConnection
 from broker.creation import missing_for_consumers
-from broker.metadata import Several
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
 from broker.processing import Place, RequestError, Route

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from broker.commands import PutTopic
 from broker.connection import Connection
 from broker.delays import DELAY, delay_level, scheduled_properties
-from broker.metadata import PutTopic
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
 from broker.remoting.bodies import TopicConfig

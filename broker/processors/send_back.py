@@ -7,9 +7,9 @@ retry; after the last one it goes to %DLQ%<group>, which nobody consumes unasked
 from collections.abc import Iterable
 from typing import Final
 
+from broker.commands import PutTopic
 from broker.connection import Connection
 from broker.delays import scheduled_properties
-from broker.metadata import PutTopic
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
 from broker.processors.queries import committed_record

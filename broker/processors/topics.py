@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from broker.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
 from broker.connection import Connection
 from broker.creation import missing_of_the_broker
-from broker.metadata import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
 from broker.node import Node
 from broker.processing import Place, RequestError, Route
 from broker.proposals import ReplicaError

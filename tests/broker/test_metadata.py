@@ -4,15 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.metadata import (
-    ORDER_LOCK_TTL_MS,
+from broker.commands import (
     Command,
     CommitOffsets,
     DeleteGroup,
     DeleteTopic,
     DeliverDelayed,
     LockQueues,
-    Metadata,
     PutGroup,
     PutTopic,
     SettleDelayed,
@@ -22,6 +20,7 @@ from broker.metadata import (
     decode_command,
     encode_command,
 )
+from broker.metadata import ORDER_LOCK_TTL_MS, Metadata
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.topics import topic_config
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.metadata import DeleteTopic
+from broker.commands import DeleteTopic
 from broker.recovering import RecoveringFile, Run
 from log.entry_recovery import LogRecovery, RecoveryKind
 from log.errors import DamagedLogError

@@ -18,7 +18,8 @@ import pytest
 import broker.node
 import log.entry_recovery
 from broker.client.errors import ConnectionFailed
-from broker.metadata import CommitOffsets, Metadata
+from broker.commands import CommitOffsets
+from broker.metadata import Metadata
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
 from broker.replica import Replica
