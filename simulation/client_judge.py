@@ -34,8 +34,8 @@ class ClientJudge:
     def __init__(self, model: GroupModel, now_ns: Callable[[], int]) -> None:
         self._model = model
         self._now_ns = now_ns
-        self.outcomes: dict[str, list[str]] = {}
-        """Unique key -> how each attempt to store it ended: "open" until known, then ok, fail or info."""
+        self.outcomes: dict[tuple[str, str], list[str]] = {}
+        """(topic, unique key) -> how each attempt to store it ended: "open" until known, then ok, fail or info."""
         self.single_shot: dict[str, None] = {}
         """Keys of producers that never repeat an attempt of unknown outcome."""
         self.acknowledged = 0
@@ -46,7 +46,7 @@ class ClientJudge:
         """An operation begins."""
         topic, _, queue = key.rpartition("/")
         for value in values:
-            self.outcomes.setdefault(value, []).append("open")
+            self.outcomes.setdefault((topic, value), []).append("open")
         queue_id = int(queue.rpartition(":")[2])
         return _Asked(process, topic, queue_id, group or "", tuple(values), offset, self._now_ns())
 
@@ -70,7 +70,7 @@ class ClientJudge:
 
     def _ended(self, asked: _Asked, outcome: str) -> None:
         for value in asked.values:
-            outcomes = self.outcomes[value]
+            outcomes = self.outcomes[asked.topic, value]
             outcomes[outcomes.index("open")] = outcome
 
     def was_read(
@@ -153,8 +153,8 @@ class ClientJudge:
 
     def check_outcomes(self) -> None:
         """At the end: what certainly failed is not there, what must not be repeated is there once."""
-        for value, outcomes in self.outcomes.items():
-            places = self._model.keys.get(value, [])
+        for (topic, value), outcomes in self.outcomes.items():
+            places = self._model.keys.get((topic, value), [])
             if places and all(outcome == "fail" for outcome in outcomes):
                 raise Violation("failed sends leave nothing", "clients", f"{value} failed and is at {places}")
             if len(places) > 1 and (value in self.single_shot or len(places) > len(outcomes)):

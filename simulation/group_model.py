@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Protocol
 
-from broker.commands import CommitOffsets, DeleteGroup, DeleteTopic, Several, decode_command
+from broker.commands import Command, CommitOffsets, DeleteGroup, DeleteTopic, Several, decode_command
 from broker.replica import INTERNAL_TOPIC
 from log.entry_log import EntryLog
 from log.layout import HEADER, HEADER_BYTES
 from log.properties import TAGS, UNIQ_KEY, get_property
-from log.record import peek
+from log.record import Record, decode_record, peek
 
-__all__ = ["GroupModel", "Violation"]
+__all__ = ["CommittedMessage", "GroupModel", "Violation"]
 
 _RUN_BYTES_MAX = 1 << 20
 
@@ -31,6 +32,32 @@ class Violation(Exception):  # noqa: N818 - what is found, not an error of this 
         self.invariant = invariant
         self.node = node
         self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedMessage:
+    """A message of the log, as the group has committed it. `record.physical_offset` is what a message id holds."""
+
+    record: Record
+    index: int
+    """Of its entry in the log."""
+    time_ns: int
+    """When it was committed."""
+
+    def property(self, name: bytes) -> str | None:
+        """One of its properties."""
+        value = get_property(self.record.properties, name)
+        return None if value is None else value.decode()
+
+
+class Listener(Protocol):
+    """Is told what the group commits."""
+
+    def committed(self, message: CommittedMessage) -> None:
+        """In the order of the log."""
+
+    def applied(self, command: Command, now_ns: int) -> None:
+        """A metadata command, likewise."""
 
 
 @dataclass(slots=True)
@@ -72,8 +99,10 @@ class GroupModel:
         """Whether heads of logs were deleted: readers may then be sent forward."""
         self.deleted_topics: dict[str, int] = {}
         """When a topic was deleted last."""
-        self.keys: dict[str, list[tuple[str, int, int]]] = {}
-        """Unique key -> (topic, queue id, offset) of each message that has it."""
+        self.keys: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        """(topic, unique key) -> (queue id, offset) of each message that has it. A message that the broker moves (a
+        half message, a retry) keeps its key in its next topic."""
+        self.listeners: list[Listener] = []
         self._terms: dict[int, _TermImage] = {}
         self._leaders: dict[int, str] = {}
 
@@ -213,16 +242,22 @@ class GroupModel:
                         f"which ends at {len(queue.keys)}",
                     )
                 key = (get_property(properties, UNIQ_KEY) or b"").decode()
-                self.keys.setdefault(key, []).append((topic, head.queue_id, head.queue_offset))
+                self.keys.setdefault((topic, key), []).append((head.queue_id, head.queue_offset))
                 queue.keys.append(key)
                 queue.positions.append(position + HEADER_BYTES)
                 queue.sizes.append(size - HEADER_BYTES)
                 queue.times.append(now_ns)
+                if self.listeners:
+                    message = CommittedMessage(decode_record(record), index, now_ns)
+                    for listener in self.listeners:
+                        listener.committed(message)
             at += size
 
     def _apply(self, body: bytes, now_ns: int) -> None:
         command = decode_command(body)
         for single in command.commands if isinstance(command, Several) else (command,):
+            for listener in self.listeners:
+                listener.applied(single, now_ns)
             match single:
                 case CommitOffsets(offsets):
                     for group, topic, queue_id, offset in offsets:

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from simulation.scheduler import MILLISECOND, SECOND
+from simulation.workload import ACTORS
 
 __all__ = ["FAULT_KINDS", "Fault", "Plan", "decode_plan", "draw_plan", "encode_plan"]
 
@@ -73,6 +74,8 @@ class Plan:
     nodes: int
     flush: Literal["sync", "async"]
     data_file_bytes: int
+    actors: tuple[str, ...]
+    """Names in `workload.ACTORS`."""
     producers: int
     think_ms: int
     queues: int
@@ -103,6 +106,7 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
         nodes=nodes,
         flush=flush,
         data_file_bytes=random.choice((16, 32, 64, 128)) * 1024,
+        actors=tuple(name for name, actor in ACTORS.items() if _is_on(seed, name, actor.share)),
         producers=random.choice((1, 2, 3)),
         think_ms=random.choice((200, 400, 800, 1600)),
         queues=random.choice((1, 2, 4)),
@@ -110,6 +114,10 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
         end_ns=end_ns,
         faults=tuple(faults),
     )
+
+
+def _is_on(seed: int, actor: str, share: float) -> bool:
+    return Random(f"actor {actor} {seed}").random() < share
 
 
 def _draw_fault(random: Random, kind: str, at: int, calm_ns: int) -> Fault:

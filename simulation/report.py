@@ -23,9 +23,9 @@ def describe_plan(plan: Plan) -> list[str]:
     """The settings and faults of a plan, one a line."""
     settings = (
         f"{plan.nodes} nodes, {plan.flush} flush, data files of {plan.data_file_bytes // 1024} KiB, "
-        f"{plan.producers} producers, {plan.queues} queues, {len(plan.faults)} faults:"
+        f"{plan.producers} producers, {plan.queues} queues, {len(plan.faults)} faults"
     )
-    lines = [settings]
+    lines = [settings, f"actors: {', '.join(plan.actors)}"]
     lines += [
         f"{fault.time_ns / 1e9:11.6f}  {fault.kind} (target {fault.target}, {fault.duration_ns / 1e9:.3f} s, "
         f"amount {fault.amount:.3f})"

@@ -9,7 +9,6 @@ run: what follows a broken invariant says little.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 import sys
@@ -18,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -33,8 +32,8 @@ from broker.settings import (
 from broker.trace import TraceHeader, TraceWriter
 from broker.trace.format import Source
 from log.options import StoreOptions
-from simulation import workload
 from simulation.broker_host import BrokerHost
+from simulation.client_host import ClientHost
 from simulation.client_judge import ClientJudge, ClientWriter
 from simulation.clock import HostClock
 from simulation.faults import heal_everything, inject
@@ -44,9 +43,13 @@ from simulation.name_server_host import NameServerHost
 from simulation.network import Link, Network
 from simulation.plan import Plan
 from simulation.scheduler import SECOND, Scheduler
-from simulation.workload import ClientHost
+from simulation.workload import ACTORS
+from simulation.workload.actor import Invariant
+from simulation.workload.names import TOPIC
 
 __all__ = ["Result", "World", "run_plan"]
+
+AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
 
 _TRANSCRIPT_LINES: Final = 400
 _FLUSH_TRACES_NS: Final = SECOND
@@ -69,6 +72,8 @@ class Result:
     acknowledged: int
     read: int
     elections: int
+    work_counts: dict[str, int]
+    """What actors have done, by kind: an actor that never gets anywhere checks nothing."""
     transcript: list[str]
     states: list[str]
     traces: dict[str, bytes] = field(default_factory=dict)
@@ -97,6 +102,9 @@ class World:
         self.judge = ClientJudge(self.monitor.model, lambda: self.scheduler.now_ns)
         self._acknowledged_at_calm = 0
         self._consumed: dict[int, int] = {}
+        self.work_counts: dict[str, int] = {}
+        self._invariants = self._make_invariants()
+        self.monitor.model.listeners.extend(self._invariants)
 
         self.name_servers = [
             NameServerHost(self, f"ns{number}", f"10.0.1.{number + 1}", self._clock(f"ns{number}"))
@@ -159,28 +167,27 @@ class World:
         return hosts
 
     def _make_clients(self) -> list[ClientHost]:
-        mains: list[tuple[str, workload.Main, bool]] = [
-            (
-                f"producer{number}",
-                functools.partial(workload.produce, retry_unknown=number % 2 == 0),
-                number % 2 == 1,
-            )
-            for number in range(self.plan.producers)
-        ]
-        mains += [(f"consumer{number}", workload.consume, False) for number in range(2)]
-        mains += [("auditor", workload.audit, False), ("administrator", workload.administer, False)]
-        return [
-            ClientHost(
-                self,
-                name,
-                f"10.0.2.{number + 1}",
-                self._clock(name),
-                self._random(f"client {name}"),
-                main,
-                single_shot=single_shot,
-            )
-            for number, (name, main, single_shot) in enumerate(mains)
-        ]
+        clients: list[ClientHost] = []
+        for actor_name in self.plan.actors:
+            actor = ACTORS[actor_name]
+            for number in range(actor.processes(self.plan)):
+                name = f"{actor_name}{number}"
+                clients.append(
+                    ClientHost(
+                        self,
+                        name,
+                        f"10.0.2.{len(clients) + 1}",
+                        self._clock(name),
+                        self._random(f"client {name}"),
+                        actor.main,
+                        single_shot=actor.single_shot,
+                    )
+                )
+        return clients
+
+    def _make_invariants(self) -> list[Invariant]:
+        kinds = [ACTORS[name].invariant for name in self.plan.actors]
+        return [kind(self) for kind in dict.fromkeys(kinds) if kind is not None]
 
     # ---- traces and transcript -----------------------------------------------------------------------
 
@@ -229,6 +236,14 @@ class World:
     def fired(self, kind: str) -> None:
         """A fault took effect."""
         self.fault_counts[kind] = self.fault_counts.get(kind, 0) + 1
+
+    def did(self, work: str) -> None:
+        """An actor has done something that an invariant depends on; counted, so that a report shows it."""
+        self.work_counts[work] = self.work_counts.get(work, 0) + 1
+
+    def invariant(self, kind: type[AnyInvariant]) -> AnyInvariant:
+        """The invariant of that kind, for its actor."""
+        return next(invariant for invariant in self._invariants if isinstance(invariant, kind))
 
     def record_fault(self, kind: str, target: str, detail: str) -> None:
         """Notes a fault in transcript and trace."""
@@ -386,14 +401,18 @@ class World:
             if applied != model.last_index:
                 raise Violation("liveness", host.name, f"applied {applied} of {model.last_index} at the end")
             self.monitor.check_store(host, process.node)
+            for invariant in self._invariants:
+                invariant.check_node(host, process.node)
         for (topic, queue_id), queue in model.queues.items():
-            if topic == workload.TOPIC and self._consumed.get(queue_id, -1) != len(queue.keys) - 1:
+            if topic == TOPIC and self._consumed.get(queue_id, -1) != len(queue.keys) - 1:
                 raise Violation(
                     "liveness",
                     "consumers",
                     f"{topic}/{queue_id}: read up to {self._consumed.get(queue_id, -1)} of {len(queue.keys) - 1}",
                 )
         self.judge.check_outcomes()
+        for invariant in self._invariants:
+            invariant.check_end()
 
     def _states(self) -> list[str]:
         """Each node in one line, for a report."""
@@ -438,6 +457,7 @@ class World:
             acknowledged=self.judge.acknowledged,
             read=self.judge.read,
             elections=self.monitor.elections,
+            work_counts=self.work_counts,
             transcript=list(self.transcript),
             states=states,
             traces={name: b"".join(pieces) for name, pieces in self._traces.items()}

@@ -1,0 +1,32 @@
+"""What the clients of a world do all day, through the client that users have.
+
+An actor is a module here with a `main(world, runtime, writer)`, and a row in `ACTORS`. Which actors a run has is drawn
+with its plan, each from a random stream of its own, so that a new actor leaves the old ones' seeds as they are as far
+as the actors are concerned. docs/simulation.md says how to add one.
+"""
+
+import functools
+from typing import Final
+
+from simulation.workload.actor import Actor
+from simulation.workload.administer import administer
+from simulation.workload.audit import audit
+from simulation.workload.consume import consume
+from simulation.workload.produce import produce
+
+__all__ = ["ACTORS"]
+
+ACTORS: Final[dict[str, Actor]] = {
+    "producer": Actor(
+        functools.partial(produce, retry_unknown=True), processes=lambda plan: (plan.producers + 1) // 2
+    ),
+    "careful": Actor(
+        functools.partial(produce, retry_unknown=False),
+        processes=lambda plan: plan.producers // 2,
+        single_shot=True,
+    ),
+    "consumer": Actor(consume, processes=lambda plan: 2),
+    "auditor": Actor(audit),
+    "administrator": Actor(administer),
+}
+"""By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

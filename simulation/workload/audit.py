@@ -1,0 +1,47 @@
+"""Asks for what must be linearizable: the ends of queues and stored offsets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.client.errors import ClientError
+from broker.client.pull_consumer import PullConsumer
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.workload.names import GROUP, TOPIC
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["audit"]
+
+_LANES = 6
+_QUESTION_PAUSE_S = 1.5
+
+
+async def audit(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Asks for the ends of queues and for the group's stored offsets.
+
+    From several lanes that mostly wait: a question put while a leader that does not know yet that it is none stands
+    still is the one that finds a stale answer.
+    """
+    async with PullConsumer(
+        world.name_server_addresses, group=GROUP, trace=writer, runtime=runtime
+    ) as consumer:
+
+        async def lane() -> None:
+            random = runtime.random
+            while True:
+                await runtime.sleep(random.expovariate(1 / _QUESTION_PAUSE_S))
+                try:
+                    queue = random.choice(await consumer.queues(TOPIC))
+                    if random.random() < 0.7:
+                        await consumer.max_offset(queue)
+                    else:
+                        await consumer.committed(queue)
+                except ClientError:
+                    pass
+
+        async with runtime.task_group() as group:
+            for _ in range(_LANES):
+                group.start_soon(lane)

@@ -1,0 +1,40 @@
+"""Group members that read, rebalance and store offsets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.client.consumer import Consumer
+from broker.client.errors import ClientError
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.workload.names import GROUP, TOPIC
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["consume"]
+
+
+async def consume(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Reads as a member of the group, and stores what it has read now and then."""
+    random = runtime.random
+    while True:
+        async with Consumer(
+            world.name_server_addresses,
+            group=GROUP,
+            topics=TOPIC,
+            start="first",
+            trace=writer,
+            runtime=runtime,
+        ) as consumer:
+            stay_s = random.expovariate(1 / 20)
+            with runtime.move_on_after(stay_s):
+                async for message in consumer:
+                    world.consumed(message.queue.queue_id, message.queue_offset)
+                    if random.random() < 0.02:
+                        try:
+                            await consumer.commit()
+                        except ClientError:
+                            pass
+        await runtime.sleep(random.random())

@@ -1,0 +1,56 @@
+"""Sends singly and in batches, some of it to a queue chosen by a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.client.errors import ClientError
+from broker.client.message import Message
+from broker.client.producer import Producer
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.workload.names import TOPIC
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["produce"]
+
+_LANES = 3
+
+
+async def produce(world: World, runtime: ClientRuntime, writer: TraceWriter, *, retry_unknown: bool) -> None:
+    """Sends for ever, from several lanes at once."""
+    async with Producer(
+        world.name_server_addresses,
+        group="senders",
+        retry_unknown=retry_unknown,
+        trace=writer,
+        runtime=runtime,
+    ) as producer:
+
+        async def lane() -> None:
+            random = runtime.random
+            while True:
+                await runtime.sleep(random.expovariate(1000 / world.plan.think_ms))
+                if world.load_stopped:
+                    continue
+                queue = f"key{random.randrange(5)}" if random.random() < 0.3 else None
+                count = random.randrange(2, 6) if random.random() < 0.15 else 1
+                messages = [
+                    Message(
+                        TOPIC, random.randbytes(random.choice((10, 100, 700))), tags=f"t{random.randrange(3)}"
+                    )
+                    for _ in range(count)
+                ]
+                try:
+                    if count == 1:
+                        await producer.send(messages[0], queue=queue)
+                    else:
+                        await producer.send_batch(messages, queue=queue)
+                except ClientError:
+                    await runtime.sleep(0.05)
+
+        async with runtime.task_group() as group:
+            for _ in range(_LANES):
+                group.start_soon(lane)
