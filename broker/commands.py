@@ -93,6 +93,20 @@ class SettleDelayed(_Command, frozen=True, tag="settle_delayed"):
     offset: int
 
 
+class CheckTransactions(_Command, frozen=True, tag="check_transactions"):
+    """Counts that a producer is asked about these half messages, by their queue offsets; those that have been decided
+    meanwhile are passed over (broker/transactions).
+    """
+
+    half_offsets: tuple[int, ...]
+
+
+class ResumeTransaction(_Command, frozen=True, tag="resume_transaction"):
+    """Counts anew how often a producer is asked about a half message, if it is undecided still."""
+
+    half_offset: int
+
+
 class Several(_Command, frozen=True, tag="several"):
     """Commands that are applied together, in order; the result is the tuple of theirs."""
 
@@ -109,6 +123,8 @@ SingleCommand = (
     | UnlockQueues
     | DeliverDelayed
     | SettleDelayed
+    | CheckTransactions
+    | ResumeTransaction
 )
 Command = SingleCommand | Several
 

@@ -16,6 +16,7 @@ import cbor2
 import msgspec
 
 from broker.commands import (
+    CheckTransactions,
     Command,
     CommitOffsets,
     DeleteGroup,
@@ -24,12 +25,14 @@ from broker.commands import (
     LockQueues,
     PutGroup,
     PutTopic,
+    ResumeTransaction,
     SettleDelayed,
     Several,
     UnknownCommandError,
     UnlockQueues,
 )
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.transactions.state import Transactions
 
 SNAPSHOT_VERSION = 1
 
@@ -68,6 +71,8 @@ class Metadata:
     """(group, topic, queue id) -> holder."""
     delays: dict[int, DelayProgress] = field(default_factory=dict)
     """By delay level."""
+    transactions: Transactions = field(default_factory=Transactions)
+    """Which are open. Decisions are messages; the replica tells it of them."""
     topics_version: DataVersion = field(default_factory=DataVersion)
     groups_version: DataVersion = field(default_factory=DataVersion)
 
@@ -113,6 +118,10 @@ class Metadata:
                 self.delays[level] = DelayProgress(offset, count, index)
             case SettleDelayed(level, offset):
                 self.delays[level] = DelayProgress(offset)
+            case CheckTransactions(half_offsets):
+                self.transactions.checked(half_offsets)
+            case ResumeTransaction(half_offset):
+                self.transactions.resumed(half_offset)
             case Several(commands):
                 return tuple(self.apply(single) for single in commands)
         return None
@@ -138,6 +147,7 @@ class Metadata:
                 "offsets": [[group, topic, queues] for (group, topic), queues in self.offsets.items()],
                 "locks": [[*key, lock.client, lock.refreshed_ms] for key, lock in self.locks.items()],
                 "delays": [[level, d.offset, d.count, d.index] for level, d in self.delays.items()],
+                "transactions": self.transactions.to_fields(),
                 "topics_version": msgspec.to_builtins(self.topics_version),
                 "groups_version": msgspec.to_builtins(self.groups_version),
             }
@@ -162,6 +172,7 @@ class Metadata:
                 for group, topic, queue_id, client, refreshed_ms in fields["locks"]
             },
             delays={level: DelayProgress(*progress) for level, *progress in fields["delays"]},
+            transactions=Transactions.from_fields(fields.get("transactions")),
             topics_version=msgspec.convert(fields["topics_version"], DataVersion),
             groups_version=msgspec.convert(fields["groups_version"], DataVersion),
         )

@@ -576,10 +576,14 @@ class Replica:
 
     def _apply_internal(self, index: int, record: memoryview) -> None:
         head = peek(record)
-        tag = get_property(bytes(record[head.properties_begin : head.properties_end]), b"TAGS")
         is_new = index > self._metadata_index
         if is_new:
             self._metadata_index = index
+        if record[head.topic_begin : head.topic_end] != _INTERNAL_TOPIC_BYTES:
+            if is_new:
+                self.metadata.transactions.apply_record(record)
+            return
+        tag = get_property(bytes(record[head.properties_begin : head.properties_end]), b"TAGS")
         if tag != _COMMAND:
             return
         command = decode_command(record[head.body_begin : head.body_end])

@@ -24,7 +24,9 @@ from log.options import StoreOptions
 
 UNIT = Struct(">qiq")
 UNIT_BYTES = 20
-FILLER = UNIT.pack(0, 0x7FFFFFFF, 0)
+NO_RECORD_BYTES = 0x7FFFFFFF
+"""The size in a unit without a message that could be read: no record is so long."""
+FILLER = UNIT.pack(0, NO_RECORD_BYTES, 0)
 """Stands for messages before the first one that this queue holds."""
 
 _UNIT_TYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])

@@ -5,25 +5,27 @@ get topic, tags and keys; hashes of all keys of a pass are computed by numpy at 
 repeated from any earlier entry: units and keys that exist are left alone.
 
 Rules of storage.md 4 and 5: prepared and rolled back transaction records get no unit, rolled back ones no
-keys either; delayed messages carry their deliver time instead of a tags code; records of the internal
-topic get neither and are handed to the caller, whose state machine they are for.
+keys either; delayed and timed messages carry their deliver time instead of a tags code; records of the internal
+topic get neither and are handed to the caller, whose state machine they are for. Records that decide a
+transaction are messages like others and are handed over too (broker/transactions).
 """
 
 from struct import Struct
 from typing import NamedTuple
 
-from log.consume_queue import ConsumeQueue
+from log.consume_queue import NO_RECORD_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues, is_storable_topic
 from log.entry_log import EntryLog
 from log.errors import RecordError
 from log.index_file import IndexFiles
 from log.java_hash import java_hash_utf8
 from log.layout import ENTRY_MAGIC, HEADER_BYTES
-from log.options import INTERNAL_TOPIC, SCHEDULE_TOPIC, StoreOptions
+from log.options import DECIDING_TOPICS, INTERNAL_TOPIC, SCHEDULE_TOPIC, StoreOptions
 from log.properties import KEYS, TAGS, UNIQ_KEY, get_property
 from log.record import (
     MAGIC_V1,
     SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_COMMIT,
     SYS_FLAG_PREPARED,
     SYS_FLAG_ROLLBACK,
     SYS_FLAG_STORE_HOST_V6,
@@ -52,8 +54,9 @@ class Arrival(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """What a dispatch did. `last_index` is the last entry dispatched; `internal` has (index, record) of
-    commands to the state machine, in log order, as views of the log."""
+    """What a dispatch did. `last_index` is the last entry dispatched; `internal` has (index, record) of what
+    the state machine applies, in log order, as views of the log: the group's own records, and messages
+    that decide transactions."""
 
     last_index: int
     arrivals: list[Arrival]
@@ -63,13 +66,15 @@ class Dispatch(NamedTuple):
 class _Topic:
     """What dispatch needs to know of a topic, found by its bytes."""
 
-    __slots__ = ("key_prefix", "name", "queues", "scheduled", "storable")
+    __slots__ = ("decides", "key_prefix", "name", "queues", "scheduled", "storable", "waits")
 
     def __init__(self, raw: bytes) -> None:
         self.name = raw.decode("utf-8", "replace")
         self.queues: dict[int, ConsumeQueue] = {}
         self.key_prefix = raw + b"#"
         self.scheduled = raw == SCHEDULE_TOPIC
+        self.waits = self.scheduled or raw == TIMER_TOPIC
+        self.decides = raw in DECIDING_TOPICS
         self.storable = is_storable_topic(self.name) and self.name.encode() == raw
 
 
@@ -187,6 +192,8 @@ class Dispatcher:
                 topic = topics[raw_topic] = _Topic(raw_topic)
             properties = rest[topic_end + 2 :]
             transaction = sys_flag & SYS_FLAG_TRANSACTION_MASK
+            if transaction == SYS_FLAG_COMMIT or topic.decides:
+                internal.append((index, buffer[at + HEADER_BYTES : end]))
             if transaction != SYS_FLAG_PREPARED and transaction != SYS_FLAG_ROLLBACK:
                 queue = topic.queues.get(queue_id)
                 if queue is None:
@@ -194,14 +201,22 @@ class Dispatcher:
                 if queue is None:
                     self.unreadable_entries += 1
                 else:
-                    if topic.scheduled:
-                        code = store_time + self._delay(queue_id)
+                    if topic.waits:
+                        code = (
+                            store_time + self._delay(queue_id) if topic.scheduled else _due_ms(properties)
+                        )
                     else:
                         tag = get_property(properties, TAGS)
                         known = tags.get(tag)
                         code = self._tags_code(tag) if known is None else known
                     if queue.append(queue_offset, physical_offset, total, code) and queue not in touched:
                         touched[queue] = queue_offset
+            elif queue_offset:
+                # The reference gives such records no place in a queue. One that took one leaves no hole in it: what
+                # follows would never find its place again.
+                queue = topic.queues.get(queue_id) or self._queue(topic, queue_id)
+                if queue is not None and queue.max_offset == queue_offset:
+                    queue.append(queue_offset, physical_offset, NO_RECORD_BYTES, 0)
             if transaction != SYS_FLAG_ROLLBACK:
                 unique = get_property(properties, UNIQ_KEY)
                 if unique:
@@ -245,6 +260,12 @@ class Dispatcher:
         except RecordError:
             return 0, 0
         return at + HEADER_BYTES + head.body_end, head.store_timestamp
+
+
+def _due_ms(properties: bytes) -> int:
+    """When a timed message is due; at once if it does not say so."""
+    value = get_property(properties, TIMER_OUT_MS)
+    return int(value) if value is not None and value.isdigit() and len(value) <= 18 else 0
 
 
 def queue_ends_of_entries(log: EntryLog, first_index: int, to_index: int) -> dict[tuple[str, int], int]:

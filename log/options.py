@@ -12,6 +12,9 @@ INTERNAL_TOPIC = b"TRIVET_SYS_RAFT_LOG"
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
+DECIDING_TOPICS = frozenset((b"RMQ_SYS_TRANS_OP_HALF_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC"))
+"""Records of these topics say what became of a transaction, as committed messages do (sysFlag 8)."""
+
 DEFAULT_DELAY_LEVELS_MS = tuple(
     1000 * seconds
     for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)

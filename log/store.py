@@ -19,6 +19,7 @@ commit index is dispatched before that.
 from dataclasses import dataclass
 
 from log.checkpoint import ABORT, CheckpointJob, Notes, read_notes, remove_other_notes
+from log.consume_queue import NO_RECORD_BYTES
 from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
 from log.consume_queues import ConsumeQueues
 from log.disk import Disk, StoreLock
@@ -196,6 +197,8 @@ class Store:
 
     def store_time_of(self, physical_offset: int, size: int | None = None) -> int:
         """The store time (ms) of a record, for searches by time. Raises OutOfRangeError, RecordError."""
+        if size == NO_RECORD_BYTES:
+            size = None
         return peek(self.log.record_at(physical_offset, size)).store_timestamp
 
     # ---- jobs for workers ----------------------------------------------------------------------------
