@@ -12,6 +12,9 @@ INTERNAL_TOPIC = b"TRIVET_SYS_RAFT_LOG"
 
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
+TIMER_TOPIC = b"rmq_sys_wheel_timer"
+"""Messages for a time of their own, all in queue 0; the unit of each holds the time of its TIMER_OUT_MS."""
+
 DECIDING_TOPICS = frozenset((b"RMQ_SYS_TRANS_OP_HALF_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC"))
 """Records of these topics say what became of a transaction, as committed messages do (sysFlag 8)."""
 
@@ -39,6 +42,12 @@ class StoreOptions:
     prepare_step_bytes: int = 2 << 20
     """Preparation starts when this much of what was prepared is used up. Touched pages are dirty: every one
     is written once more by the next flush, so steps are small beside what a flush may take."""
+
+    write_buffer: bool = False
+    """Whether new data files are written in memory of the process's own and handed to the kernel once a turn
+    (RocketMQ's transient store pool). Takes up to two data files of memory."""
+    hot_bytes: int = 1 << 30
+    """How much of the log's end is taken to be in memory; what lies before is loaded before it is read."""
 
     clean_scan_bytes: int = 256 << 20
     """How much of the log's end is checked after a clean stop."""

@@ -16,6 +16,7 @@ VALUE_END = b"\x02"
 TAGS = b"TAGS"
 KEYS = b"KEYS"
 UNIQ_KEY = b"UNIQ_KEY"
+TIMER_OUT_MS = b"TIMER_OUT_MS"
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:

@@ -3,6 +3,7 @@
     <root>/dledger-<id>/   entry log (data/, index/, begin), term and vote (currterm), checkpoint
     <root>/consumequeue/   units per queue            } built from committed entries by `dispatch`,
     <root>/index/          key to offset              } and again whenever they are missing or damaged
+    <root>/timer/          timed messages by time, made from their queue at each start
     <root>/snapshot        replicated metadata, covering the log up to its applied index
     <root>/recovery-notes-<epoch>, checkpoint, abort, lock    see `log.checkpoint`
 
@@ -36,6 +37,7 @@ from log.record import peek
 from log.retention import DataFile, RetentionPolicy, files_to_delete
 from log.snapshot import Snapshot, read_snapshot, write_snapshot
 from log.tail import PrepareJob
+from log.timer_index import TimerIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Store:
         "options",
         "queues",
         "snapshot_index",
+        "timers",
     )
 
     def __init__(self, disk: Disk, options: StoreOptions, lock: StoreLock, log: EntryLog) -> None:
@@ -87,6 +90,7 @@ class Store:
         self.log = log
         self.queues = ConsumeQueues(disk, options)
         self.index = IndexFiles(disk, options)
+        self.timers = TimerIndex(disk, self.queues)
         self.hard_state = HardStateFile(disk, f"{options.dledger_directory}/currterm")
         self.dispatched_index = log.first_index - 1
         self.snapshot_index = -1
@@ -286,6 +290,7 @@ class Store:
             self.snapshot_index = snapshot.applied_index
             self.queues.remove_all()
             self.index.remove_all()
+            self.timers.clear()
             self._dispatcher.forget_topics()
             for (topic, queue_id), end in sorted(queue_ends.items()):
                 self.queues.make(topic, queue_id).start_at(end)
