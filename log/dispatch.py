@@ -20,8 +20,8 @@ from log.errors import RecordError
 from log.index_file import IndexFiles
 from log.java_hash import java_hash_utf8
 from log.layout import ENTRY_MAGIC, HEADER_BYTES
-from log.options import DECIDING_TOPICS, INTERNAL_TOPIC, SCHEDULE_TOPIC, StoreOptions
-from log.properties import KEYS, TAGS, UNIQ_KEY, get_property
+from log.options import DECIDING_TOPICS, INTERNAL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, StoreOptions
+from log.properties import KEYS, TAGS, TIMER_OUT_MS, UNIQ_KEY, get_property
 from log.record import (
     MAGIC_V1,
     SYS_FLAG_BORN_HOST_V6,

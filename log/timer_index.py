@@ -1,10 +1,10 @@
 """Timed messages in the order in which they are due: an index over the queue in which they wait.
 
 Messages for a given time are records of one topic (`TIMER_TOPIC`, queue 0); their ConsumeQueue, in log order, holds the
-due time in place of a tags code. What is missing is their order by time: for millions, without memory per
-message and without looking at those that are not due. It is kept as a log-structured merge tree has it: as sorted runs.
-New units collect in a tail of some thousands; a full tail is sorted and becomes a run, a file of due times and offsets;
-eight neighbouring runs of a size become one of the next. What is due next is at the head of each run, so that finding it
+due time in place of a tags code. What is missing is their order by time: for millions, without memory per message and
+without looking at those that are not due. It is kept as a log-structured merge tree has it, as sorted runs. New units
+collect in a tail of some thousands; a full tail is sorted and becomes a run, a file of due times and offsets; eight
+neighbouring runs of a size become one of the next. What is due next is at the head of each run, so that finding it
 costs a binary search per run, and a delivery reads neighbours.
 
 RocketMQ chains units in a wheel of one-second slots instead. Then a slot must be walked link by link, each in another
