@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import tempfile
 import traceback
+import uuid
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +18,7 @@ from spark_analysis.session import AnalysisUnavailableError, start_session
 from spark_analysis.verdict import EXIT_CODES, LINEARIZABLE, UNDECIDED, VIOLATED, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -42,10 +44,13 @@ def analyze(
     report: Path | None = None,
     json_output: bool = False,
     to_parquet: Path | None = None,
+    scratch: str | None = None,
 ) -> int:
     """Judge each path as a history of its own, in one Spark session, and print the verdicts.
 
-    A path is a file, or a directory whose ``*.trace`` files form one history. Returns the exit code: 0 all
+    A path is a file, or a directory whose ``*.trace`` files form one history. ``to_parquet`` keeps the histories as
+    Parquet (docs/checker.md has the schema). ``scratch`` is where intermediate files go, a directory or any URL that
+    Spark can write; executors on other machines must reach it as well as the paths. Returns the exit code: 0 all
     linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4
     the analysis itself failed.
     """
@@ -57,13 +62,18 @@ def analyze(
         return WRONG_USAGE
     try:
         if model == LOG_MODEL:
-            verdicts = [_judge(spark, path, format, to_parquet, report) for path in paths]
-        else:
-            from spark_analysis.keyed import judge_files
+            from spark_analysis.check import check
 
-            verdicts = judge_files(spark, [str(path.resolve()) for path in paths], format, model)
-            for verdict in verdicts:
-                _report(verdict, None, report)
+            verdicts = []
+            for path, name in zip(paths, distinct_names(paths), strict=True):
+                with _place(spark, to_parquet, scratch, name) as place:
+                    history = _load(spark, path, format, place)
+                    verdicts.append(check(history))
+                    _report(verdicts[-1], history, report, name)
+        else:
+            verdicts = _judge_keyed(spark, paths, format, model)
+            for verdict, name in zip(verdicts, distinct_names(paths), strict=True):
+                _report(verdict, None, report, name)
     except Exception:  # an unexpected end must not look like the verdict "violated", which is exit code 1
         traceback.print_exc()
         print("trivet analyze: the analysis failed; no verdict", file=sys.stderr)
@@ -109,37 +119,66 @@ def _total_bytes(paths: Sequence[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _judge(
-    spark: SparkSession, path: Path, format: str, to_parquet: Path | None, report: Path | None
-) -> Verdict:
-    from spark_analysis.check import check
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """A file name for each path: its own, or with a number behind it where an earlier path has the same."""
+    names: list[str] = []
+    for path in paths:
+        name = wanted = path.resolve().name or "history"
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{wanted}-{number}"
+        names.append(name)
+    return names
+
+
+@contextmanager
+def _place(spark: SparkSession, to_parquet: Path | None, scratch: str | None, name: str) -> Iterator[str]:
+    """The URL of the directory for one history's Parquet, removed afterwards unless the user wants to keep it."""
+    if to_parquet is not None:
+        yield (to_parquet / name).resolve().as_uri()
+        return
+    if scratch is None:
+        with tempfile.TemporaryDirectory(prefix="trivet-analyze-", ignore_cleanup_errors=True) as directory:
+            yield Path(directory).as_uri()
+        return
+    base = scratch.rstrip("/") if "://" in scratch else Path(scratch).resolve().as_uri()
+    place = f"{base}/trivet-analyze-{uuid.uuid4().hex}"
+    try:
+        yield place
+    finally:
+        context = spark.sparkContext
+        assert context._jvm is not None
+        directory = context._jvm.org.apache.hadoop.fs.Path(place)
+        directory.getFileSystem(context._jsc.hadoopConfiguration()).delete(directory, True)
+
+
+def _load(spark: SparkSession, path: Path, format: str, place: str) -> History:
     from spark_analysis.history import History, load_trace, no_events
     from spark_analysis.json_lines import load_json_lines
 
-    kept = to_parquet is not None
-    directory = (
-        to_parquet / path.name if to_parquet is not None else Path(tempfile.mkdtemp(prefix="trivet-analyze-"))
-    )
-    try:
-        where = directory.resolve().as_uri()
-        if format == "trace":
-            history = load_trace(spark, str(path), where)
-        else:
-            operations, damage = load_json_lines(spark, str(path.resolve()), where)
-            history = History(str(path), operations, no_events(spark), damage)
-        verdict = check(history)
-        _report(verdict, history, report)
-        return verdict
-    finally:
-        if not kept:
-            shutil.rmtree(directory, ignore_errors=True)
+    # Executors run in directories of their own: they are given no relative path.
+    if format == "trace":
+        return replace(load_trace(spark, str(path.resolve()), place), path=str(path))
+    operations, damage = load_json_lines(spark, str(path.resolve()), place)
+    return History(str(path), operations, no_events(spark), damage)
 
 
-def _report(verdict: Verdict, history: History | None, directory: Path | None) -> None:
+def _judge_keyed(spark: SparkSession, paths: Sequence[Path], format: str, model: str) -> list[Verdict]:
+    """One verdict for each path; a file that is named twice is judged once."""
+    from spark_analysis.keyed import judge_files
+
+    files = list(dict.fromkeys(str(path.resolve()) for path in paths))
+    judged = dict(zip(files, judge_files(spark, files, format, model), strict=True))
+    return [replace(judged[str(path.resolve())], path=str(path)) for path in paths]
+
+
+def _report(verdict: Verdict, history: History | None, directory: Path | None, name: str) -> None:
     if directory is not None:
         from spark_analysis.report import write_report
 
-        print(f"report: {write_report(verdict, history, directory)}", file=sys.stderr)
+        target = write_report(verdict, history, directory / f"{name}.html")
+        print(f"report: {target}", file=sys.stderr)
 
 
 if __name__ == "__main__":

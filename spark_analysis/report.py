@@ -46,8 +46,8 @@ class Figure:
     svg: str
 
 
-def write_report(verdict: Verdict, history: History | None, directory: Path) -> Path:
-    """Write the page for one history into ``directory``; returns its path."""
+def write_report(verdict: Verdict, history: History | None, target: Path) -> Path:
+    """Write the page for one history to the file ``target``, making its directory; returns the path."""
     import jinja2
 
     figures = _figures(verdict, history) if history is not None else []
@@ -65,8 +65,7 @@ def write_report(verdict: Verdict, history: History | None, directory: Path) -> 
         anomalies=[(anomaly, [describe(one) for one in anomaly.proof]) for anomaly in verdict.anomalies[:40]],
         figures=figures,
     )
-    directory.mkdir(parents=True, exist_ok=True)
-    target = directory / f"{Path(verdict.path).name or 'history'}.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(page, encoding="utf-8")
     return target
 

@@ -4,11 +4,12 @@ sentences.
 PySpark reports a missing Java as ``JAVA_GATEWAY_EXITED`` and starts workers with whatever ``python3`` is
 first on the PATH; both are settled here before Spark is asked. On a cluster (``master`` given, or already
 inside ``spark-submit``) the package ships itself to the executors as a zip, so that nothing has to be
-installed there but PySpark's own needs.
+installed there but third-party packages: PySpark, PyArrow and cbor2.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -119,21 +120,30 @@ def start_session(
             "spark.driver.memory": driver_memory or os.environ.get("TRIVET_SPARK_MEMORY", _half_of_memory()),
             "spark.sql.shuffle.partitions": str(shuffle_partitions or max(4, 4 * cores)),
             "spark.driver.extraJavaOptions": f"{SMALL_JVM if small else LARGE_JVM} {_quiet_logs()}",
+            "spark.executor.extraJavaOptions": SMALL_JVM if small else LARGE_JVM,  # of a local-cluster
         }
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    if not str(session.sparkContext.master).startswith("local["):
+    if not re.fullmatch(r"local(\[.*\])?", str(session.sparkContext.master)):
         session.sparkContext.addPyFile(str(package_archive()))
     session.dataSource.register(TraceDataSource)
     return session
 
 
 def package_archive() -> Path:
-    """A zip of ``spark_analysis`` and the trace codec, for the executors' Python path."""
+    """A zip of ``spark_analysis`` and the trace codec, for the executors' Python path.
+
+    It lives as long as this process, from which the executors fetch it. Where the code itself came in a zip (a driver
+    that runs inside the cluster), it is that one.
+    """
     root = Path(__file__).resolve().parent.parent
-    target = Path(tempfile.mkdtemp(prefix="trivet-")) / "trivet_analysis.zip"
+    if root.is_file():
+        return root
+    directory = tempfile.mkdtemp(prefix="trivet-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    target = Path(directory, "trivet_analysis.zip")
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("broker/__init__.py", "")
         for folder in ("broker/trace", "spark_analysis"):

@@ -23,6 +23,12 @@ def analyze(
     to_parquet: Annotated[
         Path | None, Parameter(help="Directory in which to keep the histories as Parquet.")
     ] = None,
+    scratch: Annotated[
+        str | None,
+        Parameter(
+            help="Directory or URL for intermediate files, which all executors reach; local by default."
+        ),
+    ] = None,
 ) -> int:
     """Decide with Spark whether the traces are what a linearizable log allows.
 
@@ -47,4 +53,5 @@ def analyze(
         report=report,
         json_output=json,
         to_parquet=to_parquet,
+        scratch=scratch,
     )

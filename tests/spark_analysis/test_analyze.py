@@ -80,7 +80,7 @@ def test_a_stale_read_between_two_recorders_is_proved(
     assert (anomaly.key, anomaly.position) == ("orders/2", 0)
     assert [row["client"] for row in anomaly.proof] == ["producer", "consumer"]
     loaded = load_parquet(spark, str(history), f"{tmp_path}/parquet/records")
-    page = write_report(verdict, loaded, tmp_path / "report").read_text()
+    page = write_report(verdict, loaded, tmp_path / "report" / "history.html").read_text()
     assert "Violated" in page
     assert "broken: " in page
     assert page.count("<svg") >= 3  # the proof, throughput, latency
