@@ -9,7 +9,7 @@ Promises that the code above relies on, and a modelled disk must keep:
 * Bytes stored into `MappedFile.buffer` are seen at once by every other mapping of the same path and by
   `Disk.read`, survive a crash of the process, and survive a crash of the machine only after
   `flush`/`flush_file`. Until then pages may reach the disk in any order, or not at all, 4096 bytes at a
-  time.
+  time. (All this from `write_back` on where the file was opened with `buffered`.)
 * `write_durably` replaces a file as a whole: after a crash at any moment the old or the new content is there.
 * A created or removed file survives a crash of the machine after `sync_directory` of its directory.
 * Paths are relative to the store root, with "/"; missing parent directories are created.
@@ -55,9 +55,19 @@ class MappedFile(Protocol):
         Raises DiskFullError, DiskError.
         """
 
+    def write_back(self, begin: int, end: int) -> None:
+        """What was stored into [begin, end) is from now on seen by others and survives a crash of the process.
+        Nothing to do for a file that was not opened with `buffered`. Raises DiskError."""
+
     def flush(self, begin: int, end: int) -> None:
-        """Worker. What was stored into [begin, end) before the call is durable when it returns. Raises
-        FlushError."""
+        """Worker. What was stored into [begin, end) (and written back) before the call is durable when it
+        returns. Raises FlushError."""
+
+    def load(self, begin: int, end: int) -> None:
+        """Worker. Brings [begin, end) into memory, as far as that is possible; content is unchanged."""
+
+    def cool(self, begin: int, end: int) -> None:
+        """Worker. Says that [begin, end) is what memory should be taken from first."""
 
     def erase(self, begin: int) -> None:
         """Everything from `begin` to the end reads as zero, durably, and takes no space. For recovery only:
@@ -70,9 +80,12 @@ class MappedFile(Protocol):
 class Disk(Protocol):
     """A directory tree below one store root."""
 
-    def open(self, path: str, size: int, *, create: bool) -> MappedFile:
+    def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MappedFile:
         """Worker. Maps the file. With `create` a missing file is made (sparse, all zero). A shorter file is
         extended with zeros to `size`; a longer one is a DiskError.
+
+        With `buffered`, for a file of zeros, `buffer` is memory of the process's own, in which stores stay
+        until `write_back`.
 
         Raises DiskError (missing and not `create`; too long; too many mappings), DiskFullError.
         """

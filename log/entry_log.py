@@ -90,6 +90,8 @@ class EntryLog:
         "_runs",
         "_tail",
         "_units",
+        "_write_buffer",
+        "_written_position",
         "base_term",
         "damaged",
         "end_position",
@@ -108,6 +110,7 @@ class EntryLog:
     _durable_index: int
     _flush_from: int
     _last_term: int
+    _written_position: int
 
     def __init__(
         self, disk: Disk, directory: str, options: StoreOptions, data: Segments, units: Segments
@@ -125,6 +128,7 @@ class EntryLog:
         self._prepare_job: PrepareJob | None = None
         self._runs: list[tuple[int, int]] = []
         self._reset_pending = False
+        self._write_buffer = options.write_buffer
         self.damaged = False
         """Valid entries follow behind a damaged place: appending needs `cut_damage` first."""
 
@@ -143,7 +147,13 @@ class EntryLog:
         `checkpoint_index` is the last index that a checkpoint noted as durable, data and units alike;
         `clean_stop` says that nothing was written after it. Raises DiskError.
         """
-        data = Segments(disk, f"{directory}/data", options.data_file_bytes, options.data_mappings)
+        data = Segments(
+            disk,
+            f"{directory}/data",
+            options.data_file_bytes,
+            options.data_mappings,
+            buffered=options.write_buffer,
+        )
         units = Segments(disk, f"{directory}/index", options.index_file_units * UNIT_BYTES, 4)
         recovery = recover(
             disk, directory, data, units, options, clean_stop=clean_stop, checkpoint_index=checkpoint_index
@@ -270,6 +280,15 @@ class EntryLog:
         start = self._data.start_of(position)
         return self._buffer(start), start
 
+    def file_at(self, start: int) -> MappedFile:
+        """The data file that begins at `start`."""
+        return self._tail.mapped if start == self._tail.start else self._data.mapping(start)
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of a data file."""
+        return self._file_bytes
+
     def end_of(self, index: int) -> int:
         """The position behind the entry; `first_position` for first_index - 1. Raises OutOfRangeError."""
         if index == self.first_index - 1:
@@ -360,6 +379,7 @@ class EntryLog:
         if old_end > start + self._file_bytes:
             zero_end = start + self._file_bytes
         _zero(self._tail.buffer, new_end - start, zero_end - start)
+        self._tail.mapped.write_back(new_end - start, zero_end - start)
         self._tail.mapped.flush(new_end - start, zero_end - start)
         self._tail.prepared_end = zero_end
         self._index.drop(last_index + 1, old_last)
@@ -370,6 +390,7 @@ class EntryLog:
         self.end_position = new_end
         self._durable_index = min(self._durable_index, last_index)
         self._flush_from = min(self._flush_from, new_end)
+        self._written_position = min(self._written_position, new_end)
         if self._flush_job is not None:
             self._flush_job.last_index = min(self._flush_job.last_index, last_index)
         self._set_limit()
@@ -420,6 +441,7 @@ class EntryLog:
         base_term = self.term_of(keep_index - 1)
         write_begin(self._disk, self._begin_path, LogBegin(keep_index, keep, base_term, self.epoch))
         self._flush_from = max(self._flush_from, keep)
+        self._written_position = max(self._written_position, keep)
         removed = self._data.remove_before(keep)
         self._units.remove_before(keep_index * UNIT_BYTES)
         position = bisect_right(self._runs, keep_index, key=_run_index) - 1
@@ -442,18 +464,21 @@ class EntryLog:
 
     # ---- flushing and preparing ----------------------------------------------------------------------
 
+    def write_back(self) -> None:
+        """What was appended survives a crash of the process from now on; before, nothing of it may be
+        acknowledged. Nothing to do without a write buffer. Raises DiskError: stop the node."""
+        if self._write_buffer and self._written_position < self.end_position:
+            for mapped, begin, end in self._ranges_from(self._written_position):
+                mapped.write_back(begin, end)
+            self._written_position = self.end_position
+            self._data.settle_before(self._tail.start)
+
     def flush_job(self) -> FlushJob | None:
         """What was appended since the last job; None if nothing was, or if a job is still out."""
         if self._flush_job is not None or self._flush_from == self.end_position:
             return None
-        ranges = []
-        position = self._flush_from
-        while position < self.end_position:
-            start = self._data.start_of(position)
-            end = min(self.end_position, start + self._file_bytes)
-            mapped = self._tail.mapped if start == self._tail.start else self._data.mapping(start)
-            ranges.append((mapped, position - start, end - start))
-            position = start + self._file_bytes
+        ranges = self._ranges_from(self._flush_from)
+        self.write_back()
         self._flush_from = self.end_position
         self._flush_job = FlushJob(ranges, self.last_index)
         return self._flush_job
@@ -516,7 +541,7 @@ class EntryLog:
         self.damaged = self._reset_pending or recovery.kind is RecoveryKind.DAMAGED
         if self.damaged:
             self._durable_index = self.last_index
-            self._flush_from = self.end_position
+            self._flush_from = self._written_position = self.end_position
         else:
             self._start_writing()
         self._runs = self._index.term_runs(self.first_index, self.last_index)
@@ -526,7 +551,7 @@ class EntryLog:
         """The log's end is known and nothing lies behind it: everything before was flushed by recovery."""
         self._tail.move_to(self.end_position)
         self._durable_index = self.last_index
-        self._flush_from = self.end_position
+        self._flush_from = self._written_position = self.end_position
         self._index.move_to(self.last_index + 1)
         self._set_limit()
 
@@ -577,6 +602,16 @@ class EntryLog:
         self._check_index(index)
         position, size, _ = self._index.unit(index)
         return position + size
+
+    def _ranges_from(self, position: int) -> list[tuple[MappedFile, int, int]]:
+        """[position, end_position) by data file: (file, begin, end) within it."""
+        ranges = []
+        while position < self.end_position:
+            start = self._data.start_of(position)
+            end = min(self.end_position, start + self._file_bytes)
+            ranges.append((self.file_at(start), position - start, end - start))
+            position = start + self._file_bytes
+        return ranges
 
     def _buffer(self, start: int) -> memoryview:
         return self._tail.buffer if start == self._tail.start else self._data.mapping(start).buffer

@@ -9,6 +9,9 @@ never as SIGBUS at a store through the mapping. Then `madvise(MADV_POPULATE_WRIT
 and writable in one system call; it is called through ctypes because `mmap.madvise` keeps the GIL. Where the
 kernel lacks it (before Linux 5.14, other systems) the pages are simply faulted in by the writer.
 
+Buffered files: stores go to anonymous memory, `write_back` hands them to the kernel with `pwrite`. The writer
+then never waits for the page cache (a page under write-back, a page to be read first), and pays with memory.
+
 Closing: a mapping with exported slices cannot be unmapped, so `close` only forgets it, and the interpreter
 unmaps it when the last slice dies.
 """
@@ -27,6 +30,8 @@ from log.disk import DiskUsage, StoreLock
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
 
 PAGE_BYTES = mmap.PAGESIZE
+_MADV_COLD = 20
+_MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _NO_BYTES = memoryview(b"")
@@ -40,11 +45,25 @@ def _failure(path: str, operation: str, error: OSError) -> DiskError:
 class MmapFile:
     """`log.disk.MappedFile` over a file descriptor and a shared mapping."""
 
-    __slots__ = ("__weakref__", "_address", "_descriptor", "_map", "buffer", "path", "size")
+    __slots__ = (
+        "__weakref__",
+        "_address",
+        "_buffered",
+        "_descriptor",
+        "_locker",
+        "_map",
+        "buffer",
+        "path",
+        "size",
+    )
 
-    def __init__(self, path: str, descriptor: int, size: int) -> None:
+    def __init__(
+        self, path: str, descriptor: int, size: int, locker: "MemoryLocker", *, buffered: bool = False
+    ) -> None:
         self._descriptor = -1
-        self._map: mmap.mmap | None = mmap.mmap(descriptor, size)
+        self._buffered = buffered
+        self._locker = locker
+        self._map: mmap.mmap | None = mmap.mmap(-1 if buffered else descriptor, size)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self._descriptor = descriptor
         self.buffer = memoryview(self._map)
@@ -54,19 +73,39 @@ class MmapFile:
     def prepare(self, begin: int, end: int, *, touch: bool = True) -> None:
         begin -= begin % PAGE_BYTES
         end = min(self.size, end + -end % PAGE_BYTES)
-        mapped = self._map  # keeps the mapping alive while the kernel works on it
-        if begin >= end or mapped is None:
+        if begin >= end or self._map is None:
             return
         try:
             os.posix_fallocate(self._descriptor, begin, end - begin)
         except OSError as error:
             raise _failure(self.path, "allocation", error) from error
-        if touch and _LIBC is not None:
-            # The result is ignored: without this call the writer takes the page faults itself, and is right
-            # all the same.
-            _LIBC.madvise(
-                ctypes.c_void_p(self._address + begin), ctypes.c_size_t(end - begin), _MADV_POPULATE_WRITE
-            )
+        if touch:
+            # Without this call the writer takes the page faults itself, and is right all the same.
+            self._advise(begin, end, _MADV_POPULATE_WRITE)
+            self._locker.lock(self._address + begin, end - begin)
+
+    def load(self, begin: int, end: int) -> None:
+        self._advise(begin, end, _MADV_POPULATE_READ)
+
+    def cool(self, begin: int, end: int) -> None:
+        if not self._buffered:
+            self._advise(begin, end, _MADV_COLD)
+
+    def _advise(self, begin: int, end: int, advice: int) -> None:
+        """The result is ignored: older kernels lack some advice, and none of it is needed to be right."""
+        mapped = self._map  # keeps the mapping alive while the kernel works on it
+        begin -= begin % PAGE_BYTES
+        if _LIBC is not None and mapped is not None and begin < end:
+            _LIBC.madvise(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(end - begin), advice)
+
+    def write_back(self, begin: int, end: int) -> None:
+        if not self._buffered:
+            return
+        while begin < end:
+            try:
+                begin += os.pwrite(self._descriptor, self.buffer[begin:end], begin)
+            except OSError as error:
+                raise _failure(self.path, "writing", error) from error
 
     def flush(self, begin: int, end: int) -> None:
         # fdatasync knows no ranges; the kernel writes only what is dirty, and that is what the caller waits
@@ -107,17 +146,38 @@ class _FileLock:
             self._descriptor = -1
 
 
-class MmapDisk:
-    """`log.disk.Disk` below the directory `root`, which is created if missing."""
+class MemoryLocker:
+    """Keeps prepared pages in memory (mlock), where the system allows it; unmapping a file lets them go."""
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, *, wanted: bool) -> None:
+        self._wanted = wanted and _LIBC is not None
+        self.failure = ""
+        """Why pages are not locked although it was wanted; the system's limit may be too low."""
+
+    def lock(self, address: int, size: int) -> None:
+        """Worker. Gives up for good at the first refusal."""
+        if not self._wanted or _LIBC is None:
+            return
+        if _LIBC.mlock(ctypes.c_void_p(address), ctypes.c_size_t(size)) != 0:
+            self._wanted = False
+            self.failure = os.strerror(ctypes.get_errno())
+
+
+class MmapDisk:
+    """`log.disk.Disk` below the directory `root`, which is created if missing.
+
+    With `lock_memory` the pages made ready for the writer are locked into memory, as far as the system allows.
+    """
+
+    def __init__(self, root: str | Path, *, lock_memory: bool = False) -> None:
         self._root = Path(root)
+        self.locker = MemoryLocker(wanted=lock_memory)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _failure(str(root), "creation", error) from error
 
-    def open(self, path: str, size: int, *, create: bool) -> MmapFile:
+    def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MmapFile:
         full = self._root / path
         flags = os.O_RDWR | os.O_CLOEXEC
         try:
@@ -134,7 +194,7 @@ class MmapDisk:
                     raise DiskError(path, "opening", f"it has {present} bytes, not {size}")
                 if present < size:
                     os.ftruncate(descriptor, size)
-                return MmapFile(path, descriptor, size)
+                return MmapFile(path, descriptor, size, self.locker, buffered=buffered)
             except BaseException:
                 os.close(descriptor)
                 raise

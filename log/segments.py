@@ -12,14 +12,28 @@ from log.layout import file_name
 class Segments:
     """`starts` is sorted. It may have gaps only before recovery has looked at it."""
 
-    __slots__ = ("_mapped", "_mappings_max", "directory", "disk", "file_bytes", "starts")
+    __slots__ = (
+        "_buffered",
+        "_mapped",
+        "_mappings_max",
+        "_unsettled",
+        "directory",
+        "disk",
+        "file_bytes",
+        "starts",
+    )
 
-    def __init__(self, disk: Disk, directory: str, file_bytes: int, mappings_max: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, file_bytes: int, mappings_max: int, *, buffered: bool = False
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self.file_bytes = file_bytes
         self._mappings_max = mappings_max
         self._mapped: dict[int, MappedFile] = {}
+        self._buffered = buffered
+        self._unsettled: dict[int, MappedFile] = {}
+        """Files whose bytes are, in part, only in a write buffer: read through it, whatever else is mapped."""
         self.starts = [
             int(name)
             for name in disk.list(directory)
@@ -35,11 +49,11 @@ class Segments:
 
     def mapping(self, start: int) -> MappedFile:
         """The mapping of an existing file. Raises DiskError if it vanished."""
-        mapped = self._mapped.get(start)
+        mapped = self._mapped.get(start) or self._unsettled.get(start)
         if mapped is None:
             mapped = self.disk.open(self.path(start), self.file_bytes, create=False)
             self._remember(start, mapped)
-        elif len(self._mapped) > 1:
+        elif len(self._mapped) > 1 and start in self._mapped:
             # The order of the dict is the order of use; the first is forgotten first.
             del self._mapped[start]
             self._mapped[start] = mapped
@@ -47,7 +61,7 @@ class Segments:
 
     def create(self, start: int) -> MappedFile:
         """Worker. Makes (or finds) the file on disk, durably, without noting it: `adopt` does that."""
-        mapped = self.disk.open(self.path(start), self.file_bytes, create=True)
+        mapped = self.disk.open(self.path(start), self.file_bytes, create=True, buffered=self._buffered)
         self.disk.sync_directory(self.directory)
         return mapped
 
@@ -55,7 +69,15 @@ class Segments:
         """Notes a created file as the new last one."""
         assert not self.starts or start == self.starts[-1] + self.file_bytes, "files follow each other"
         self.starts.append(start)
-        self._remember(start, mapped)
+        if self._buffered:
+            self._unsettled[start] = mapped
+        else:
+            self._remember(start, mapped)
+
+    def settle_before(self, start: int) -> None:
+        """Files before `start` are written back as a whole: from now on they are mapped like any other."""
+        for settled in [other for other in self._unsettled if other < start]:
+            del self._unsettled[settled]
 
     def remove_before(self, start: int) -> int:
         """Removes files that end at or before `start`, oldest first; returns how many."""
@@ -79,6 +101,7 @@ class Segments:
 
     def close(self) -> None:
         self._mapped.clear()
+        self._unsettled.clear()
 
     def _remember(self, start: int, mapped: MappedFile) -> None:
         while len(self._mapped) >= self._mappings_max:
@@ -88,5 +111,6 @@ class Segments:
     def _remove(self, at: int) -> None:
         start = self.starts[at]
         self._mapped.pop(start, None)
+        self._unsettled.pop(start, None)
         self.disk.remove(self.path(start))
         del self.starts[at]

@@ -61,18 +61,29 @@ class SimulatedFile:
 
     __slots__ = ("_disk", "_inode", "buffer", "path", "size")
 
-    def __init__(self, disk: "SimulatedDisk", path: str, inode: _Inode) -> None:
+    def __init__(self, disk: "SimulatedDisk", path: str, inode: _Inode, *, buffered: bool = False) -> None:
         self._disk = disk
         self._inode = inode
         self.path = path
         self.size = len(inode.cached)
-        self.buffer = inode.view
+        self.buffer = memoryview(bytearray(self.size)) if buffered else inode.view
 
     def prepare(self, begin: int, end: int, *, touch: bool = True) -> None:
         """Nothing to allocate; a full disk shows here."""
         assert begin >= 0, "an offset"
         if begin < min(end, self.size):
             self._disk.check_space(self.path)
+
+    def load(self, begin: int, end: int) -> None:
+        """All is in memory."""
+
+    def cool(self, begin: int, end: int) -> None:
+        """Memory is never short here."""
+
+    def write_back(self, begin: int, end: int) -> None:
+        """From the write buffer into the page cache."""
+        if self.buffer is not self._inode.view:
+            self._inode.view[begin:end] = self.buffer[begin:end]
 
     def flush(self, begin: int, end: int) -> None:
         """Makes the pages of [begin, end) durable, or fails."""
@@ -333,7 +344,7 @@ class SimulatedDisk:
 
     # ---- log.disk.Disk -------------------------------------------------------------------------------
 
-    def open(self, path: str, size: int, *, create: bool) -> SimulatedFile:
+    def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> SimulatedFile:
         """See `log.disk.Disk.open`."""
         self._check_readable(path)
         inode = self._names.get(path)
@@ -348,7 +359,7 @@ class SimulatedDisk:
         if len(inode.cached) < size:
             self.check_space(path)
             inode.extend(size)
-        return SimulatedFile(self, path, inode)
+        return SimulatedFile(self, path, inode, buffered=buffered)
 
     def list(self, directory: str) -> "list[str]":
         """See `log.disk.Disk.list`."""

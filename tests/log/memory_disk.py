@@ -20,12 +20,14 @@ class _File:
 
 
 class MemoryMapped:
-    def __init__(self, disk: "MemoryDisk", path: str, file: _File) -> None:
+    def __init__(self, disk: "MemoryDisk", path: str, file: _File, *, buffered: bool = False) -> None:
         self._disk = disk
         self._file = file
         self.path = path
         self.size = len(file.seen)
-        self.buffer = memoryview(file.seen)
+        self.buffer = memoryview(bytearray(self.size) if buffered else file.seen)
+        self.loads: list[tuple[int, int]] = []
+        self.cooled: list[tuple[int, int]] = []
 
     def prepare(self, begin: int, end: int, *, touch: bool = True) -> None:
         pages = set(range(begin // PAGE, (min(end, self.size) + PAGE - 1) // PAGE)) - self._file.allocated
@@ -35,6 +37,15 @@ class MemoryMapped:
                 raise DiskFullError(self.path, "allocation", "no space left")
             self._disk.free_pages -= len(pages)
         self._file.allocated |= pages
+
+    def load(self, begin: int, end: int) -> None:
+        self.loads.append((begin, end))
+
+    def cool(self, begin: int, end: int) -> None:
+        self.cooled.append((begin, end))
+
+    def write_back(self, begin: int, end: int) -> None:
+        self._file.seen[begin:end] = self.buffer[begin:end]
 
     def flush(self, begin: int, end: int) -> None:
         self._disk.flush_file(self.path, self._file)
@@ -90,7 +101,7 @@ class MemoryDisk:
 
     # ---- log.disk.Disk -------------------------------------------------------------------------------
 
-    def open(self, path: str, size: int, *, create: bool) -> MemoryMapped:
+    def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MemoryMapped:
         file = self.files.get(path)
         if file is None:
             if not create:
@@ -101,7 +112,7 @@ class MemoryDisk:
         if len(file.seen) < size:
             file.seen = file.seen + bytearray(size - len(file.seen))
             file.durable = file.durable + bytearray(size - len(file.durable))
-        return MemoryMapped(self, path, file)
+        return MemoryMapped(self, path, file, buffered=buffered)
 
     def list(self, directory: str) -> "list[str]":
         prefix = "" if directory == "." else directory + "/"

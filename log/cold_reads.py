@@ -1,0 +1,87 @@
+"""Reads of the log far behind its end: their pages are brought in by a worker thread before anybody waits for them.
+
+What was written lately is in memory. A consumer that works off yesterday's messages asks for pages that are on the
+disk only, and the thread that touches them waits for it: the owner's thread would stand still, and all clients with it.
+So the log is looked at in windows; the first read of a cold window becomes a `LoadJob` for a worker, and whoever wants
+the bytes is answered when it is done. A window stays loaded for `KEPT_NS`; what the reader has passed is handed to the
+kernel as the first to go, so that a long backlog does not push the live end of the log out of memory.
+"""
+
+from log.disk import MappedFile
+from log.entry_log import EntryLog
+
+WINDOW_BYTES = 4 << 20
+"""What one job brings in: some dozen answers, so that a reader does not wait for each."""
+
+KEPT_NS = 10_000_000_000
+"""How long a window counts as loaded after its last use; the kernel may have taken it back by then."""
+
+WINDOWS_MAX = 64
+"""Windows that count as loaded at once."""
+
+
+class LoadJob:
+    """Brings one window into memory. Give it back with `ColdReads.loaded` when `run` has returned."""
+
+    __slots__ = ("_begin", "_end", "_mapped", "_passed", "window")
+
+    def __init__(
+        self, window: int, mapped: MappedFile, begin: int, end: int, passed: tuple[int, int] | None
+    ) -> None:
+        self.window = window
+        self._mapped = mapped
+        self._begin = begin
+        self._end = end
+        self._passed = passed
+
+    def run(self) -> None:
+        """Worker. Cannot fail: what does not come in now is read where it is used."""
+        self._mapped.load(self._begin, self._end)
+        if self._passed is not None:
+            self._mapped.cool(*self._passed)
+
+
+class ColdReads:
+    """Which parts of a log are taken to be in memory: its last `hot_bytes`, and the windows loaded lately."""
+
+    __slots__ = ("_hot_bytes", "_loaded", "_log")
+
+    def __init__(self, log: EntryLog, hot_bytes: int) -> None:
+        self._log = log
+        self._hot_bytes = hot_bytes
+        self._loaded: dict[int, int] = {}
+        """window -> until when (ns); in the order of use."""
+
+    def is_hot(self, position: int) -> bool:
+        """Whether the position is so near to the log's end that it is taken to be in memory."""
+        return position >= self._log.end_position - self._hot_bytes
+
+    def missing(self, position: int, now_ns: int) -> LoadJob | None:
+        """What must be run before bytes at `position` are touched; None if they may be touched now."""
+        log = self._log
+        if position >= log.end_position - self._hot_bytes or position < log.first_position:
+            return None
+        window = position // WINDOW_BYTES
+        until_ns = self._loaded.pop(window, 0)
+        if until_ns > now_ns:
+            self._loaded[window] = now_ns + KEPT_NS
+            return None
+        start = position - position % log.file_bytes
+        begin = max(window * WINDOW_BYTES, start)
+        end = min((window + 1) * WINDOW_BYTES, start + log.file_bytes)
+        passed_end = begin - WINDOW_BYTES
+        passed = (max(passed_end - WINDOW_BYTES, start) - start, passed_end - start)
+        return LoadJob(
+            window,
+            log.file_at(start),
+            begin - start,
+            end - start,
+            passed if passed[0] < passed[1] else None,
+        )
+
+    def loaded(self, job: LoadJob, now_ns: int) -> None:
+        """The job has run: its window counts as loaded for a while."""
+        self._loaded.pop(job.window, None)
+        while len(self._loaded) >= WINDOWS_MAX:
+            del self._loaded[next(iter(self._loaded))]
+        self._loaded[job.window] = now_ns + KEPT_NS
