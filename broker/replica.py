@@ -309,6 +309,16 @@ class Replica:
         """
         if not self.serving:
             raise NotServingError(self.raft.leader)
+    def when_applied(self, waiter: Waiter) -> None:
+        """Tells `waiter` when everything that is in this leader's log now is committed, dispatched and applied, or that
+        this node stopped leading first. Leader only; maybe before this returns.
+        """
+        last_index = self._log.last_index
+        if last_index <= self.applied_index:
+            waiter.committed()
+        else:
+            self._waiting.append((last_index, waiter))
+
         self._reads_wanted.append((ready, lost))
 
     def _append_internal(self, tag: bytes, body: bytes) -> int:

@@ -150,9 +150,16 @@ class IndexFile:
         mapped.buffer[:HEADER_BYTES] = self.header()
 
     def query(
-        self, buffer: memoryview, wanted_hash: int, limit: int, begin_time: int, end_time: int
+        self,
+        buffer: memoryview,
+        wanted_hash: int,
+        limit: int,
+        begin_time: int,
+        end_time: int,
+        least_offset: int = 0,
     ) -> list[int]:
-        """Physical offsets of entries with that hash stored in [begin_time, end_time], newest first.
+        """Physical offsets, from `least_offset` on, of entries with that hash stored in [begin_time, end_time], newest
+        first.
 
         Stored times are whole seconds after the file's first, so that the lower bound is taken 1 s wider.
         """
@@ -162,6 +169,8 @@ class IndexFile:
             entry_hash, offset, seconds, previous = ENTRY.unpack_from(
                 buffer, self._entries_at + ENTRY_BYTES * number
             )
+            if offset < least_offset:
+                break  # a chain leads to ever smaller offsets
             stored = self.begin_time + 1000 * seconds
             in_time = begin_time < stored + 1000 and stored <= end_time
             if entry_hash == wanted_hash and in_time and offset not in found:  # twice: a repeated key
@@ -320,19 +329,25 @@ class IndexFiles:
             hashes = hashes[end:]
             del keys[:end], offsets[:end], times[:end]
 
-    def query(self, topic: str, key: str, limit: int, begin_time: int, end_time: int) -> list[int]:
+    def begin_of_newest(self, count: int) -> int:
+        """The offset from which on records are in the newest `count` files, or pending; 0 when these are all files."""
+        return self._files[-count].begin_offset if len(self._files) > count else 0
+
+    def query(
+        self, topic: str, key: str, limit: int, begin_time: int, end_time: int, *, least_offset: int = 0
+    ) -> list[int]:
         """Physical offsets of records that may have the key (hashes collide), stored in the given time
-        (ms, both ends included), newest first, at most min(limit, 64). Raises as `write`."""
+        (ms, both ends included) from `least_offset` on, newest first, at most min(limit, 64). Raises as `write`."""
         self.write()
         wanted = key_hash(f"{topic}#{key}".encode("utf-8", "surrogatepass"))
         limit = min(limit, MAX_QUERY_RESULTS)
         found: list[int] = []
         for file in reversed(self._files):
-            if len(found) >= limit:
+            if len(found) >= limit or file.end_offset < least_offset:
                 break
             if file.begin_time <= end_time and file.end_time >= begin_time and file.count > 1:
                 buffer = self._map(file).buffer
-                some = file.query(buffer, wanted, limit - len(found), begin_time, end_time)
+                some = file.query(buffer, wanted, limit - len(found), begin_time, end_time, least_offset)
                 # A batch repeated after an error may have one key in two files.
                 found += [offset for offset in some if offset not in found]
         return found

@@ -28,7 +28,7 @@ class ClientHost:
         random: Random,
         main: Main,
         *,
-        single_shot: bool,
+        at_most_once: bool,
     ) -> None:
         self.world = world
         self.name = name
@@ -36,7 +36,7 @@ class ClientHost:
         self.clock = clock
         self._random = random
         self._main = main
-        self._single_shot = single_shot
+        self._at_most_once = at_most_once
         self._runtime: ClientRuntime | None = None
         self._failed: ClientRuntime | None = None
         self._incarnation = 0
@@ -50,7 +50,7 @@ class ClientHost:
         self._incarnation += 1
         number = self._incarnation * 100 + int(self.ip.rpartition(".")[2])
         writer = self._writer = world.client_writer(
-            f"{self.name}.{self._incarnation}", single_shot=self._single_shot
+            f"{self.name}.{self._incarnation}", at_most_once=self._at_most_once
         )
         runtime = self._runtime = ClientRuntime(
             world.scheduler,

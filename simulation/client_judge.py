@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from broker.client.message import SendResult
 from broker.trace import TraceHeader, TraceWriter
 from simulation.group_model import GroupModel, Violation
 
@@ -36,8 +37,8 @@ class ClientJudge:
         self._now_ns = now_ns
         self.outcomes: dict[tuple[str, str], list[str]] = {}
         """(topic, unique key) -> how each attempt to store it ended: "open" until known, then ok, fail or info."""
-        self.single_shot: dict[str, None] = {}
-        """Keys of producers that never repeat an attempt of unknown outcome."""
+        self.at_most_once: dict[str, None] = {}
+        """Keys of producers whose messages are stored once at most."""
         self.acknowledged = 0
         self.read = 0
         self.answered = 0
@@ -62,6 +63,17 @@ class ClientJudge:
                 f"{asked.topic}/{asked.queue_id} offset {base_offset}: acknowledged {asked.values}, committed {held}",
             )
         self._ended(asked, "ok")
+
+    def placed(self, process: str, results: Sequence[SendResult]) -> None:
+        """Messages that are stored once are where their sender was told, and nowhere else."""
+        for result in results:
+            queue = result.queue
+            places = self._model.keys.get((queue.topic, result.message_id))
+            told = [(queue.queue_id, result.queue_offset)]
+            if places != told and queue.topic not in self._model.deleted_topics:
+                raise Violation(
+                    "stored once", process, f"{result.message_id}: told {told}, stored at {places}"
+                )
 
     def failed(self, asked: _Asked, outcome: str) -> None:
         """An attempt failed, certainly ("fail") or of unknown outcome ("info")."""
@@ -157,7 +169,7 @@ class ClientJudge:
             places = self._model.keys.get((topic, value), [])
             if places and all(outcome == "fail" for outcome in outcomes):
                 raise Violation("failed sends leave nothing", "clients", f"{value} failed and is at {places}")
-            if len(places) > 1 and (value in self.single_shot or len(places) > len(outcomes)):
+            if len(places) > 1 and (value in self.at_most_once or len(places) > len(outcomes)):
                 raise Violation(
                     "no duplicates", "clients", f"{value}: attempts {outcomes}, stored at {places}"
                 )
@@ -166,7 +178,7 @@ class ClientJudge:
 class ClientWriter(TraceWriter):
     """A client's trace, judged as it is written. Times are true ones: one axis for all hosts."""
 
-    __slots__ = ("_asked", "_judge", "_now_ns", "_single_shot")
+    __slots__ = ("_asked", "_at_most_once", "_judge", "_now_ns")
 
     def __init__(
         self,
@@ -175,13 +187,13 @@ class ClientWriter(TraceWriter):
         judge: ClientJudge,
         now_ns: Callable[[], int],
         *,
-        single_shot: bool = False,
+        at_most_once: bool = False,
     ) -> None:
         super().__init__(write, header)
         self._now_ns = now_ns
         self._judge = judge
         self._asked: dict[int, _Asked] = {}
-        self._single_shot = single_shot
+        self._at_most_once = at_most_once
 
     def _add(self, record: tuple[object, ...]) -> None:
         super()._add((record[0], self._now_ns(), *record[2:]))
@@ -199,8 +211,8 @@ class ClientWriter(TraceWriter):
 
     def invoke_append(self, time_ns: int, process: str, key: str, values: Sequence[str]) -> int:
         """Recorded and noted."""
-        if self._single_shot:
-            self._judge.single_shot.update(dict.fromkeys(values))
+        if self._at_most_once:
+            self._judge.at_most_once.update(dict.fromkeys(values))
         operation = super().invoke_append(time_ns, process, key, values)
         return self._begin(operation, process, key, None, values, 0)
 

@@ -180,7 +180,7 @@ class World:
                         self._clock(name),
                         self._random(f"client {name}"),
                         actor.main,
-                        single_shot=actor.single_shot,
+                        at_most_once=actor.at_most_once,
                     )
                 )
         return clients
@@ -217,14 +217,14 @@ class World:
         self._writers.append(writer)
         return writer
 
-    def client_writer(self, process: str, *, single_shot: bool) -> ClientWriter:
+    def client_writer(self, process: str, *, at_most_once: bool) -> ClientWriter:
         """A trace writer for a new client process."""
         writer = ClientWriter(
             self._sink(process),
             self._header("client", process),
             self.judge,
             lambda: self.scheduler.now_ns,
-            single_shot=single_shot,
+            at_most_once=at_most_once,
         )
         self._writers.append(writer)
         return writer

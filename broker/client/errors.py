@@ -9,8 +9,8 @@
     ├── BrokerError                a broker answered with an error code; `retry_may_help` says whether to try again
     │   └── BrokerBusy             it took on more than it can do, or its group is electing a leader: try again later
     ├── NotDelivered               all attempts within the time limit failed, and none took effect: safe to send again
-    ├── SendOutcomeUnknown         all attempts failed and one of them may have taken effect: sending the message
-    │                              again may store it twice
+    ├── SendOutcomeUnknown         all attempts failed and one of them may have taken effect: `Producer.resume` finds
+    │                              out; a new send of the message may store it twice
     ├── DamagedMessage             a received body does not match its checksum or cannot be unpacked; another replica
     │                              of the broker may have it whole
     └── ConnectionFailed           no use of a connection succeeded; `request_left` says whether the peer may have acted
@@ -100,7 +100,10 @@ class NotDelivered(ClientError):
 
 
 class SendOutcomeUnknown(ClientError):
-    """At least one attempt may have taken effect, or still may. ``unique_keys`` name the messages."""
+    """At least one attempt may have taken effect, or still may. ``unique_keys`` name the messages.
+
+    ``unfinished`` is for `Producer.resume`.
+    """
 
     retry_may_help = True
 
@@ -111,6 +114,7 @@ class SendOutcomeUnknown(ClientError):
             f"topic {topic!r}: unknown whether stored, {attempts} attempts; last: {last_error!r}"
         )
         self.unique_keys = unique_keys
+        self.unfinished: object = None
         self.attempts = attempts
         self.last_error = last_error
 

@@ -1,7 +1,9 @@
 """The producer: sends messages, and makes what it reports about them true.
 
-A send is a loop of attempts within one time limit (3 s by default). Every attempt carries the same unique key, so a
-broker that remembers keys stores the message once, and a reader can tell a repetition anywhere.
+A send is a loop of attempts within one time limit (3 s by default). Every attempt carries the same unique key, and
+tells a Trivet broker whether an earlier one may have been stored: then the broker looks, and answers with the first
+place (broker/once.py). So a message is stored once, however often it had to be sent and whatever fails in between.
+Other brokers do not look; there a reader can tell a repetition by its key.
 
 After each attempt one of four things is known:
 
@@ -10,8 +12,9 @@ After each attempt one of four things is known:
 - not stored, and another attempt may succeed (no connection, broker busy, group without leader): tried again, with a
   new route, at another member of the group or another group.
 - unknown (the connection broke or the time was up after the request had left, or the broker reports an error that does
-  not say): tried again too, since a message twice is better than none; but once all attempts are used up, the error is
-  `SendOutcomeUnknown` and not `NotDelivered`.
+  not say): tried again too, in the same group, which knows what it has; but once all attempts are used up, the error is
+  `SendOutcomeUnknown` and not `NotDelivered`. `Producer.resume` goes on asking about the same message; a new `send` of
+  it would be another message.
 
 Trivet's followers forward to their leader, so within a group any member will do: the next attempt need not wait until
 the name server has heard of the new leader.
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from dataclasses import dataclass
 
 from broker.client.connection import Connection
 from broker.client.core import BUSY_CODES, CLOSE_TIMEOUT_S, ClientCore, broker_error
@@ -67,6 +71,7 @@ _NOT_STORED_RETRY = BUSY_CODES | {
     ResponseCode.NOT_IN_CURRENT_UNIT,
 }
 _ILLEGAL = frozenset((ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER))
+    ResponseCode.ONCE_UNDECIDABLE,
 _STORED = {int(status): status for status in SendStatus}
 
 
@@ -77,8 +82,10 @@ class Producer:
 
     ``send_timeout_s`` bounds a send with all its attempts, ``attempt_timeout_s`` one of them: a broker that is
     alive but silent must not use up the whole time. ``compress_above`` is a body size in bytes from which on bodies
-    are sent zlib-compressed, None for never. ``retry_unknown`` False ends a send at the first attempt of unknown
-    outcome, for those who would rather have no message than two. ``trace`` records every attempt.
+    are sent zlib-compressed, None for never. ``exactly_once`` has Trivet brokers recognize an attempt that repeats a
+    stored one; without it, and at other brokers, a message may be stored twice when an acknowledgement is lost.
+    ``retry_unknown`` False ends a send at the first attempt of unknown outcome. ``trace`` records every attempt.
+    ``tls`` encrypts all connections, ``credentials`` signs all requests (docs/security.md).
 
     Any number of tasks may send at the same time. Cancelling a send leaves its outcome unknown and the producer usable.
     """
@@ -93,6 +100,7 @@ class Producer:
         compress_above: int | None = None,
         retry_unknown: bool = True,
         trace: TraceWriter | None = None,
+        exactly_once: bool = True,
         runtime: Runtime | None = None,
     ) -> None:
         if runtime is None:
@@ -113,6 +121,9 @@ class Producer:
     async def __aenter__(self) -> Producer:
         await self.core.__aenter__()
         return self
+        self._exactly_once = exactly_once
+        self._floors: dict[str, int] = {}
+        """By broker group, a position that its log has reached: the floor of the next send (broker/once.py)."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -144,6 +155,18 @@ class Producer:
         """Send messages of one topic as one append: they are stored side by side, or none is. Raises as `send`."""
         outgoing = self._prepare.batch(messages)
         return await self._send(outgoing, messages[0], queue, timeout_s)
+    async def resume(self, error: SendOutcomeUnknown, *, timeout_s: float | None = None) -> list[SendResult]:
+        """Goes on with a send of unknown outcome, as if its time limit had been longer.
+
+        With ``exactly_once`` and a Trivet broker the message is stored once even if it was stored all along: one result
+        for each message of the send. Raises as `send`; UsageError for an error that is not of this producer's.
+        """
+        unfinished = error.unfinished
+        if not isinstance(unfinished, _Unfinished) or unfinished.producer is not self:
+            raise UsageError("only a producer that began a send can go on with it")
+        choice = unfinished.target
+        return await self._send(unfinished.outgoing, unfinished.message, choice, timeout_s, unfinished.floor)
+
 
     async def send_one_way(self, message: Message, *, queue: QueueChoice = None) -> None:
         """Send one message and wait for nothing: it may be lost without anybody noticing.
@@ -162,7 +185,8 @@ class Producer:
             self._trace.invoke_append(
                 self._runtime.now_ns(), self.core.client_id, trace_key(target), outgoing.unique_keys
             )
-        await connection.send_one_way_with_room(outgoing.code, self._fields(outgoing, target), outgoing.body)
+        fields = self._fields(outgoing, target, None)
+        await connection.send_one_way_with_room(outgoing.code, fields, outgoing.body)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be sent to, sorted. Raises NoRoute, NameServerUnavailable."""
@@ -172,7 +196,12 @@ class Producer:
     # One send ------------------------------------------------------------------------------------------------------
 
     async def _send(
-        self, outgoing: Outgoing, message: Message, choice: QueueChoice, timeout_s: float | None
+        self,
+        outgoing: Outgoing,
+        message: Message,
+        choice: QueueChoice,
+        timeout_s: float | None,
+        resumed_floor: int | None = None,
     ) -> list[SendResult]:
         core = self.core
         core.check_open()
@@ -184,7 +213,8 @@ class Producer:
         target: MessageQueue | None = None
         failed: list[str] = []
         failed_groups: list[str] = []
-        unknown = False
+        unknown = resumed_floor is not None
+        floor = resumed_floor or 0
         attempts = 0
         pause_s = _PAUSE_FIRST_S
         last_error: ClientError | None = None
@@ -208,11 +238,32 @@ class Producer:
                     connection = core.pool.find(address)
                     if connection is None:
                         connection = await core.pool.get(address, self._attempt_s(deadline_ns))
-                    answer = await self._attempt(connection, outgoing, target, self._attempt_s(deadline_ns))
+                    fields = self._fields(outgoing, target, floor, again=unknown)
+                    answer = await self._attempt(
+                        connection, outgoing, target, fields, self._attempt_s(deadline_ns)
+                    )
                     status = _STORED.get(answer.code)
+                if not unknown:
+                    # From the first attempt on that may be stored, the floor must stay below it.
+                    floor = self._floors.get(target.broker_name, 0)
                     if status is not None:
-                        return _results(outgoing, target, answer, status, address, attempts)
-                    last_error = self._refused(answer, address, unknown, outgoing, attempts)
+                        results = _results(outgoing, target, answer, status, address, attempts)
+                        if status is SendStatus.OK:
+                            self._reached(target.broker_name, results[-1].offset_message_id[-16:], 16)
+                        return results
+                    last_error = refusal = broker_error(answer, address)
+                    may_change = answer.code in _NOT_STORED_RETRY or answer.code == ResponseCode.SYSTEM_ERROR
+                    if answer.code == ResponseCode.ONCE_UNDECIDABLE:
+                        self._reached(target.broker_name, answer.fields.get("once", "0"), 10)
+                        may_change = not unknown
+                        if may_change and attempts == 1:
+                            continue  # with the newer floor
+                    if not may_change:
+                        if unknown:
+                            break
+                        if answer.code in _ILLEGAL:
+                            raise MessageRejected(str(refusal), answer.code) from refusal
+                        raise refusal
                     unknown = unknown or answer.code not in _NOT_STORED_RETRY
                 except ConnectionFailed as error:
                     last_error = error
@@ -236,15 +287,22 @@ class Producer:
             if (deadline_ns - runtime.now_ns()) <= 0:
                 break
         if unknown:
-            raise SendOutcomeUnknown(topic, outgoing.unique_keys, attempts, last_error) from last_error
+            lost = SendOutcomeUnknown(topic, outgoing.unique_keys, attempts, last_error)
+            if target is not None:
+                lost.unfinished = _Unfinished(self, outgoing, message, target, floor)
+            raise lost from last_error
         if attempts == 0 and last_error is not None:
             raise last_error
         raise NotDelivered(topic, attempts, last_error) from last_error
 
     async def _attempt(
-        self, connection: Connection, outgoing: Outgoing, target: MessageQueue, timeout_s: float
+        self,
+        connection: Connection,
+        outgoing: Outgoing,
+        target: MessageQueue,
+        fields: Mapping[str, str],
+        timeout_s: float,
     ) -> RemotingCommand:
-        fields = self._fields(outgoing, target)
         trace = self._trace
         if trace is None:
             return await connection.call(outgoing.code, fields, outgoing.body, timeout_s)
@@ -266,25 +324,15 @@ class Producer:
             except RemotingError as error:
                 trace.info(now_ns(), operation, str(error))
             else:
-                trace.ok_append(now_ns(), operation, stored.queue_offset)
+                if stored.once is None:
+                    trace.ok_append(now_ns(), operation, stored.queue_offset)
+                else:  # what stored the message was another attempt
+                    trace.fail(now_ns(), operation, "stored by an earlier attempt")
         elif answer.code in _NOT_STORED_RETRY or answer.code in _ILLEGAL:
             trace.fail(now_ns(), operation, f"code {answer.code}")
         else:
             trace.info(now_ns(), operation, f"code {answer.code}: {answer.remark}")
         return answer
-
-    def _refused(
-        self, answer: RemotingCommand, address: str, unknown: bool, outgoing: Outgoing, attempts: int
-    ) -> ClientError:
-        """The error of an attempt that may be repeated; raises when it may not."""
-        error = broker_error(answer, address)
-        if answer.code in _NOT_STORED_RETRY or answer.code == ResponseCode.SYSTEM_ERROR:
-            return error
-        if unknown:
-            raise SendOutcomeUnknown(outgoing.topic, outgoing.unique_keys, attempts, error) from error
-        if answer.code in _ILLEGAL:
-            raise MessageRejected(str(error), answer.code) from error
-        raise error
 
     def _attempt_s(self, deadline_ns: int) -> float:
         """Time limit of the next attempt."""
@@ -340,9 +388,20 @@ class Producer:
 
     # Preparing -----------------------------------------------------------------------------------------------------
 
-    def _fields(self, outgoing: Outgoing, target: MessageQueue) -> Mapping[str, str]:
+    def _reached(self, broker_name: str, position: str, base: int) -> None:
+        """Notes what an answer says of a group's log. A smaller position than before is true as well, and of a log that
+        began anew the only one that is.
+        """
+        try:
+            self._floors[broker_name] = int(position, base)
+        except ValueError:
+            pass  # another broker's way to name places
+
+    def _fields(
+        self, outgoing: Outgoing, target: MessageQueue, floor: int | None, *, again: bool = False
+    ) -> Mapping[str, str]:
         # The short names of SEND_MESSAGE_V2 (remoting.md 7.1); a dict of strings is the fastest to encode.
-        return {
+        fields = {
             "a": self.group,
             "b": outgoing.topic,
             "c": DEFAULT_TOPIC,
@@ -363,6 +422,22 @@ _DEFAULT_QUEUES = str(DEFAULT_TOPIC_QUEUES)
 
 
 def _another(route: TopicRoute, failed: Sequence[str]) -> bool:
+        if floor is not None and self._exactly_once:
+            fields["once"] = str(floor)
+            if again:
+                fields["again"] = "true"
+        return fields
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    """What `Producer.resume` goes on with."""
+
+    producer: Producer
+    outgoing: Outgoing
+    message: Message
+    target: MessageQueue
+    floor: int
     return any(address not in failed for _, _, address in route.addresses())
 
 

@@ -12,6 +12,7 @@ from broker.commands import PutTopic
 from broker.connection import Connection
 from broker.delays import DELAY, delay_level, scheduled_properties
 from broker.node import OUTCOME_UNKNOWN, Node
+from broker.once import Header, OnceSends
 from broker.processing import Place, RequestError, Route
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
@@ -98,9 +99,6 @@ class _PendingSend:
         self.node.reply(self.connection, self.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
 
 
-Header = SendMessageHeaderV2 | SendMessageHeader
-
-
 class SendProcessor:
     """SEND_MESSAGE 10, SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320.
 
@@ -121,6 +119,7 @@ class SendProcessor:
         random: RandomSource,
     ) -> None:
         self._node = node
+        self._once = OnceSends(node)
         self._default_template = default_template
         self._delay_levels = delay_levels
         self._stats = stats
@@ -179,6 +178,12 @@ class SendProcessor:
                 ResponseCode.NO_PERMISSION, "the broker does not take transaction messages (sysFlag 4 or 12)"
             )
         replica.check_may_append()
+        if (
+            header.once is not None
+            and (header.once <= self._once.suspect or header.again)
+            and not self._once.may_append(connection, command, header)
+        ):
+            return  # answered when it is known whether an earlier attempt has stored the message
         if code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
             self._append_batch(connection, command, header, queue_id)
         else:

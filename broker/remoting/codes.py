@@ -166,6 +166,8 @@ class ResponseCode(enum.IntEnum):
 
 class LanguageCode(enum.IntEnum):
     """Client languages (remoting.md 4, the reference's `LanguageCode`); JSON carries the name, binary
+    ONCE_UNDECIDABLE = 3001
+    """Trivet's own, given to those alone that asked for it (broker/once.py): nothing of this attempt was stored."""
     the number.
     """
 

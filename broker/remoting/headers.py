@@ -8,7 +8,8 @@ The rules that hold for every header here and in its sibling modules:
   nothing at all;
 * unknown fields are ignored, so the 5.x additions that mean nothing here (bname, ns, nsd, oway, lo) are not listed.
 
-The long and the short send header have the same attributes, so a processor reads either.
+The long and the short send header have the same attributes, so a processor reads either. Their `once` and `again`, and
+`once` of the answer, are Trivet's own (broker/once.py).
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class SendMessageHeader(msgspec.Struct, rename="camel", gc=False):
     max_reconsume_times: Int32 | None = None
     batch: bool | None = None
     broker_name: str | None = None
+    once: Int64 | None = None
+    again: bool | None = None
 
 
 class SendMessageHeaderV2(msgspec.Struct, rename=_SHORT_SEND_NAMES, gc=False):
@@ -75,6 +78,8 @@ class SendMessageHeaderV2(msgspec.Struct, rename=_SHORT_SEND_NAMES, gc=False):
     max_reconsume_times: Int32 | None = None
     batch: bool | None = None
     broker_name: str | None = None
+    once: Int64 | None = None
+    again: bool | None = None
 
 
 class SendMessageResponseHeader(msgspec.Struct, rename="camel", gc=False):
@@ -86,6 +91,7 @@ class SendMessageResponseHeader(msgspec.Struct, rename="camel", gc=False):
     transaction_id: str | None = None
     region: str | None = msgspec.field(name="MSG_REGION", default=None)
     trace_on: bool | None = msgspec.field(name="TRACE_ON", default=None)
+    once: str | None = None
 
 
 class PullMessageHeader(msgspec.Struct, rename="camel", gc=False):
@@ -189,6 +195,8 @@ class CheckTransactionStateHeader(msgspec.Struct, rename="camel"):
     message_id: str | None = msgspec.field(name="msgId", default=None)
     transaction_id: str | None = None
     offset_message_id: str | None = msgspec.field(name="offsetMsgId", default=None)
+    topic: str | None = None
+    broker_name: str | None = msgspec.field(name="bname", default=None)
 
 
 class NotifyConsumerIdsChangedHeader(msgspec.Struct, rename="camel"):

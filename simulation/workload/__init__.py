@@ -18,12 +18,15 @@ __all__ = ["ACTORS"]
 
 ACTORS: Final[dict[str, Actor]] = {
     "producer": Actor(
-        functools.partial(produce, retry_unknown=True), processes=lambda plan: (plan.producers + 1) // 2
+        functools.partial(produce, retry_unknown=True, exactly_once=True),
+        processes=lambda plan: (plan.producers + 1) // 2,
+        at_most_once=True,
     ),
+    "repeater": Actor(functools.partial(produce, retry_unknown=True, exactly_once=False), share=0.3),
     "careful": Actor(
-        functools.partial(produce, retry_unknown=False),
+        functools.partial(produce, retry_unknown=False, exactly_once=False),
         processes=lambda plan: plan.producers // 2,
-        single_shot=True,
+        at_most_once=True,
     ),
     "consumer": Actor(consume, processes=lambda plan: 2),
     "auditor": Actor(audit),

@@ -65,6 +65,7 @@ class Actor:
     """In what share of the seeds the swarm turns it on."""
     processes: Callable[[Plan], int] = one
     """How many run side by side; each may be killed and started again."""
-    single_shot: bool = False
-    """Whether it never repeats an attempt of unknown outcome, so that its messages are stored at most once."""
+    at_most_once: bool = False
+    """Whether its messages are stored at most once: it never repeats an attempt of unknown outcome, or has the brokers
+    recognize it."""
     invariant: type[Invariant] | None = None
