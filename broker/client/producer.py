@@ -23,8 +23,8 @@ the name server has heard of the new leader.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from dataclasses import dataclass
+from types import TracebackType
 
 from broker.client.connection import Connection
 from broker.client.core import BUSY_CODES, CLOSE_TIMEOUT_S, ClientCore, broker_error
@@ -69,9 +69,9 @@ _NOT_STORED_RETRY = BUSY_CODES | {
     ResponseCode.TOPIC_NOT_EXIST,
     ResponseCode.NO_BUYER_ID,
     ResponseCode.NOT_IN_CURRENT_UNIT,
+    ResponseCode.ONCE_UNDECIDABLE,
 }
 _ILLEGAL = frozenset((ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER))
-    ResponseCode.ONCE_UNDECIDABLE,
 _STORED = {int(status): status for status in SendStatus}
 
 
@@ -85,7 +85,6 @@ class Producer:
     are sent zlib-compressed, None for never. ``exactly_once`` has Trivet brokers recognize an attempt that repeats a
     stored one; without it, and at other brokers, a message may be stored twice when an acknowledgement is lost.
     ``retry_unknown`` False ends a send at the first attempt of unknown outcome. ``trace`` records every attempt.
-    ``tls`` encrypts all connections, ``credentials`` signs all requests (docs/security.md).
 
     Any number of tasks may send at the same time. Cancelling a send leaves its outcome unknown and the producer usable.
     """
@@ -98,9 +97,9 @@ class Producer:
         send_timeout_s: float = SEND_TIMEOUT_S,
         attempt_timeout_s: float | None = None,
         compress_above: int | None = None,
+        exactly_once: bool = True,
         retry_unknown: bool = True,
         trace: TraceWriter | None = None,
-        exactly_once: bool = True,
         runtime: Runtime | None = None,
     ) -> None:
         if runtime is None:
@@ -115,15 +114,15 @@ class Producer:
         self._send_timeout_s = send_timeout_s
         self._attempt_timeout_s = attempt_timeout_s if attempt_timeout_s is not None else send_timeout_s / 2
         self._retry_unknown = retry_unknown
+        self._exactly_once = exactly_once
+        self._floors: dict[str, int] = {}
+        """By broker group, a position that its log has reached: the floor of the next send (broker/once.py)."""
         self._prepare = Preparer(UniqueKeys(runtime), compress_above)
         self._turn = runtime.random.getrandbits(16)
 
     async def __aenter__(self) -> Producer:
         await self.core.__aenter__()
         return self
-        self._exactly_once = exactly_once
-        self._floors: dict[str, int] = {}
-        """By broker group, a position that its log has reached: the floor of the next send (broker/once.py)."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -149,12 +148,6 @@ class Producer:
         results = await self._send(self._prepare.message(message), message, queue, timeout_s)
         return results[0]
 
-    async def send_batch(
-        self, messages: Sequence[Message], *, queue: QueueChoice = None, timeout_s: float | None = None
-    ) -> list[SendResult]:
-        """Send messages of one topic as one append: they are stored side by side, or none is. Raises as `send`."""
-        outgoing = self._prepare.batch(messages)
-        return await self._send(outgoing, messages[0], queue, timeout_s)
     async def resume(self, error: SendOutcomeUnknown, *, timeout_s: float | None = None) -> list[SendResult]:
         """Goes on with a send of unknown outcome, as if its time limit had been longer.
 
@@ -167,6 +160,12 @@ class Producer:
         choice = unfinished.target
         return await self._send(unfinished.outgoing, unfinished.message, choice, timeout_s, unfinished.floor)
 
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: QueueChoice = None, timeout_s: float | None = None
+    ) -> list[SendResult]:
+        """Send messages of one topic as one append: they are stored side by side, or none is. Raises as `send`."""
+        outgoing = self._prepare.batch(messages)
+        return await self._send(outgoing, messages[0], queue, timeout_s)
 
     async def send_one_way(self, message: Message, *, queue: QueueChoice = None) -> None:
         """Send one message and wait for nothing: it may be lost without anybody noticing.
@@ -234,6 +233,9 @@ class Producer:
                 if address is None:  # the group is gone from the route
                     address = failed[-1] if failed else route.addresses()[0][2]
                 attempts += 1
+                if not unknown:
+                    # From the first attempt on that may be stored, the floor must stay below it.
+                    floor = self._floors.get(target.broker_name, 0)
                 try:
                     connection = core.pool.find(address)
                     if connection is None:
@@ -243,9 +245,6 @@ class Producer:
                         connection, outgoing, target, fields, self._attempt_s(deadline_ns)
                     )
                     status = _STORED.get(answer.code)
-                if not unknown:
-                    # From the first attempt on that may be stored, the floor must stay below it.
-                    floor = self._floors.get(target.broker_name, 0)
                     if status is not None:
                         results = _results(outgoing, target, answer, status, address, attempts)
                         if status is SendStatus.OK:
@@ -416,12 +415,6 @@ class Producer:
             "m": "true" if outgoing.code == BATCH_CODE else "false",
             "n": target.broker_name,
         }
-
-
-_DEFAULT_QUEUES = str(DEFAULT_TOPIC_QUEUES)
-
-
-def _another(route: TopicRoute, failed: Sequence[str]) -> bool:
         if floor is not None and self._exactly_once:
             fields["once"] = str(floor)
             if again:
@@ -438,6 +431,12 @@ class _Unfinished:
     message: Message
     target: MessageQueue
     floor: int
+
+
+_DEFAULT_QUEUES = str(DEFAULT_TOPIC_QUEUES)
+
+
+def _another(route: TopicRoute, failed: Sequence[str]) -> bool:
     return any(address not in failed for _, _, address in route.addresses())
 
 
