@@ -302,13 +302,6 @@ class Replica:
         self._waiting.append((index, waiter))
         self._command_waiters[index] = waiter
 
-    def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None]) -> None:
-        """Calls `ready` when this node's applied state is as new as the call (dissertation 6.4); leader only.
-
-        All barriers of a turn share one round of messages. Raises `NotServingError`.
-        """
-        if not self.serving:
-            raise NotServingError(self.raft.leader)
     def when_applied(self, waiter: Waiter) -> None:
         """Tells `waiter` when everything that is in this leader's log now is committed, dispatched and applied, or that
         this node stopped leading first. Leader only; maybe before this returns.
@@ -319,6 +312,13 @@ class Replica:
         else:
             self._waiting.append((last_index, waiter))
 
+    def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Calls `ready` when this node's applied state is as new as the call (dissertation 6.4); leader only.
+
+        All barriers of a turn share one round of messages. Raises `NotServingError`.
+        """
+        if not self.serving:
+            raise NotServingError(self.raft.leader)
         self._reads_wanted.append((ready, lost))
 
     def _append_internal(self, tag: bytes, body: bytes) -> int:

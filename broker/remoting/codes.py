@@ -162,12 +162,12 @@ class ResponseCode(enum.IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+    ONCE_UNDECIDABLE = 3001
+    """Trivet's own, given to those alone that asked for it (broker/once.py): nothing of this attempt was stored."""
 
 
 class LanguageCode(enum.IntEnum):
     """Client languages (remoting.md 4, the reference's `LanguageCode`); JSON carries the name, binary
-    ONCE_UNDECIDABLE = 3001
-    """Trivet's own, given to those alone that asked for it (broker/once.py): nothing of this attempt was stored."""
     the number.
     """
 
