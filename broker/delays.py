@@ -12,12 +12,20 @@ the entries right after that command and of its term, exactly how many of them c
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from broker.commands import DeliverDelayed, SettleDelayed
 from broker.connection import Connection
+from broker.deliveries import (
+    Destination,
+    addressed_properties,
+    count_delivered,
+    deliver,
+    deliverable,
+    without_address,
+)
 from broker.metadata import DelayProgress
 from broker.node import Node
 from broker.processing import Place, Route
@@ -25,18 +33,15 @@ from broker.proposals import ReplicaError
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body, encode_integer_keyed
-from broker.topics import HALF_TOPIC, SCHEDULE_TOPIC
+from broker.topics import SCHEDULE_TOPIC
 from log.dispatch import Arrival
-from log.errors import DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
-from log.layout import HEADER_BYTES
+from log.errors import DiskFullError, EntryTooLargeError
 from log.properties import get_property, terminated, with_property, without_property
-from log.record import Record, decode_record, peek
+from log.record import Record
 
 log = structlog.get_logger("trivet.delays")
 
 DELAY: Final = b"DELAY"
-REAL_TOPIC: Final = b"REAL_TOPIC"
-REAL_QUEUE_ID: Final = b"REAL_QID"
 
 BATCH_MAX: Final = 256
 """Deliveries announced by one command. A level has one batch under way at a time, so that many messages that are due
@@ -61,32 +66,13 @@ def delay_level(properties: bytes, level_max: int) -> int:
 
 def scheduled_properties(properties: bytes, topic: str, queue_id: int, level: int) -> bytes:
     """The properties of a message for `topic` while it waits."""
-    for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID):
-        properties = without_property(properties, name)
-    properties = with_property(terminated(properties), DELAY, b"%d" % level)
-    properties = with_property(properties, REAL_TOPIC, topic.encode())
-    return with_property(properties, REAL_QUEUE_ID, b"%d" % queue_id)
+    properties = with_property(terminated(delivered_properties(properties)), DELAY, b"%d" % level)
+    return addressed_properties(properties, topic, queue_id)
 
 
 def delivered_properties(properties: bytes) -> bytes:
     """The properties of a message that has waited."""
-    for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID):
-        properties = without_property(properties, name)
-    return properties
-
-
-class _Destination(NamedTuple):
-    topic: str
-    queue_id: int
-
-
-def destination(record: Record) -> _Destination | None:
-    """Where a waiting message belongs; None if it does not say so."""
-    topic = get_property(record.properties, REAL_TOPIC)
-    queue_id = get_property(record.properties, REAL_QUEUE_ID)
-    if topic is None or queue_id is None or not queue_id.isdigit() or len(queue_id) > 9:
-        return None
-    return _Destination(topic.decode("utf-8", "replace"), int(queue_id))
+    return without_address(without_property(properties, DELAY))
 
 
 class DelayService:
@@ -184,7 +170,7 @@ class DelayService:
             # Retention took messages that nobody delivered: the node was stopped for longer than the log is kept.
             self._skip(level, queue.min_offset)
             return node.now_ns
-        records: list[tuple[Record, _Destination]] = []
+        records: list[tuple[Record, Destination]] = []
         for physical_offset, size, due_ms in queue.units(offset, BATCH_MAX):
             if due_ms > node.wall_ms:
                 if not records:
@@ -192,7 +178,7 @@ class DelayService:
                         node.now_ns + (due_ms - node.wall_ms) * 1_000_000, node.now_ns + CLOCK_CHECK_NS
                     )
                 break
-            found = self._deliverable(physical_offset, size)
+            found = deliverable(replica, physical_offset, size)
             if found is None:
                 break
             records.append(found)
@@ -202,24 +188,7 @@ class DelayService:
             self._skip(level, offset + 1)
         return node.now_ns
 
-    def _deliverable(self, physical_offset: int, size: int) -> tuple[Record, _Destination] | None:
-        """A waiting message and where it belongs; None for one that is dropped."""
-        replica = self._node.replica
-        try:
-            record = decode_record(replica.store.log.record_at(physical_offset, size))
-        except (OutOfRangeError, RecordError) as error:
-            log.warning("delayed message dropped", reason=str(error))
-            return None
-        target = destination(record)
-        if target is None or target.topic in {HALF_TOPIC, SCHEDULE_TOPIC}:
-            return None
-        config = replica.metadata.topics.get(target.topic)
-        if config is None or target.queue_id >= max(config.write_queue_nums, config.read_queue_nums):
-            log.warning("delayed message dropped", topic=target.topic, reason="its topic is gone")
-            return None
-        return record, target
-
-    def _deliver(self, level: int, offset: int, records: list[tuple[Record, _Destination]]) -> None:
+    def _deliver(self, level: int, offset: int, records: list[tuple[Record, Destination]]) -> None:
         replica = self._node.replica
         replica.check_may_append(1 + len(records))
         announcement = DeliverDelayed(level, offset, len(records), replica.store.log.last_index + 1)
@@ -228,20 +197,7 @@ class DelayService:
         done = 0
         try:
             for record, target in records:
-                replica.append_message(
-                    target.topic,
-                    target.topic.encode(),
-                    target.queue_id,
-                    record.flag,
-                    record.sys_flag,
-                    record.born_timestamp,
-                    record.born_host,
-                    record.reconsume_times,
-                    record.prepared_transaction_offset,
-                    record.body,
-                    delivered_properties(record.properties),
-                    None,
-                )
+                deliver(replica, record, target, delivered_properties(record.properties))
                 done += 1
         except EntryTooLargeError:
             self._unsettled[level] = self._next[level] = (
@@ -269,43 +225,11 @@ class DelayService:
     # ------------------------------------------------------------------ taking over
 
     def _count_delivered(self, level: int, progress: DelayProgress) -> int:
-        """How many of the announced deliveries are in the log; all of them are committed when this is asked."""
-        store = self._node.replica.store
-        entry_log = store.log
-        queue = store.queues.get(SCHEDULE_TOPIC, level - 1)
+        replica = self._node.replica
+        queue = replica.store.queues.get(SCHEDULE_TOPIC, level - 1)
         assert queue is not None, "messages were announced from a queue that does not exist"
-        if progress.index < entry_log.first_index:
-            return (
-                progress.count
-            )  # long ago, in a term that went on: a leader after it would have settled at once
-        for done in range(progress.count):
-            unit = queue.unit(progress.offset + done)
-            index = progress.index + 1 + done
-            try:
-                if unit is None or entry_log.term_of(index) != entry_log.term_of(progress.index):
-                    return done
-                delivery = entry_log.record_at(entry_log.position_of(index) + HEADER_BYTES)
-                waiting = decode_record(entry_log.record_at(unit[0], unit[1]))
-            except OutOfRangeError:
-                return done  # the log ended before it, or the message that waited is gone
-            if not _is_delivery(delivery, waiting):
-                return done
-        return progress.count
-
-
-def _is_delivery(delivery: memoryview, waiting: Record) -> bool:
-    """Whether a record is the delivery of a message that waited, and not what came into the log after it broke off."""
-    head = peek(delivery)
-    target = destination(waiting)
-    return (
-        target is not None
-        and head.queue_id == target.queue_id
-        and head.born_timestamp == waiting.born_timestamp
-        and delivery[head.topic_begin : head.topic_end] == target.topic.encode()
-        and delivery[head.body_begin : head.body_end] == waiting.body
-        and bytes(delivery[head.properties_begin : head.properties_end])
-        == delivered_properties(waiting.properties)
-    )
+        offsets = range(progress.offset, progress.offset + progress.count)
+        return count_delivered(replica, queue, offsets, progress.index, delivered_properties)
 
 
 def _nothing(_: object = None) -> None:

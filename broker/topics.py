@@ -14,6 +14,7 @@ RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_OPERATIONS_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_EXHAUSTED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -23,6 +24,7 @@ OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 FORBIDDEN_TO_SEND: Final = frozenset(
     {
         SCHEDULE_TOPIC,
+        TIMER_TOPIC,
         HALF_TOPIC,
         HALF_OPERATIONS_TOPIC,
         CHECK_EXHAUSTED_TOPIC,
@@ -107,6 +109,7 @@ def system_topics(cluster: str, broker: str, default_queues: int, auto_create: b
     yield topic_config(broker, 1, _ALL)
     yield topic_config(OFFSET_MOVED_TOPIC, 1)
     yield topic_config(SCHEDULE_TOPIC, 18)
+    yield topic_config(TIMER_TOPIC, 1)
     yield topic_config(HALF_TOPIC, 1)
     yield topic_config(HALF_OPERATIONS_TOPIC, 1)
     yield topic_config(f"{cluster}_REPLY_TOPIC", 1)
