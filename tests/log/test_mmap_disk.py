@@ -127,3 +127,27 @@ def test_the_lock_excludes_and_is_released(disk: MmapDisk, tmp_path: Path) -> No
     lock.release()
     MmapDisk(tmp_path / "store").lock().release()
     assert disk.usage().total_bytes > disk.usage().free_bytes > 0
+
+
+def test_a_write_buffer_reaches_the_file_when_it_is_written_back(disk: MmapDisk) -> None:
+    mapped = disk.open("f", 4 * PAGE_BYTES, create=True, buffered=True)
+    mapped.prepare(0, 4 * PAGE_BYTES)
+    mapped.buffer[10:13] = b"abc"
+    mapped.buffer[PAGE_BYTES : PAGE_BYTES + 3] = b"def"
+    assert disk.read("f") == bytes(4 * PAGE_BYTES)
+    mapped.write_back(10, 13)
+    assert disk.read("f")[:16] == bytes(10) + b"abc" + bytes(3)
+    assert disk.read("f")[PAGE_BYTES : PAGE_BYTES + 3] == bytes(3), "only what was asked for"
+    other = disk.open("f", 4 * PAGE_BYTES, create=False)
+    assert bytes(other.buffer[10:13]) == b"abc"
+
+
+def test_advice_leaves_the_content_alone(tmp_path: Path) -> None:
+    disk = MmapDisk(tmp_path, lock_memory=True)
+    mapped = disk.open("f", 4 * PAGE_BYTES, create=True)
+    mapped.prepare(0, 4 * PAGE_BYTES)
+    mapped.buffer[:] = b"x" * (4 * PAGE_BYTES)
+    mapped.load(100, 3 * PAGE_BYTES + 1)
+    mapped.cool(0, 4 * PAGE_BYTES)
+    mapped.load(4 * PAGE_BYTES, 4 * PAGE_BYTES)
+    assert bytes(mapped.buffer) == b"x" * (4 * PAGE_BYTES)
