@@ -107,6 +107,27 @@ class ResumeTransaction(_Command, frozen=True, tag="resume_transaction"):
     half_offset: int
 
 
+class DeliverTimed(_Command, frozen=True, tag="deliver_timed"):
+    """Announces deliveries of timed messages: the entries that follow entry `index`, this very command's, in its term
+    are to be those of the timer queue's units at `offsets`, in that order.
+
+    `step` says what is done then (`log.timer_index.Step`): all units before its third number whose due time in ms and
+    offset are at most its first and second. What it covers and `offsets` does not name is dropped. All units before
+    `floor` were done already.
+    """
+
+    offsets: tuple[int, ...]
+    step: tuple[int, int, int]
+    floor: int
+    index: int
+
+
+class SettleTimed(_Command, frozen=True, tag="settle_timed"):
+    """Says what of the last `DeliverTimed` is done, as a step; without one, nothing of it."""
+
+    step: tuple[int, int, int] | None
+
+
 class Several(_Command, frozen=True, tag="several"):
     """Commands that are applied together, in order; the result is the tuple of theirs."""
 
@@ -123,6 +144,8 @@ SingleCommand = (
     | UnlockQueues
     | DeliverDelayed
     | SettleDelayed
+    | DeliverTimed
+    | SettleTimed
     | CheckTransactions
     | ResumeTransaction
 )

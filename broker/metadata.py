@@ -22,16 +22,19 @@ from broker.commands import (
     DeleteGroup,
     DeleteTopic,
     DeliverDelayed,
+    DeliverTimed,
     LockQueues,
     PutGroup,
     PutTopic,
     ResumeTransaction,
     SettleDelayed,
+    SettleTimed,
     Several,
     UnknownCommandError,
     UnlockQueues,
 )
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.timer_progress import TimerProgress
 from broker.transactions.state import Transactions
 
 SNAPSHOT_VERSION = 1
@@ -71,6 +74,7 @@ class Metadata:
     """(group, topic, queue id) -> holder."""
     delays: dict[int, DelayProgress] = field(default_factory=dict)
     """By delay level."""
+    timers: TimerProgress = field(default_factory=TimerProgress)
     transactions: Transactions = field(default_factory=Transactions)
     """Which are open. Decisions are messages; the replica tells it of them."""
     topics_version: DataVersion = field(default_factory=DataVersion)
@@ -118,6 +122,10 @@ class Metadata:
                 self.delays[level] = DelayProgress(offset, count, index)
             case SettleDelayed(level, offset):
                 self.delays[level] = DelayProgress(offset)
+            case DeliverTimed():
+                self.timers = self.timers.announced(command)
+            case SettleTimed():
+                self.timers = self.timers.settled(command)
             case CheckTransactions(half_offsets):
                 self.transactions.checked(half_offsets)
             case ResumeTransaction(half_offset):
@@ -147,6 +155,7 @@ class Metadata:
                 "offsets": [[group, topic, queues] for (group, topic), queues in self.offsets.items()],
                 "locks": [[*key, lock.client, lock.refreshed_ms] for key, lock in self.locks.items()],
                 "delays": [[level, d.offset, d.count, d.index] for level, d in self.delays.items()],
+                "timers": self.timers.to_fields(),
                 "transactions": self.transactions.to_fields(),
                 "topics_version": msgspec.to_builtins(self.topics_version),
                 "groups_version": msgspec.to_builtins(self.groups_version),
@@ -172,6 +181,7 @@ class Metadata:
                 for group, topic, queue_id, client, refreshed_ms in fields["locks"]
             },
             delays={level: DelayProgress(*progress) for level, *progress in fields["delays"]},
+            timers=TimerProgress.from_fields(fields.get("timers")),
             transactions=Transactions.from_fields(fields.get("transactions")),
             topics_version=msgspec.convert(fields["topics_version"], DataVersion),
             groups_version=msgspec.convert(fields["groups_version"], DataVersion),

@@ -10,10 +10,12 @@ from broker.commands import (
     DeleteGroup,
     DeleteTopic,
     DeliverDelayed,
+    DeliverTimed,
     LockQueues,
     PutGroup,
     PutTopic,
     SettleDelayed,
+    SettleTimed,
     Several,
     UnknownCommandError,
     UnlockQueues,
@@ -33,6 +35,9 @@ queues = st.lists(st.tuples(topic, queue), max_size=3).map(tuple)
 
 offset = st.integers(0, 10**9)
 
+step = st.tuples(offset, offset, st.just(10**9))
+"""Limits never go down, as the timer queue only grows."""
+
 single_commands = st.one_of(
     st.builds(PutTopic, st.builds(topic_config, topic, st.integers(1, 8)), wall_ms, st.booleans()),
     st.builds(DeleteTopic, topic, wall_ms),
@@ -50,6 +55,8 @@ single_commands = st.one_of(
     st.builds(UnlockQueues, group, client, queues),
     st.builds(DeliverDelayed, st.integers(1, 3), offset, st.integers(1, 9), offset),
     st.builds(SettleDelayed, st.integers(1, 3), offset),
+    st.builds(DeliverTimed, st.lists(offset, max_size=3).map(tuple), step, offset, offset),
+    st.builds(SettleTimed, st.none() | step),
 )
 commands = st.one_of(single_commands, st.builds(Several, st.lists(single_commands, max_size=3).map(tuple)))
 

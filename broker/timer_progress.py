@@ -1,0 +1,59 @@
+"""How far timed messages are delivered: replicated, so that whoever leads next goes on exactly there.
+
+All that a `DeliverTimed` announces is known to be delivered when the next command of its kind is committed; whoever
+takes over in between counts in the log (broker/timers.py).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from broker.commands import DeliverTimed, SettleTimed
+from log.timer_index import Step, Steps, add_step
+
+
+@dataclass(frozen=True, slots=True)
+class TimerProgress:
+    """All units before `floor` are done, and those that `steps` tell of (log/timer_index.py).
+
+    `batch` is what was announced last, if nothing was settled since: of its units those are done, too, whose entries
+    follow the announcement's in its term.
+    """
+
+    floor: int = 0
+    steps: Steps = ()
+    batch: DeliverTimed | None = None
+
+    def announced(self, command: DeliverTimed) -> "TimerProgress":
+        """After one more announcement: what was announced before it is done."""
+        return TimerProgress(command.floor, self._with_batch(), command)
+
+    def settled(self, command: SettleTimed) -> "TimerProgress":
+        """After a settlement, which says what of the batch is done; nothing without a step."""
+        steps = self.steps if command.step is None else add_step(self.steps, Step(*command.step))
+        return TimerProgress(self.floor, steps)
+
+    def _with_batch(self) -> Steps:
+        return self.steps if self.batch is None else add_step(self.steps, Step(*self.batch.step))
+
+    def to_fields(self) -> list[Any]:
+        """For a snapshot."""
+        batch = self.batch
+        return [
+            self.floor,
+            [list(step) for step in self.steps],
+            None if batch is None else [list(batch.offsets), list(batch.step), batch.floor, batch.index],
+        ]
+
+    @classmethod
+    def from_fields(cls, fields: list[Any] | None) -> "TimerProgress":
+        """What `to_fields` gave; the beginning for a snapshot of a version that had no timers."""
+        if fields is None:
+            return cls()
+        floor, steps, batch = fields
+        return cls(
+            floor,
+            tuple(Step(*step) for step in steps),
+            None
+            if batch is None
+            else DeliverTimed(tuple(batch[0]), (batch[1][0], batch[1][1], batch[1][2]), batch[2], batch[3]),
+        )
