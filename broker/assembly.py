@@ -28,6 +28,8 @@ from broker.settings import CONSUME_QUEUE_UNIT_BYTES, BrokerConfig, ImpossibleSe
 from broker.stats import Stats
 from broker.topics import default_template
 from broker.trace import TraceWriter
+from broker.transactions.checks import TransactionChecks
+from broker.transactions.decisions import Decisions
 from log.disk import Disk
 from log.layout import UNIT_BYTES
 from log.options import StoreOptions
@@ -39,6 +41,7 @@ from raft.state import RandomSource
 log = structlog.get_logger("trivet.assembly")
 
 _MS = 1_000_000
+_HOUR_MS = 3_600_000
 
 COMMIT_NOTICE_DELAY_NS = 10 * _MS
 """Followers learn of a commit with the next append, or this much later: what they may not answer, they forward."""
@@ -93,6 +96,7 @@ def build_node(
     stats = Stats(now_ns, wall_ms)
     offsets = OffsetCommits(node)
     broker = config.broker
+    decisions = Decisions(node, broker, store_host)
     processors: list[Processor] = [
         SendProcessor(
             node,
@@ -101,6 +105,7 @@ def build_node(
             max_message_bytes=config.storage.max_message_bytes,
             default_template=default_template(broker.default_queue_count, broker.auto_create_topics),
             delay_levels=len(broker.delay_level_ms),
+            reject_transactions=broker.reject_transactions,
             stats=stats,
             random=random,
         ),
@@ -121,6 +126,8 @@ def build_node(
         AdministrationProcessor(node, broker_name=config.node.group),
         SendBackProcessor(node, broker, random),
         DelayService(node, len(broker.delay_level_ms)),
+        decisions,
+        TransactionChecks(node, decisions, broker, config.retention.reserved_hours * _HOUR_MS),
         StatusProcessor(
             node,
             config,

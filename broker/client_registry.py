@@ -71,16 +71,22 @@ class ConsumerGroup(Generic[ConnectionType]):
 
     def members(self) -> list[RegisteredClient[ConnectionType]]:
         """Each client once: by its newest connection to this node, or else by its newest relayed one."""
-        chosen: dict[str, RegisteredClient[ConnectionType]] = {}
-        for client in self.clients.values():
-            known = chosen.get(client.client_id)
-            if (
-                known is None
-                or isinstance(known.connection, RelayedConnection)
-                or not isinstance(client.connection, RelayedConnection)
-            ):
-                chosen[client.client_id] = client
-        return list(chosen.values())
+        return _each_once(self.clients.values())
+
+
+def _each_once(
+    clients: Iterable[RegisteredClient[ConnectionType]],
+) -> list[RegisteredClient[ConnectionType]]:
+    chosen: dict[str, RegisteredClient[ConnectionType]] = {}
+    for client in clients:
+        known = chosen.get(client.client_id)
+        if (
+            known is None
+            or isinstance(known.connection, RelayedConnection)
+            or not isinstance(client.connection, RelayedConnection)
+        ):
+            chosen[client.client_id] = client
+    return list(chosen.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,8 @@ class ClientRegistry(Generic[ConnectionType]):
         self._expiry_ns = expiry_ns
         self._consumers: dict[str, ConsumerGroup[ConnectionType]] = {}
         self._producers: dict[str, dict[ConnectionType, RegisteredClient[ConnectionType]]] = {}
+        self._producer_clients: dict[str, dict[ConnectionType, RegisteredClient[ConnectionType]]] = {}
+        """Connections that announce a producer group, by client id."""
         # Renewed entries move to the end and all live equally long, so the first one is the next to expire.
         self._renewed_ns: OrderedDict[_Entry[ConnectionType], int] = OrderedDict()
         self._entries: dict[ConnectionType, dict[_Entry[ConnectionType], None]] = {}
@@ -124,8 +132,13 @@ class ClientRegistry(Generic[ConnectionType]):
                 changed.append(consumer.group_name)
             self._renew(_Entry(client.connection, consumer.group_name, True), now_ns)
         for producer in heartbeat.producer_data_set:
-            self._producers.setdefault(producer.group_name, {})[client.connection] = client
+            members = self._producers.setdefault(producer.group_name, {})
+            before = members.get(client.connection)
+            members[client.connection] = client
             self._renew(_Entry(client.connection, producer.group_name, False), now_ns)
+            if before is not None and before.client_id != client.client_id:
+                self._left_producers(before)
+            self._producer_clients.setdefault(client.client_id, {})[client.connection] = client
         return changed
 
     def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> list[str]:
@@ -202,6 +215,14 @@ class ClientRegistry(Generic[ConnectionType]):
     def producers(self, group: str) -> list[RegisteredClient[ConnectionType]]:
         """Clients of a producer group."""
         return list(self._producers.get(group, {}).values())
+
+    def producer_members(self, group: str) -> list[RegisteredClient[ConnectionType]]:
+        """Clients of a producer group, each once, by the connection that is best asked on."""
+        return _each_once(self._producers.get(group, {}).values())
+
+    def find_producer(self, client_id: str) -> RegisteredClient[ConnectionType] | None:
+        """A client that announces any producer group, by the connection that is best asked on."""
+        return next(iter(_each_once(self._producer_clients.get(client_id, {}).values())), None)
 
     def producer_groups(self) -> list[str]:
         """Producer groups with at least one client (answer to 328)."""
@@ -297,7 +318,19 @@ class ClientRegistry(Generic[ConnectionType]):
                     del self._consumers[entry.group]
             else:
                 producers = self._producers[entry.group]
-                del producers[entry.connection]
+                client = producers.pop(entry.connection)
                 if not producers:
                     del self._producers[entry.group]
+                self._left_producers(client)
         return list(changed)
+
+    def _left_producers(self, client: RegisteredClient[ConnectionType]) -> None:
+        """It has left a producer group, maybe the last one that it announced on its connection."""
+        connection = client.connection
+        for entry in self._entries.get(connection, ()):
+            if not entry.is_consumer and self._producers[entry.group][connection].client_id == client.client_id:
+                return
+        of_client = self._producer_clients[client.client_id]
+        del of_client[connection]
+        if not of_client:
+            del self._producer_clients[client.client_id]

@@ -144,6 +144,16 @@ class BrokerSettings(Settings, frozen=True):
     """slaveReadEnable: whether a follower answers pulls itself (committed messages only); else it forwards them."""
     long_polling: bool = True
     """longPollingEnable: whether a pull that finds nothing is held until something comes."""
+    reject_transactions: bool = False
+    """rejectTransactionMessage: whether transaction messages are refused (code 16)."""
+    transaction_timeout_ms: Annotated[int, Meta(ge=0)] = 6000
+    """transactionTimeOut: how old an undecided transaction gets before its producer is asked."""
+    transaction_check_interval_ms: Annotated[int, Meta(ge=10)] = 30_000
+    """transactionCheckInterval: how often undecided transactions are looked at."""
+    transaction_check_max: Annotated[int, Meta(ge=1)] = 15
+    """transactionCheckMax: how often a producer is asked before a transaction is given up."""
+    store_replies: bool = True
+    """storeReplyMessageEnable: whether replies to requests are stored, too."""
     register_interval_ms: Annotated[int, Meta(ge=1000, le=60_000)] = 30_000
     """registerNameServerPeriod: how often the name servers are told that this node is there."""
 

@@ -23,6 +23,7 @@ from broker.topics import (
     DEAD_LETTER_PREFIX,
     DEFAULT_TOPIC,
     FORBIDDEN_TO_SEND,
+    HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     InvalidNameError,
@@ -30,6 +31,7 @@ from broker.topics import (
     retries_max,
     topic_config,
 )
+from broker.transactions.sending import check_no_half, check_sys_flag, sent_as_half, stored_half
 from log.batch import parse_batch
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import get_property, terminated, without_property
@@ -115,6 +117,7 @@ class SendProcessor:
         max_message_bytes: int,
         default_template: TopicConfig | None,
         delay_levels: int,
+        reject_transactions: bool,
         stats: Stats,
         random: RandomSource,
     ) -> None:
@@ -122,6 +125,7 @@ class SendProcessor:
         self._once = OnceSends(node)
         self._default_template = default_template
         self._delay_levels = delay_levels
+        self._reject_transactions = reject_transactions
         self._stats = stats
         self._max_message_bytes = max_message_bytes
         self._random = random
@@ -174,9 +178,7 @@ class SendProcessor:
                 f"and {config.read_queue_nums} read queues",
             )
         if header.sys_flag & SYS_FLAG_PREPARED:  # rolled back ones, 0xC, have this bit, too
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, "the broker does not take transaction messages (sysFlag 4 or 12)"
-            )
+            check_sys_flag(header)
         replica.check_may_append()
         if (
             header.once is not None
@@ -198,9 +200,14 @@ class SendProcessor:
         topic = header.topic
         properties, unique_key = self._stored_properties((header.properties or "").encode())
         pending = _PendingSend(self._node, connection, command, queue_id, unique_key)
+        sys_flag = header.sys_flag
         if b"DELAY" in properties or b"TRAN_MSG" in properties or b"TIMER_D" in properties:
-            level = self._check_special(properties)
-            if level:
+            if b"TRAN_MSG" in properties and sent_as_half(header, properties):
+                properties, sys_flag = stored_half(
+                    header, properties, queue_id, unique_key, rejected=self._reject_transactions
+                )
+                topic, queue_id = HALF_TOPIC, 0
+            elif level := self._check_special(properties):
                 properties = scheduled_properties(properties, topic, queue_id, level)
                 topic, queue_id = SCHEDULE_TOPIC, level - 1
         try:
@@ -209,7 +216,7 @@ class SendProcessor:
                 self._topic_bytes.get(topic) or self._encoded_topic(topic),
                 queue_id,
                 header.flag,
-                header.sys_flag,
+                sys_flag,
                 header.born_timestamp,
                 connection.host,
                 header.reconsume_times or 0,
@@ -247,6 +254,8 @@ class SendProcessor:
             )
             for item in items
         ]
+        for properties, _ in stored:
+            check_no_half(properties)
         if any(self._check_special(properties) for properties, _ in stored):
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot be delayed")
         self._node.replica.check_may_append(len(items))
@@ -290,10 +299,6 @@ class SendProcessor:
 
     def _check_special(self, properties: bytes) -> int:
         """The delay level of a message, 0 for none; refuses what would be done wrongly if it were just stored."""
-        if get_property(properties, b"TRAN_MSG") == b"true":
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, "the broker does not take transaction messages (TRAN_MSG)"
-            )
         for name in (b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC"):
             if get_property(properties, name) is not None:
                 raise RequestError(

@@ -22,6 +22,13 @@ class CreateTopicHeader(msgspec.Struct, rename="camel"):
     force: bool | None = None
 
 
+class ResumeCheckHalfMessageHeader(msgspec.Struct, rename="camel"):
+    """RESUME_CHECK_HALF_MESSAGE 323; ``message_id`` is the offset id of what was given up."""
+
+    message_id: str = msgspec.field(name="msgId")
+    topic: str | None = None
+
+
 class TopicHeader(msgspec.Struct):
     """DELETE_TOPIC_IN_BROKER 215, GET_TOPIC_STATS_INFO 202, GET_TOPIC_CONFIG 351,
     QUERY_TOPIC_CONSUME_BY_WHO 300.

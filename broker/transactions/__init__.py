@@ -25,11 +25,12 @@ The operation message of a commit is what is left over: it tells RocketMQ's tool
 still owed is part of the state, so that a leader who dies first leaves them to the next; they are written many at a
 time, as by 5.x.
 
-The reference stores a half message again each time that it asks its producer, to count the questions. Here the count is a
-command (`CheckTransactions`), and the question leaves once that is committed: it is about the first and only copy, so
-that an answer to an earlier question is as good as one to the last.
+The reference stores a half message again each time that it asks its producer, to count the questions. Here the count
+is a command (`CheckTransactions`), and the question leaves once that is committed. It is about the first and only copy,
+so that an answer to an earlier question is as good as one to the last.
 
     messages.py    the forms of all these messages
+    sending.py     half messages as they come in
     state.py       which transactions are open: replicated
     decisions.py   END_TRANSACTION, operation messages
     checks.py      questions, giving up, RESUME_CHECK_HALF_MESSAGE

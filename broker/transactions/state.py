@@ -83,4 +83,4 @@ class Transactions:
         if fields is None:
             return cls()
         horizon, times_checked, owed = fields
-        return cls(horizon, {offset: times for offset, times in times_checked}, dict.fromkeys(owed))
+        return cls(horizon, dict(times_checked), dict.fromkeys(owed))

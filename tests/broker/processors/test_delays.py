@@ -194,7 +194,7 @@ def test_full_disk_in_the_middle_of_a_batch_is_settled(group: Group, monkeypatch
 @pytest.mark.parametrize(
     ("properties", "code"),
     [
-        ({"TRAN_MSG": "true"}, ResponseCode.NO_PERMISSION),
+        ({"TRAN_MSG": "true", "DELAY": "1"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"TIMER_DELIVER_MS": "1"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"TIMER_DELAY_SEC": "1"}, ResponseCode.MESSAGE_ILLEGAL),
     ],

@@ -26,10 +26,10 @@ def client(group: Group, request: pytest.FixtureRequest) -> Client:
 
 
 @pytest.mark.parametrize("sys_flag", [0x4, 0xC])
-def test_half_and_rolled_back_messages_are_refused(client: Client, sys_flag: int) -> None:
+def test_prepared_and_rolled_back_messages_are_refused(client: Client, sys_flag: int) -> None:
     # Such a record gets no unit in its queue: the next message would leave a hole there, on every replica.
     answer = client.wait(client.start_send("T", b"half", sysFlag=sys_flag))
-    assert answer.code == ResponseCode.NO_PERMISSION
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert client.send("T", b"whole").queue_offset == 0
     assert client.send("T", b"whole").queue_offset == 1
     client.group.converge()

@@ -1,0 +1,380 @@
+"""Questions about undecided transactions: CHECK_TRANSACTION_STATE 39, giving up, RESUME_CHECK_HALF_MESSAGE 323.
+
+Every `transaction_check_interval_ms` a leader looks at all that is open. Whoever is older than `transaction_timeout_ms`
+(or than the CHECK_IMMUNITY_TIME_IN_SECONDS that it was sent with) is asked about: the question goes to one client of
+its producer group, another one each time, through whatever node that client is connected to. After
+`transaction_check_max` questions, or when it is older than what the log is kept for, it is given up into
+TRANS_CHECK_MAX_TIME_TOPIC, where an operator finds it and may have it asked about again (323).
+
+Only questions that can be sent are counted. The reference counts on while no producer of the group lives, and so gives
+up the transactions of an application that was down for some minutes.
+
+A pass is cut into slices, one at a time under way, so that a hundred thousand open transactions neither fill the log's
+window nor keep clients waiting.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from broker.client_registry import RegisteredClient
+from broker.commands import CheckTransactions, CommitOffsets, PutTopic, ResumeTransaction
+from broker.connection import Connection
+from broker.node import OUTCOME_UNKNOWN, Node
+from broker.processing import Place, RequestError, Route
+from broker.processors.queries import committed_record
+from broker.proposals import ReplicaError
+from broker.remoting.admin_headers import ResumeCheckHalfMessageHeader
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, encode, request
+from broker.remoting.headers import CheckTransactionStateHeader
+from broker.settings import BrokerSettings
+from broker.topics import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC, topic_config
+from broker.transactions.decisions import Decisions
+from broker.transactions.messages import (
+    CHECK_TIMES,
+    HALF_TOPIC_BYTES,
+    PRODUCER_GROUP,
+    check_immunity_ms,
+    destination,
+    resumed_properties,
+)
+from log.errors import DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
+from log.message_id import offset_message_id, parse_offset_message_id
+from log.properties import UNIQ_KEY, get_property, with_property, without_property
+from log.record import Record, decode_record, peek
+
+log = structlog.get_logger("trivet.transactions")
+
+PROGRESS_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""Its offsets in the half and operation topics tell RocketMQ, and its tools, what is over."""
+
+SLICE_MAX: Final = 256
+SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Half messages looked at in one slice, and how much of them is read for questions."""
+UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A producer that leaves so much unread is asked nothing more."""
+RETRY_NS: Final = 500_000_000
+
+_NEVER: Final = 1 << 62
+
+
+class TransactionChecks:
+    """Asks while this node serves. `reserved_ms` is for how long the log is kept."""
+
+    def __init__(self, node: Node, decisions: Decisions, settings: BrokerSettings, reserved_ms: int) -> None:
+        self._node = node
+        self._decisions = decisions
+        self._timeout_ms = settings.transaction_timeout_ms
+        self._check_max = settings.transaction_check_max
+        self._interval_ns = settings.transaction_check_interval_ms * 1_000_000
+        self._reserved_ms = reserved_ms
+        self._due_ns = _NEVER
+        self._pass_due_ns = _NEVER
+        self._remaining: deque[int] = deque()
+        """What this pass has yet to look at."""
+        self._under_way = self._topic_under_way = False
+        self._asked: dict[str, int] = {}
+        """By producer group, how many questions: whose turn it is."""
+        self._resuming: dict[str, None] = {}
+        """Message ids whose new half message is not committed yet."""
+        self._next_opaque = 0
+        node.on_role_change(self._role_changed)
+        node.add_timer(lambda: self._due_ns, self._run)
+
+    def routes(self) -> Iterable[Route]:
+        """The operators' part."""
+        return (Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume, Place.LEADER_READ),)
+
+    def _role_changed(self) -> None:
+        if not self._node.replica.serving:
+            self._due_ns = self._pass_due_ns = _NEVER
+            self._remaining.clear()
+            self._under_way = self._topic_under_way = False
+            self._resuming.clear()
+        elif self._due_ns == _NEVER:
+            self._due_ns = self._pass_due_ns = self._node.now_ns + self._interval_ns
+
+    # ------------------------------------------------------------------ a pass
+
+    def _run(self) -> None:
+        node = self._node
+        if node.now_ns >= self._pass_due_ns:
+            self._pass_due_ns = node.now_ns + self._interval_ns
+            if not self._remaining:
+                self._remaining.extend(self._decisions.state.open_before(self._decisions.half_queue_end()))
+                self._note_progress()
+        self._due_ns = self._pass_due_ns
+        while self._remaining and not self._under_way:
+            try:
+                self._check_slice()
+            except (ReplicaError, DiskFullError) as error:
+                log.info("transaction checks wait", reason=str(error))
+                self._due_ns = node.now_ns + RETRY_NS
+                return
+
+    def _check_slice(self) -> None:
+        """Raises, with nothing lost, when nothing can be appended now."""
+        questions: list[Record] = []
+        size = 0
+        looked_at = 0
+        remaining = self._remaining
+        while looked_at < min(SLICE_MAX, len(remaining)) and size < SLICE_BYTES_MAX:
+            half = self._look_at(remaining[looked_at])
+            if half is not None:
+                questions.append(half)
+                size += len(half.body)
+            looked_at += 1
+        if questions:
+            self._node.replica.propose_command(
+                CheckTransactions(tuple(half.queue_offset for half in questions)),
+                lambda _: self._ask(questions),
+                _nothing,
+            )
+            self._under_way = True
+        for _ in range(looked_at):
+            remaining.popleft()
+
+    def _look_at(self, half_offset: int) -> Record | None:
+        """An open half message that is to be asked about now; gives up what is to be given up."""
+        decisions, node = self._decisions, self._node
+        if not decisions.is_open(half_offset):
+            return None
+        half = self._half(half_offset)
+        if half is None:
+            decisions.forget(half_offset)
+            return None
+        age_ms = node.wall_ms - half.store_timestamp
+        times = decisions.state.times(half_offset)
+        if times >= self._check_max or age_ms > self._reserved_ms:
+            self._give_up(half, times)
+            return None
+        immunity_ms = check_immunity_ms(half.properties, self._timeout_ms)
+        # A negative age says that the clock was set back: better asked than forgotten.
+        if 0 <= age_ms <= (self._timeout_ms if immunity_ms is None else immunity_ms):
+            return None
+        if self._producer(_group_of(half)) is None:
+            return None
+        return half
+
+    def _half(self, half_offset: int) -> Record | None:
+        store = self._node.replica.store
+        queue = store.queues.get(HALF_TOPIC, 0)
+        unit = None if queue is None else queue.unit(half_offset)
+        if unit is None:
+            return None
+        try:
+            return decode_record(store.log.record_at(unit[0], unit[1]))
+        except (OutOfRangeError, RecordError) as error:
+            log.warning("half message dropped", offset=half_offset, reason=str(error))
+            return None
+
+    def _give_up(self, half: Record, times: int) -> None:
+        replica = self._node.replica
+        log.warning("transaction given up", offset=half.queue_offset, asked=times, group=_group_of(half))
+        if CHECK_EXHAUSTED_TOPIC not in replica.metadata.topics and not self._topic_under_way:
+            topic = topic_config(CHECK_EXHAUSTED_TOPIC, 1)
+            replica.propose_command(PutTopic(topic, self._node.wall_ms, if_absent=True), _nothing, _nothing)
+            self._topic_under_way = True
+        try:
+            self._decisions.give_up(half, times)
+        except RequestError as error:
+            log.warning("half message dropped", offset=half.queue_offset, reason=error.remark)
+            self._decisions.forget(half.queue_offset)
+
+    def _note_progress(self) -> None:
+        """Offsets as the reference stores them: what lies before needs no second look."""
+        metadata = self._node.replica.metadata
+        state = metadata.transactions
+        end = self._decisions.half_queue_end()
+        first_open = state.first_open(end)
+        queue = self._node.replica.store.queues.get(HALF_OPERATIONS_TOPIC, 0)
+        progress = {HALF_TOPIC: first_open}
+        if queue is not None and first_open == end and not state.operations_owed:
+            progress[HALF_OPERATIONS_TOPIC] = queue.max_offset
+        changed = tuple(
+            (PROGRESS_GROUP, topic, 0, offset)
+            for topic, offset in progress.items()
+            if metadata.offsets.get((PROGRESS_GROUP, topic), {}).get(0, 0) != offset
+        )
+        if changed:
+            try:
+                self._node.replica.propose_command(CommitOffsets(changed), _nothing, _nothing)
+            except (ReplicaError, DiskFullError):
+                pass  # the next pass says it again
+
+    # ------------------------------------------------------------------ questions
+
+    def _ask(self, halves: list[Record]) -> None:
+        """The questions are counted: send them."""
+        self._under_way = False
+        self._due_ns = self._node.now_ns
+        for half in halves:
+            client = self._producer(_group_of(half)) if self._decisions.is_open(half.queue_offset) else None
+            target = destination(half)
+            if client is not None and target is not None:
+                client.connection.send(self._question(half, *target))
+                group = _group_of(half)
+                self._asked[group] = self._asked.get(group, 0) + 1
+
+    def _question(self, half: Record, topic: str, queue_id: int) -> bytes:
+        """The half message as its producer made it, with the places by which it answers."""
+        times = self._decisions.state.times(half.queue_offset)
+        shown = replace(
+            half,
+            topic=topic,
+            queue_id=queue_id,
+            properties=with_property(
+                without_property(half.properties, CHECK_TIMES), CHECK_TIMES, b"%d" % times
+            ),
+        )
+        unique_key = (get_property(half.properties, UNIQ_KEY) or b"").decode("utf-8", "replace")
+        self._next_opaque = (self._next_opaque + 1) & 0x7FFF_FFFF
+        header = CheckTransactionStateHeader(
+            half_queue_offset=half.queue_offset,
+            commit_log_offset=half.physical_offset,
+            message_id=unique_key,
+            transaction_id=unique_key,
+            offset_message_id=offset_message_id(half.store_host, half.physical_offset),
+            topic=HALF_TOPIC,
+            broker_name=self._node.group,
+        )
+        question = request(
+            RequestCode.CHECK_TRANSACTION_STATE,
+            header,
+            shown.encode(),
+            opaque=self._next_opaque,
+            one_way=True,
+        )
+        return encode(question)
+
+    def _producer(self, group: str) -> RegisteredClient[Connection] | None:
+        """Whose turn it is to be asked; those that do not read are passed over."""
+        node = self._node
+        clients = node.registry.producer_members(group)
+        first = self._asked.get(group, 0)
+        for number in range(len(clients)):
+            client = clients[(first + number) % len(clients)]
+            connection = client.connection
+            if connection.unsent_bytes <= UNSENT_BYTES_MAX and not node.relays_too_much(connection):
+                return client
+        return None
+
+    # ------------------------------------------------------------------ RESUME_CHECK_HALF_MESSAGE
+
+    def resume(self, connection: Connection, command: RemotingCommand) -> None:
+        """A transaction that was given up becomes open again, or one that is open is asked about from the start."""
+        header = command.decode_fields(ResumeCheckHalfMessageHeader)
+        replica = self._node.replica
+        try:
+            _, physical_offset = parse_offset_message_id(header.message_id)
+        except RecordError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        view = committed_record(replica, physical_offset)
+        record = None if view is None else decode_record(view)
+        if record is None or record.topic not in (HALF_TOPIC, CHECK_EXHAUSTED_TOPIC):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{header.message_id} is no half message and none that was given up (in {CHECK_EXHAUSTED_TOPIC})",
+            )
+        if record.topic == HALF_TOPIC:
+            self._ask_from_the_start(connection, command, record.queue_offset)
+            return
+        again = self._resumed_already(record)
+        if again is not None:
+            self._ask_from_the_start(connection, command, again.queue_offset)
+            return
+        if header.message_id in self._resuming:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{header.message_id} is being resumed")
+        replica.check_may_append()
+        waiter = _Resuming(self, connection, command, header.message_id)
+        try:
+            replica.append_message(
+                HALF_TOPIC,
+                HALF_TOPIC_BYTES,
+                0,
+                record.flag,
+                record.sys_flag,
+                record.born_timestamp,
+                record.born_host,
+                record.reconsume_times,
+                0,
+                record.body,
+                resumed_properties(record),
+                waiter,
+            )
+        except (RecordError, EntryTooLargeError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        self._resuming[header.message_id] = None
+
+    def resumed(self, message_id: str, connection: Connection, command: RemotingCommand, done: bool) -> None:
+        """The new half message is committed, or its outcome is unknown."""
+        self._resuming.pop(message_id, None)
+        if done:
+            self._node.reply(connection, command, ResponseCode.SUCCESS)
+        else:
+            self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+
+    def _ask_from_the_start(self, connection: Connection, command: RemotingCommand, half_offset: int) -> None:
+        if not self._decisions.is_open(half_offset):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the transaction is decided, or was given up: then the message is in {CHECK_EXHAUSTED_TOPIC}",
+            )
+        self._node.after_command(
+            connection,
+            command,
+            ResumeTransaction(half_offset),
+            lambda _: self._node.reply(connection, command, ResponseCode.SUCCESS),
+        )
+
+    def _resumed_already(self, given_up: Record) -> Record | None:
+        """The half message that an earlier order has made of one that was given up."""
+        key = get_property(given_up.properties, UNIQ_KEY)
+        replica = self._node.replica
+        offsets = (
+            [] if key is None else replica.store.find_by_key(HALF_TOPIC, key.decode("utf-8", "replace"), 64)
+        )
+        for offset in offsets:
+            view = committed_record(replica, offset) if offset > given_up.physical_offset else None
+            if view is None:
+                continue
+            head = peek(view)
+            properties = bytes(view[head.properties_begin : head.properties_end])
+            if (
+                view[head.topic_begin : head.topic_end] == HALF_TOPIC_BYTES
+                and get_property(properties, UNIQ_KEY) == key
+            ):
+                return decode_record(view)
+        return None
+
+
+class _Resuming:
+    """Waits for the new half message of one that was given up."""
+
+    __slots__ = ("_checks", "_command", "_connection", "_message_id")
+
+    def __init__(
+        self, checks: TransactionChecks, connection: Connection, command: RemotingCommand, message_id: str
+    ) -> None:
+        self._checks = checks
+        self._connection = connection
+        self._command = command
+        self._message_id = message_id
+
+    def committed(self) -> None:
+        self._checks.resumed(self._message_id, self._connection, self._command, True)
+
+    def lost(self) -> None:
+        self._checks.resumed(self._message_id, self._connection, self._command, False)
+
+
+def _group_of(half: Record) -> str:
+    return (get_property(half.properties, PRODUCER_GROUP) or b"").decode("utf-8", "replace")
+
+
+def _nothing(_: object = None) -> None:
+    """Nobody waits for this."""

@@ -1,0 +1,379 @@
+"""Decisions: END_TRANSACTION 37, and the operation messages that tell tools of them (see the head of this package).
+
+A decision is appended if the state calls the transaction open and no decision of it is under way; what is under way is
+known to this leader alone and forgotten with its term, when its entries are applied or can never be committed. A
+repetition of a decision (by the client, by a node that forwards, by an answer to a question) waits for the first one,
+or is answered from the log: with success if it says the same. Nobody is told that a transaction was rolled back that
+was committed.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from broker.connection import Connection
+from broker.node import OUTCOME_UNKNOWN, Node
+from broker.processing import Place, RequestError, Route
+from broker.processors.queries import committed_record
+from broker.proposals import ReplicaError
+from broker.remoting.codes import RequestCode, ResponseCode, TransactionOutcome
+from broker.remoting.command import RemotingCommand
+from broker.remoting.headers import EndTransactionHeader
+from broker.settings import BrokerSettings
+from broker.topics import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
+from broker.transactions.messages import (
+    EXHAUSTED_TOPIC_BYTES,
+    HALF_TOPIC_BYTES,
+    OPERATION_BYTES_MAX,
+    OPERATIONS_TOPIC_BYTES,
+    PRODUCER_GROUP,
+    check_immunity_ms,
+    committed_properties,
+    committed_sys_flag,
+    destination,
+    given_up_properties,
+    operation_body,
+    operation_properties,
+)
+from broker.transactions.state import Transactions
+from log.errors import DiskFullError, EntryTooLargeError, RecordError
+from log.properties import UNIQ_KEY, get_property
+from log.record import Record, decode_record, peek
+
+log = structlog.get_logger("trivet.transactions")
+
+OPERATION_DELAY_NS: Final = 3_000_000_000
+"""How long the operation message of a commit waits for others (`transactionOpBatchInterval`)."""
+OPERATIONS_WAITING_MAX: Final = 400
+"""It waits for no more than so many: their offsets nearly fill one."""
+RETRY_NS: Final = 500_000_000
+"""When to try again what could not be appended."""
+
+_NEVER: Final = 1 << 62
+_NAMES: Final = {TransactionOutcome.COMMIT: "committed", TransactionOutcome.ROLLBACK: "rolled back"}
+
+
+class _Deciding:
+    """A decision that is in the log and not yet committed, and the requests that it answers."""
+
+    __slots__ = ("_decisions", "_half_offset", "outcome", "requests")
+
+    def __init__(self, decisions: "Decisions", half_offset: int, outcome: TransactionOutcome | None) -> None:
+        self._decisions = decisions
+        self._half_offset = half_offset
+        self.outcome = outcome
+        self.requests: list[tuple[Connection, RemotingCommand]] = []
+
+    def committed(self) -> None:
+        self._decisions.decided(self._half_offset)
+        self._answer(ResponseCode.SUCCESS, None)
+
+    def lost(self) -> None:
+        self._answer(ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+
+    def _answer(self, code: int, remark: str | None) -> None:
+        for connection, command in self.requests:
+            self._decisions.node.reply(connection, command, code, remark)
+
+
+class Decisions:
+    """Everything that decides a transaction passes here. `store_host` is this node's address, packed."""
+
+    def __init__(self, node: Node, settings: BrokerSettings, store_host: bytes) -> None:
+        self.node = node
+        self._timeout_ms = settings.transaction_timeout_ms
+        self._store_host = store_host
+        self._key_prefix = store_host.hex().upper().encode()
+        self._deciding: dict[int, _Deciding] = {}
+        """By half offset, what this leader has appended and not seen committed."""
+        self._operations_due_ns = _NEVER
+        self._operations_under_way = False
+        node.on_role_change(self._role_changed)
+        node.add_timer(lambda: self._operations_due_ns, self._write_operations)
+
+    def routes(self) -> Iterable[Route]:
+        """The leader's, who alone knows what is open."""
+        return (Route(RequestCode.END_TRANSACTION, self.end, Place.LEADER),)
+
+    @property
+    def state(self) -> Transactions:
+        """What is committed."""
+        return self.node.replica.metadata.transactions
+
+    def is_open(self, half_offset: int) -> bool:
+        """Whether a half message may be decided now."""
+        return half_offset not in self._deciding and self.state.is_open(half_offset)
+
+    # ------------------------------------------------------------------ END_TRANSACTION
+
+    def end(self, connection: Connection, command: RemotingCommand) -> None:
+        """A producer commits or rolls back; the answer comes when that is committed."""
+        header = command.decode_fields(EndTransactionHeader)
+        if committed_record(self.node.replica, header.commit_log_offset) is None:
+            # A leader that was deposed may not have it: it must not say that there is none.
+            self.node.handle_after_barrier(connection, command, self._end)
+        else:
+            self._end(connection, command)
+
+    def _end(self, connection: Connection, command: RemotingCommand) -> None:
+        header = command.decode_fields(EndTransactionHeader)
+        try:
+            outcome = TransactionOutcome(header.outcome)
+        except ValueError:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback is {header.outcome}, allowed are 8 (commit), 12 (rollback) and 0 (unknown)",
+            ) from None
+        half = self._half(header)
+        if outcome is TransactionOutcome.UNKNOWN:
+            # The reference answers nothing, since nobody waits; the producer will be asked.
+            self.node.reply(connection, command, ResponseCode.SUCCESS)
+            return
+        half_offset = half.queue_offset
+        deciding = self._deciding.get(half_offset)
+        if deciding is None and self.state.is_open(half_offset):
+            self._check_immunity(half, header)
+            deciding = self._commit(half) if outcome is TransactionOutcome.COMMIT else self._roll_back(half)
+        if deciding is not None:
+            if deciding.outcome is not outcome:
+                raise self._decided_otherwise(deciding.outcome)
+            deciding.requests.append((connection, command))
+            return
+        decided = self._outcome_of(half)
+        if decided is not outcome:
+            raise self._decided_otherwise(decided)
+        self.node.reply(connection, command, ResponseCode.SUCCESS)
+
+    def _half(self, header: EndTransactionHeader) -> Record:
+        """The half message that a request names, if all that it says of it is true."""
+        view = committed_record(self.node.replica, header.commit_log_offset)
+        if view is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        head = peek(view)
+        if view[head.topic_begin : head.topic_end] != HALF_TOPIC_BYTES:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"Find prepared transaction message failed: at {header.commit_log_offset} is another message",
+            )
+        half = decode_record(view)
+        group = get_property(half.properties, PRODUCER_GROUP)
+        if group != header.producer_group.encode():
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if half.queue_offset != header.half_queue_offset:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        if half.physical_offset != header.commit_log_offset:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+        return half
+
+    def _check_immunity(self, half: Record, header: EndTransactionHeader) -> None:
+        """Who asked not to be asked for a while must decide within it, or be asked (5.x)."""
+        immunity_ms = check_immunity_ms(half.properties, self._timeout_ms)
+        if immunity_ms is None or header.from_transaction_check:
+            return
+        if self.node.wall_ms - half.born_timestamp > immunity_ms:
+            raise RequestError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the message is older than its check immunity of {immunity_ms} ms: wait to be asked",
+            )
+
+    @staticmethod
+    def _decided_otherwise(outcome: TransactionOutcome | None) -> RequestError:
+        what = "given up after too many checks" if outcome is None else _NAMES[outcome]
+        return RequestError(ResponseCode.SYSTEM_ERROR, f"the transaction is decided: it was {what}")
+
+    def _outcome_of(self, half: Record) -> TransactionOutcome | None:
+        """How a decided transaction was decided; None for one that was given up."""
+        target = destination(half)
+        key = get_property(half.properties, UNIQ_KEY)
+        if target is None or key is None:
+            return TransactionOutcome.ROLLBACK  # it could not be committed
+        replica = self.node.replica
+        for topic in (target[0], CHECK_EXHAUSTED_TOPIC):
+            for offset in replica.store.find_by_key(topic, key.decode("utf-8", "replace"), 64):
+                view = committed_record(replica, offset)
+                if view is None or offset <= half.physical_offset:
+                    continue
+                head = peek(view)
+                found = bytes(view[head.topic_begin : head.topic_end])
+                if found == topic.encode() and head.prepared_transaction_offset == half.physical_offset:
+                    return None if found == EXHAUSTED_TOPIC_BYTES else TransactionOutcome.COMMIT
+        return TransactionOutcome.ROLLBACK
+
+    # ------------------------------------------------------------------ the entries that decide
+
+    def _commit(self, half: Record) -> _Deciding:
+        """Appends the message itself, in its true topic."""
+        replica = self.node.replica
+        target = destination(half)
+        config = None if target is None else replica.metadata.topics.get(target[0])
+        if target is None or config is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{'' if target is None else target[0]}] of the transaction does not exist (any more)",
+            )
+        topic, queue_id = target
+        if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{queue_id}] of the transaction is illegal, topic {topic} has fewer queues now",
+            )
+        return self._decide(
+            half,
+            TransactionOutcome.COMMIT,
+            topic,
+            topic.encode(),
+            queue_id,
+            committed_sys_flag(half),
+            half.body,
+            committed_properties(half),
+        )
+
+    def _roll_back(self, half: Record) -> _Deciding:
+        """Appends the operation message, which is all that there is of a rollback."""
+        return self._append_rollback(half.queue_offset, half.born_timestamp)
+
+    def give_up(self, half: Record, times_checked: int) -> None:
+        """Appends the copy for operators; raises as `Replica.check_may_append` and `append_message`."""
+        self._decide(
+            half,
+            None,
+            CHECK_EXHAUSTED_TOPIC,
+            EXHAUSTED_TOPIC_BYTES,
+            0,
+            half.sys_flag,
+            half.body,
+            given_up_properties(half, times_checked),
+        )
+
+    def forget(self, half_offset: int) -> None:
+        """Ends a transaction whose half message the log does not have any more; raises as `give_up`."""
+        self._append_rollback(half_offset, self.node.wall_ms)
+
+    def _decide(
+        self,
+        half: Record,
+        outcome: TransactionOutcome | None,
+        topic: str,
+        topic_bytes: bytes,
+        queue_id: int,
+        sys_flag: int,
+        body: bytes,
+        properties: bytes,
+    ) -> _Deciding:
+        replica = self.node.replica
+        replica.check_may_append()
+        deciding = _Deciding(self, half.queue_offset, outcome)
+        try:
+            replica.append_message(
+                topic,
+                topic_bytes,
+                queue_id,
+                half.flag,
+                sys_flag,
+                half.born_timestamp,
+                half.born_host,
+                half.reconsume_times,
+                half.physical_offset,
+                body,
+                properties,
+                deciding,
+            )
+        except (RecordError, EntryTooLargeError) as error:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        self._deciding[half.queue_offset] = deciding
+        return deciding
+
+    def _append_rollback(self, half_offset: int, born_ms: int) -> _Deciding:
+        self.node.replica.check_may_append()
+        deciding = _Deciding(self, half_offset, TransactionOutcome.ROLLBACK)
+        self._append_operation((half_offset,), deciding)
+        self._deciding[half_offset] = deciding
+        return deciding
+
+    # ------------------------------------------------------------------ operation messages
+
+    def decided(self, half_offset: int) -> None:
+        """A decision is committed and applied."""
+        del self._deciding[half_offset]
+        self._plan_operations()
+
+    def _plan_operations(self) -> None:
+        owed = len(self.state.operations_owed)
+        if owed and not self._operations_under_way:
+            delay_ns = 0 if owed >= OPERATIONS_WAITING_MAX else OPERATION_DELAY_NS
+            self._operations_due_ns = min(self._operations_due_ns, self.node.now_ns + delay_ns)
+
+    def _write_operations(self) -> None:
+        """One operation message with as many as it takes; the next when this one is committed."""
+        self._operations_due_ns = _NEVER
+        listed: list[int] = []
+        size = 0
+        for half_offset in self.state.operations_owed:
+            size += len(b"%d," % half_offset)
+            if size > OPERATION_BYTES_MAX:
+                break
+            listed.append(half_offset)
+        if not listed:
+            return
+        try:
+            self.node.replica.check_may_append()
+            self._append_operation(tuple(listed), _OperationsWritten(self))
+        except (ReplicaError, DiskFullError) as error:
+            log.info("operation messages wait", reason=str(error))
+            self._operations_due_ns = self.node.now_ns + RETRY_NS
+            return
+        self._operations_under_way = True
+
+    def _append_operation(
+        self, half_offsets: tuple[int, ...], waiter: "_Deciding | _OperationsWritten"
+    ) -> None:
+        node = self.node
+        unique_key = b"%s%012X%08X" % (self._key_prefix, node.wall_ms, half_offsets[0] & 0xFFFF_FFFF)
+        node.replica.append_message(
+            HALF_OPERATIONS_TOPIC,
+            OPERATIONS_TOPIC_BYTES,
+            0,
+            0,
+            0,
+            node.wall_ms,
+            self._store_host,
+            0,
+            0,
+            operation_body(half_offsets),
+            operation_properties(unique_key),
+            waiter,
+        )
+
+    def operations_written(self) -> None:
+        """An operation message is committed and applied."""
+        self._operations_under_way = False
+        self._plan_operations()
+
+    def _role_changed(self) -> None:
+        if not self.node.replica.serving:
+            self._deciding.clear()
+            self._operations_under_way = False
+            self._operations_due_ns = _NEVER
+        else:
+            self._plan_operations()
+
+    def half_queue_end(self) -> int:
+        """The end of what is committed of the half messages' queue."""
+        queue = self.node.replica.store.queues.get(HALF_TOPIC, 0)
+        return 0 if queue is None else queue.max_offset
+
+
+class _OperationsWritten:
+    """Waits for an operation message of decisions that are committed already."""
+
+    __slots__ = ("_decisions",)
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+
+    def committed(self) -> None:
+        self._decisions.operations_written()
+
+    def lost(self) -> None:
+        """The next leader finds them owed."""

@@ -1,0 +1,69 @@
+"""Half messages as they come in, on the way of all sends (behaviour.md 4 and 7)."""
+
+from broker.processing import RequestError
+from broker.remoting.codes import ResponseCode
+from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
+from broker.transactions.messages import half_properties, is_half
+from log.properties import get_property
+from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK, SYS_FLAG_TRANSACTION_MASK
+
+Header = SendMessageHeader | SendMessageHeaderV2
+
+_DELIVERED_LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC")
+
+
+def check_sys_flag(header: Header) -> None:
+    """Raises `RequestError` for transaction bits without a half message: nobody would ever see such a message."""
+    bits = header.sys_flag & SYS_FLAG_TRANSACTION_MASK
+    if bits == SYS_FLAG_ROLLBACK:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL, "sysFlag 12 (rolled back) is of no message that could be sent"
+        )
+    if bits == SYS_FLAG_PREPARED and not (header.properties and is_half(header.properties.encode())):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL, "sysFlag 4 (prepared) without TRAN_MSG=true: no half message"
+        )
+
+
+def check_no_half(properties: bytes) -> None:
+    """Raises `RequestError` for a half message in a batch."""
+    if is_half(properties):
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot be transactions (TRAN_MSG)"
+        )
+
+
+def sent_as_half(header: Header, properties: bytes) -> bool:
+    """Whether a send is one of a half message.
+
+    Consumers before 4.6.1 give a message back with the TRAN_MSG that it was once sent with, and a delay.
+    """
+    return is_half(properties) and not (header.reconsume_times and get_property(properties, b"DELAY"))
+
+
+def stored_half(
+    header: Header, properties: bytes, queue_id: int, unique_key: str, *, rejected: bool
+) -> tuple[bytes, int]:
+    """Properties and flags of a half message as it is stored; raises `RequestError`.
+
+    `properties` are those of a message that is ready to be stored, `rejected` is the broker's setting.
+    """
+    if rejected:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION, "sending transaction messages to this broker is forbidden"
+        )
+    for name in _DELIVERED_LATER:
+        value = get_property(properties, name)
+        if value is not None and value != b"0":
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a transaction message cannot be delivered later ({name.decode()})",
+            )
+    stored = half_properties(properties, header.topic, queue_id, unique_key.encode(), header.producer_group)
+    if len(stored) > MAX_PROPERTIES_BYTES:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the properties have {len(stored)} bytes with those of a half message, "
+            f"at most {MAX_PROPERTIES_BYTES} are allowed",
+        )
+    return stored, header.sys_flag & ~SYS_FLAG_TRANSACTION_MASK
