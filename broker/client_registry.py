@@ -328,7 +328,10 @@ class ClientRegistry(Generic[ConnectionType]):
         """It has left a producer group, maybe the last one that it announced on its connection."""
         connection = client.connection
         for entry in self._entries.get(connection, ()):
-            if not entry.is_consumer and self._producers[entry.group][connection].client_id == client.client_id:
+            if (
+                not entry.is_consumer
+                and self._producers[entry.group][connection].client_id == client.client_id
+            ):
                 return
         of_client = self._producer_clients[client.client_id]
         del of_client[connection]

@@ -69,7 +69,6 @@ _SENDS: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.END_TRANSACTION,
     }
 )
 """Requests that must not be repeated by the broker on its own account."""
@@ -169,7 +168,7 @@ class Node:
             self._handle(connection, command, handler)
         elif self.replica.serving:
             if place is Place.LEADER_READ:
-                self._handle_after_barrier(connection, command, handler)
+                self.handle_after_barrier(connection, command, handler)
             else:
                 self._handle(connection, command, handler)
         else:
@@ -206,9 +205,10 @@ class Node:
             log.exception("request failed", code=command.code, client=connection.name)
             self.reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
-    def _handle_after_barrier(
+    def handle_after_barrier(
         self, connection: Connection, command: RemotingCommand, handler: Handler
     ) -> None:
+        """Handles a request when what is applied here is as new as the call; leader only."""
         self.replica.read_barrier(
             lambda: self._handle(connection, command, handler), lambda: self.forward(connection, command)
         )

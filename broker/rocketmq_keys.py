@@ -120,6 +120,11 @@ BROKER_KEYS: dict[str, Meaning] = {
     "messageDelayLevel": Meaning("broker.delay_levels", text),
     "slaveReadEnable": Meaning("broker.follower_reads", boolean),
     "longPollingEnable": Meaning("broker.long_polling", boolean),
+    "rejectTransactionMessage": Meaning("broker.reject_transactions", boolean),
+    "transactionTimeOut": Meaning("broker.transaction_timeout_ms", integer),
+    "transactionCheckInterval": Meaning("broker.transaction_check_interval_ms", integer),
+    "transactionCheckMax": Meaning("broker.transaction_check_max", integer),
+    "storeReplyMessageEnable": Meaning("broker.store_replies", boolean),
     "registerNameServerPeriod": Meaning("broker.register_interval_ms", integer),
     "sendThreadPoolQueueCapacity": Meaning("limits.max_pending_proposals", integer),
     "pullThreadPoolQueueCapacity": Meaning("limits.max_held_pulls", integer),
@@ -239,7 +244,6 @@ BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
     "traceTopicEnable": "the trace topic is made when first used",
     "msgTraceTopicName": "the trace topic is made when first used",
     "traceOn": "it is always allowed",
-    "rejectTransactionMessage": "transactions are always allowed",
     "fetchNamesrvAddrByAddressServer": "name servers are given by namesrvAddr",
     "compressedRegister": "registration is not compressed",
     "forceRegister": "registration is always complete",
@@ -265,10 +269,6 @@ BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
     "messageStorePlugIn": "it names a Java class",
     "filterServerNums": "class filters are not supported",
     "useTLS": "TLS is not configured by this key",
-    "storeReplyMessageEnable": "replies are always stored",
-    "transactionTimeOut": "transactions use the default",
-    "transactionCheckMax": "transactions use the default",
-    "transactionCheckInterval": "transactions use the default",
     "channelExpiredTimeout": "a client expires after two minutes",
     "subscriptionExpiredTimeout": "a subscription expires after ten minutes",
     "autoDeleteUnusedStats": "statistics expire by themselves",
@@ -301,7 +301,6 @@ REFUSED_VALUES: dict[str, dict[str, str]] = {
     "aclEnable": {
         "true": "false: access control is not there yet, and starting without it would be open to all"
     },
-    "rejectTransactionMessage": {"true": "false: transactions cannot be switched off"},
     "duplicationEnable": {"true": "false: there is one log"},
 }
 """Values of otherwise harmless keys that ask for what Trivet does not do; the text says what is allowed."""
