@@ -1,0 +1,204 @@
+"""The options of the data source, checked where they come in: a misspelt option must not read another range."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from broker.client.errors import UsageError
+from broker.client.routes import parse_name_servers
+
+DEFAULT_GROUP: Final = "TRIVET_SPARK"
+DEFAULT_TIMEOUT_MS: Final = 60_000
+EARLIEST_OFFSET: Final = -2
+LATEST_OFFSET: Final = -1
+"""What Kafka's source means by these numbers in a JSON of offsets."""
+
+Kind = Literal["earliest", "latest", "offset", "time"]
+
+
+class OptionError(ValueError):
+    """The user wrote an option that cannot be; the message names it and says what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place in a queue. ``value`` is the offset, or the time in milliseconds since 1970."""
+
+    kind: Kind
+    value: int = 0
+
+
+EARLIEST: Final = Point("earliest")
+LATEST: Final = Point("latest")
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Where to begin or to end: ``everywhere`` the same, or ``by_queue``: topic -> queue as the user named it."""
+
+    option: str
+    everywhere: Point | None = None
+    by_queue: Mapping[str, Mapping[str, Point]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What to read. Exactly one of ``topics`` and ``pattern`` is given."""
+
+    name_servers: str
+    topics: tuple[str, ...]
+    pattern: str | None
+    starting: Points
+    ending: Points
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    group: str
+    timeout_s: float
+
+
+_NAMES: Final = (
+    *("nameServers", "subscribe", "subscribePattern"),
+    *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp"),
+    *("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"),
+    *("maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "group", "timeoutMs"),
+)
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger",)
+_BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The checked options of a batch or a stream; names are matched without regard to case. Raises OptionError."""
+    options = _known(given, streaming)
+    name_servers = options.get("nameServers", "")
+    try:
+        parse_name_servers(name_servers)
+    except UsageError as error:
+        raise OptionError(f"option nameServers: {error}; give host:port, several joined by commas") from None
+    topics, pattern = _topics(options)
+    starting = _points(options, "starting", LATEST if streaming else EARLIEST)
+    if not streaming:
+        _forbid(starting, "latest", "a batch would read nothing")
+    ending = _points(options, "ending", LATEST)
+    _forbid(ending, "earliest", "a batch would read nothing")
+    loss = options.get("failOnDataLoss", "true").strip().lower()
+    if loss not in ("true", "false"):
+        raise OptionError(f"option failOnDataLoss is {loss!r}: true or false")
+    timeout_ms = _positive(options, "timeoutMs")
+    return SourceOptions(
+        name_servers,
+        topics,
+        pattern,
+        starting,
+        ending,
+        _positive(options, "maxOffsetsPerTrigger"),
+        _positive(options, "minPartitions"),
+        loss == "true",
+        options.get("group", DEFAULT_GROUP),
+        (DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000,
+    )
+
+
+def _known(given: Mapping[str, str], streaming: bool) -> dict[str, str]:
+    """The options under their documented names."""
+    names = {name.lower(): name for name in _NAMES}
+    options: dict[str, str] = {}
+    for written, value in given.items():
+        name = names.get(written.lower())
+        if name is None:
+            hint = "; topics are named by the option subscribe" if written.lower() == "path" else ""
+            raise OptionError(f"option {written}: unknown; known are {', '.join(_NAMES)}{hint}")
+        if name in (_BATCH_ONLY if streaming else _STREAM_ONLY):
+            raise OptionError(f"option {name} has no meaning in a {'stream' if streaming else 'batch'}")
+        options[name] = value
+    return options
+
+
+def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    listed, pattern = options.get("subscribe"), options.get("subscribePattern")
+    if (listed is None) == (pattern is None):
+        raise OptionError("give one of the options subscribe (topics joined by commas) and subscribePattern")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise OptionError(f"option subscribePattern is {pattern!r}: {error}") from None
+        return (), pattern
+    assert listed is not None
+    topics = tuple(dict.fromkeys(topic.strip() for topic in listed.split(",") if topic.strip()))
+    if not topics:
+        raise OptionError("option subscribe names no topic")
+    return topics, None
+
+
+def _points(options: Mapping[str, str], which: Literal["starting", "ending"], default: Point) -> Points:
+    given = [
+        name
+        for name in (f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets")
+        if name in options
+    ]
+    if len(given) > 1:
+        raise OptionError(f"the options {' and '.join(given)} exclude each other")
+    if not given:
+        return Points(f"{which}Offsets", default)
+    name, value = given[0], options[given[0]].strip()
+    if name.endswith("OffsetsByTimestamp"):
+        return Points(name, by_queue=_by_queue(name, value, lambda time_ms: Point("time", time_ms)))
+    if name.endswith("Timestamp"):
+        return Points(name, Point("time", _number(name, value)))
+    if value.lower() in ("earliest", "latest"):
+        return Points(name, EARLIEST if value.lower() == "earliest" else LATEST)
+    return Points(name, by_queue=_by_queue(name, value, _at_offset))
+
+
+def _at_offset(offset: int) -> Point:
+    if offset == EARLIEST_OFFSET:
+        return EARLIEST
+    return LATEST if offset == LATEST_OFFSET else Point("offset", offset)
+
+
+def _by_queue(name: str, text: str, point: Any) -> dict[str, dict[str, Point]]:
+    wrong = (
+        f'option {name} is {text!r}: "earliest", "latest", or JSON such as {{"topic": {{"0": 23, "1": -2}}}}'
+    )
+    try:
+        topics = json.loads(text)
+    except ValueError:
+        raise OptionError(wrong) from None
+    if not isinstance(topics, dict):
+        raise OptionError(wrong)
+    found: dict[str, dict[str, Point]] = {}
+    for topic, queues in topics.items():
+        if not isinstance(queues, dict):
+            raise OptionError(f"{wrong}; topic {topic!r} has no map of queues")
+        for queue, value in queues.items():
+            least = EARLIEST_OFFSET if name.endswith("Offsets") else 0
+            if type(value) is not int or value < least:
+                raise OptionError(f"option {name}: queue {queue!r} of topic {topic!r} is at {value!r}")
+            found.setdefault(topic, {})[queue] = point(value)
+    return found
+
+
+def _forbid(points: Points, kind: Kind, reason: str) -> None:
+    every = [points.everywhere, *(point for queues in points.by_queue.values() for point in queues.values())]
+    if any(point is not None and point.kind == kind for point in every):
+        raise OptionError(f"option {points.option}: {kind} is not possible here, {reason}")
+
+
+def _positive(options: Mapping[str, str], name: str) -> int | None:
+    if name not in options:
+        return None
+    number = _number(name, options[name])
+    if number == 0:
+        raise OptionError(f"option {name} is 0: at least 1")
+    return number
+
+
+def _number(name: str, text: str) -> int:
+    if not text.strip().isdecimal():
+        raise OptionError(f"option {name} is {text!r}: a whole number, not negative")
+    return int(text)

@@ -1,0 +1,241 @@
+"""Asking brokers for queues and offsets, and pulling ranges of them exactly.
+
+A consumer that subscribes goes on past what is gone; here every offset of a range is either returned or reported as a
+`Loss`, so that the caller decides. A pull is one attempt at one member of the group. When it fails, another member is
+asked, a new leader found, the same offset asked for again: nothing is lost or read twice, whoever dies meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+from broker.client.admin import AdminClient
+from broker.client.core import ClientCore
+from broker.client.errors import (
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    NameServerUnavailable,
+    NoRoute,
+)
+from broker.client.message import MessageQueue, MessageView
+from broker.client.queue_calls import PullAnswer, QueueCalls
+from broker.client.runtime import Runtime
+from broker.client.subscription import Subscription
+from broker.remoting.codes import ResponseCode
+from broker.remoting.route import MASTER_ID
+from broker.spark_source.offsets import Loss, Offsets, QueueRange
+from broker.spark_source.options import Point, SourceOptions
+from broker.topics import SYSTEM_TOPICS
+
+SLICE_BYTES: Final = 8 << 20
+SLICE_MESSAGES: Final = 16_384
+PULL_MESSAGES: Final = 1024
+_PAUSE_FIRST_S: Final = 0.02
+_PAUSE_MAX_S: Final = 0.5
+_SYSTEM_PREFIXES: Final = ("%", "TRIVET_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
+
+Answer = TypeVar("Answer")
+
+
+class ReadError(RuntimeError):
+    """The brokers did not give what was asked for within the time limit, or refused it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """First offset kept and one past the last, for every queue."""
+
+    earliest: Offsets
+    latest: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of a range, from its start up to ``next_offset``: its messages, and what of it is gone."""
+
+    messages: list[MessageView]
+    next_offset: int
+    losses: list[Loss]
+
+
+class TopicReader:
+    """``async with TopicReader(options) as reader``; every call waits up to the options' time limit for an answer."""
+
+    def __init__(self, options: SourceOptions, runtime: Runtime | None = None) -> None:
+        if runtime is None:
+            from broker.client.trio_runtime import TrioRuntime
+
+            runtime = TrioRuntime()
+        self._options = options
+        self._runtime = runtime
+        self._core = ClientCore(runtime, options.name_servers)
+        self._calls = QueueCalls(self._core, options.group, options.timeout_s)
+
+    async def __aenter__(self) -> TopicReader:
+        await self._core.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await self._core.__aexit__(None, None, None)
+
+    # Queues and offsets --------------------------------------------------------------------------------------------
+
+    async def queues(self) -> list[MessageQueue]:
+        """The readable queues of the topics that the options name, sorted. Raises ReadError."""
+        topics: Iterable[str] = self._options.topics
+        if self._options.pattern is not None:
+            topics = await self._matching(self._options.pattern)
+        found: list[MessageQueue] = []
+        for topic in topics:
+            found += (await self._patiently(partial(self._core.routes.refresh, topic))).readable
+        return sorted(found)
+
+    async def _matching(self, pattern: str) -> list[str]:
+        async with AdminClient(self._options.name_servers, runtime=self._runtime) as admin:
+            names = await self._patiently(admin.topics)
+            info = await self._patiently(admin.cluster_info)
+        hidden = SYSTEM_TOPICS | info.broker_table.keys() | info.cluster_table.keys()
+        return [
+            name
+            for name in names
+            if re.fullmatch(pattern, name) and name not in hidden and not name.startswith(_SYSTEM_PREFIXES)
+        ]
+
+    async def ends(self, queues: Sequence[MessageQueue]) -> Ends:
+        """Where the queues begin and end now, all asked at the same time. Raises ReadError."""
+        earliest = await self._ask_all({queue: Point("earliest") for queue in queues})
+        return Ends(earliest, await self._ask_all({queue: Point("latest") for queue in queues}))
+
+    async def resolve(self, points: Mapping[MessageQueue, Point], ends: Ends) -> Offsets:
+        """The offsets that the points stand for. Raises ReadError."""
+        known = {"earliest": ends.earliest, "latest": ends.latest}
+        times = {queue: point for queue, point in points.items() if point.kind == "time"}
+        found = await self._ask_all(times)
+        for queue, point in points.items():
+            if point.kind != "time":
+                found[queue] = known[point.kind][queue] if point.kind in known else point.value
+        return found
+
+    async def _ask_all(self, points: Mapping[MessageQueue, Point]) -> Offsets:
+        found: Offsets = {}
+
+        async def ask(queue: MessageQueue, point: Point) -> None:
+            match point.kind:
+                case "earliest":
+                    found[queue] = await self._patiently(lambda: self._calls.min_offset(queue))
+                case "latest":
+                    found[queue] = await self._patiently(lambda: self._calls.max_offset(queue))
+                case _:
+                    found[queue] = await self._patiently(
+                        lambda: self._calls.search_offset(queue, point.value)
+                    )
+
+        async with self._runtime.task_group() as tasks:
+            for queue, point in points.items():
+                tasks.start_soon(ask, queue, point)
+        return found
+
+    async def _patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The call's answer, asked for again while that may help and there is time."""
+        attempts = _Attempts(self._runtime, self._options.timeout_s)
+        while True:
+            try:
+                return await call()
+            except (ConnectionFailed, BrokerError, NameServerUnavailable, NoRoute) as error:
+                # A topic that has no route now is a wrong name rather than a failover: routes outlive leaders.
+                if isinstance(error, NoRoute):
+                    raise ReadError(str(error)) from error
+                await attempts.failed(error)
+
+    # Messages ------------------------------------------------------------------------------------------------------
+
+    async def read_slice(self, wanted: QueueRange) -> Slice:
+        """The first messages of a range that is not empty, some MiB at most. Raises ReadError."""
+        queue, at = wanted.queue, wanted.start
+        messages: list[MessageView] = []
+        losses: list[Loss] = []
+        size = 0
+        attempts = _Attempts(self._runtime, self._options.timeout_s)
+        everything = Subscription.parse(queue.topic, "*", self._runtime.wall_ms())
+        broker_id = MASTER_ID
+        avoid: list[str] = []
+        while at < wanted.stop and size < SLICE_BYTES and len(messages) < SLICE_MESSAGES:
+            try:
+                answer = await self._calls.pull(
+                    queue,
+                    at,
+                    everything,
+                    max_messages=min(PULL_MESSAGES, wanted.stop - at),
+                    suspend_s=0,
+                    broker_id=broker_id,
+                    avoid=avoid,
+                )
+                if answer.next_offset <= at and (loss := await self._end_before(queue, at, wanted.stop)):
+                    losses.append(loss)
+                    at = wanted.stop
+                    break
+            except (ConnectionFailed, BrokerError, NameServerUnavailable, NoRoute) as error:
+                avoid = [error.address] if isinstance(error, ConnectionFailed | BrokerError) else []
+                broker_id = MASTER_ID
+                await attempts.failed(error)
+                await self._calls.refresh_quietly(queue.topic)
+                continue
+            if answer.next_offset <= at:  # a member that lags behind; its leader says that there is more
+                broker_id = MASTER_ID
+                await attempts.failed(ReadError(f"{queue}: nothing at offset {at}"))
+                continue
+            broker_id, avoid = answer.suggested_broker_id, []
+            attempts = _Attempts(self._runtime, self._options.timeout_s)
+            size += answer.size
+            at = _take(answer, QueueRange(queue, at, wanted.stop), messages, losses)
+        return Slice(messages, at, losses)
+
+    async def _end_before(self, queue: MessageQueue, at: int, stop: int) -> Loss | None:
+        """The loss of all from ``at`` on, if the leader says that the queue does not reach further."""
+        end = await self._calls.max_offset(queue)
+        return Loss(queue, at, stop, f"the queue ends at {end}") if end <= at else None
+
+
+def _take(answer: PullAnswer, wanted: QueueRange, messages: list[MessageView], losses: list[Loss]) -> int:
+    """Add what an answer has of the range; returns where to go on. What it leaves out is a loss."""
+    at = wanted.start
+    head = "the queue begins at" if answer.code == ResponseCode.PULL_OFFSET_MOVED else "found next:"
+    for message in answer.messages:
+        offset = message.queue_offset
+        if offset >= wanted.stop:
+            break
+        if offset > at:
+            losses.append(Loss(wanted.queue, at, offset, f"{head} {offset}"))
+        elif offset < at:
+            raise ReadError(f"{wanted.queue}: message {offset} came where {at} was due")
+        messages.append(message)
+        at = offset + 1
+    following = min(max(answer.next_offset, at), wanted.stop)
+    if following > at:
+        losses.append(Loss(wanted.queue, at, following, f"{head} {answer.next_offset}"))
+    return following
+
+
+class _Attempts:
+    """Pauses between attempts, growing, until the time is over."""
+
+    def __init__(self, runtime: Runtime, timeout_s: float) -> None:
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        self._deadline_ns = runtime.now_ns() + int(timeout_s * 1e9)
+        self._pause_s = _PAUSE_FIRST_S
+
+    async def failed(self, error: Exception) -> None:
+        """Wait before the next attempt. Raises ReadError when a retry cannot help or comes too late."""
+        if isinstance(error, ClientError) and not error.retry_may_help:
+            raise ReadError(str(error)) from error
+        pause_s = self._pause_s * (0.5 + self._runtime.random.random())
+        if self._runtime.now_ns() + int(pause_s * 1e9) >= self._deadline_ns:
+            raise ReadError(f"no answer within {self._timeout_s:g} s; last: {error}") from error
+        self._pause_s = min(self._pause_s * 2, _PAUSE_MAX_S)
+        await self._runtime.sleep(pause_s)
