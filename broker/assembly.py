@@ -13,6 +13,7 @@ from broker.offset_commits import OffsetCommits
 from broker.processing import Processor
 from broker.processors.administration import AdministrationProcessor
 from broker.processors.clients import ClientsProcessor
+from broker.processors.group_changes import GroupChangesProcessor
 from broker.processors.locks import LocksProcessor
 from broker.processors.offsets import OffsetsProcessor
 from broker.processors.pull import PullProcessor
@@ -76,7 +77,11 @@ def build_node(
     node = Node(config.node.group, outgoing)
     replica = Replica(
         config.node.id,
-        Membership(disk, config.raft.peers or {config.node.id: ""}),
+        Membership(
+            disk,
+            config.raft.peers or {config.node.id: ""},
+            newcomer=config.node.id if config.raft.join else None,
+        ),
         store,
         recovery,
         RecoveringFile(disk, Run(config.storage.flush, boot, config.storage.accept_data_loss)),
@@ -124,6 +129,7 @@ def build_node(
         QueriesProcessor(node),
         TopicsProcessor(node, config),
         AdministrationProcessor(node, broker_name=config.node.group),
+        GroupChangesProcessor(node, election_timeout_ns=config.raft.election_timeout_min_ms * _MS),
         SendBackProcessor(node, broker, random),
         DelayService(node, len(broker.delay_level_ms)),
         decisions,

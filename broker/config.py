@@ -23,6 +23,7 @@ import msgspec
 from broker import properties_file, rocketmq_keys
 from broker.rocketmq_keys import Meaning
 from broker.settings import (
+    AclSettings,
     BrokerConfig,
     BrokerSettings,
     ImpossibleSettingError,
@@ -34,6 +35,7 @@ from broker.settings import (
     RetentionSettings,
     Settings,
     StorageSettings,
+    TlsSettings,
     check_broker,
     check_name_server,
     join_address,
@@ -41,6 +43,7 @@ from broker.settings import (
 )
 
 __all__ = [
+    "AclSettings",
     "BrokerConfig",
     "BrokerSettings",
     "ConfigError",
@@ -51,6 +54,7 @@ __all__ = [
     "RaftSettings",
     "RetentionSettings",
     "StorageSettings",
+    "TlsSettings",
     "join_address",
     "load",
     "load_name_server",
@@ -66,6 +70,8 @@ _TABLES: dict[str, type[Settings]] = {
     "broker": BrokerSettings,
     "limits": LimitSettings,
     "observe": ObserveSettings,
+    "tls": TlsSettings,
+    "acl": AclSettings,
 }
 
 
@@ -336,7 +342,23 @@ def _found_in_properties(file: str, text: str, dialect: _PropertiesDialect, warn
     for entry in seen.values():
         _take_property(file, entry, dialect, found, warnings)
     _take_listen_address(file, seen, dialect, found)
+    _check_acl(file, seen)
     return found
+
+
+def _check_acl(file: str, seen: dict[str, properties_file.Property]) -> None:
+    """``aclEnable`` must not promise what is not there, nor the file of accounts go unused in silence."""
+    switch = seen.get("aclEnable")
+    if switch is None:
+        return
+    on = switch.value.strip() == "true"
+    if on != ("aclFile" in seen and bool(seen["aclFile"].value.strip())):
+        reason = (
+            "needs aclFile, a file of accounts (see docs/security.md): without it the broker would be open to all"
+            if on
+            else "aclFile says otherwise; leave it out to let everyone in"
+        )
+        raise ConfigError(file, reason, line=switch.line, key="aclEnable", value=switch.value.strip())
 
 
 def _take_property(

@@ -7,6 +7,11 @@ a crash it may thus know too much; what lies beyond the log's end is ignored.
 
 An address in the configuration file that the operator has changed since the last start has the last word: that is how
 a machine that has moved is found again.
+
+A node that joins a running group starts from a configuration without itself: the nodes that its file names besides it.
+It is no member until an operator adds it. Until the members know its address from the log, they answer it where its
+hello says (`met`): so do they a member whose addition they have not seen yet, and one that was removed and has to hear
+of it.
 """
 
 from collections.abc import Iterable
@@ -29,13 +34,14 @@ Configurations = Iterable[tuple[int, Configuration]]
 class Membership:
     """The members' addresses (node id -> ``host:port``) and the file that keeps them with the configurations."""
 
-    def __init__(self, disk: Disk, addresses: dict[str, str]) -> None:
-        """`addresses` are those of the configuration file: the group's first members."""
+    def __init__(self, disk: Disk, addresses: dict[str, str], *, newcomer: str | None = None) -> None:
+        """`addresses` are those of the configuration file: the group's first members, but for the `newcomer`."""
         self.addresses = dict(addresses)
+        self._guests: dict[str, str] = {}
         self._configured = dict(addresses)
         self._changed: dict[str, str] = {}
         self._disk = disk
-        self._first = Configuration(tuple(sorted(addresses)))
+        self._first = Configuration(tuple(sorted(node for node in addresses if node != newcomer)))
 
     def load(self, last_index: int) -> list[tuple[int, Configuration]]:
         """The configurations of a log that ends at `last_index`, as `raft.core.Raft` takes them."""
@@ -64,9 +70,31 @@ class Membership:
         state = {"addresses": self.addresses, "configured": self._configured, "configurations": items}
         write_state(self._disk, MEMBERSHIP_FILE, cbor2.dumps(state))
 
+    def met(self, node: str, address: str) -> None:
+        """`node`, which may be no member, has dialled and says where it is found."""
+        if address:
+            self._guests[node] = address
+
+    def parted(self, node: str) -> None:
+        """The link that `node` had dialled is gone."""
+        self._guests.pop(node, None)
+
+    def peers(self, node: str, configurations: Iterable[Configuration]) -> dict[str, str]:
+        """Whom `node` keeps a link to, with their addresses: members by any of these, and guests while they stay."""
+        members = {
+            member: self.addresses[member]
+            for configuration in configurations
+            for member in configuration.members
+            if member in self.addresses
+        }
+        peers = self._guests | members
+        peers.pop(node, None)
+        return peers
+
     def encode(self, configuration: Configuration) -> bytes:
-        """The body of a configuration's record: voters, learners and all addresses."""
-        return cbor2.dumps([configuration.voters, configuration.learners, self.addresses])
+        """The body of a configuration's record: voters, learners and their addresses."""
+        addresses = {node: self.addresses[node] for node in configuration.members if node in self.addresses}
+        return cbor2.dumps([configuration.voters, configuration.learners, addresses])
 
     def learn(self, entries: EntryRange, indices: Iterable[int]) -> None:
         """Takes the addresses out of the configuration records at `indices` of what a peer sent."""

@@ -19,11 +19,14 @@ from broker.client_registry import ClientRegistry
 from broker.commands import Command, DeleteTopic, PutTopic, Several
 from broker.connection import Buffer, Connection, Outgoing, RelayedConnection
 from broker.peer_protocol import (
+    Challenge,
     ClientGone,
     Forward,
     Frame,
     Hello,
+    NotAMember,
     PeerProtocolError,
+    Proof,
     RaftFrame,
     Relay,
     encode_frame,
@@ -69,9 +72,15 @@ _SENDS: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.TRIVET_CHANGE_GROUP,
     }
 )
-"""Requests that must not be repeated by the broker on its own account."""
+"""Sends, which must not be repeated by the broker on its own account; nor must a change of the group."""
+
+_ABOUT_THE_NODE: Final = frozenset(
+    {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
+)
+"""What a node that is no member of its group still answers."""
 
 
 class Node:
@@ -88,6 +97,8 @@ class Node:
         self.registry: ClientRegistry[Connection] = ClientRegistry()
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
+        self.is_outside = False
+        """This node is no member of its group (not yet, or not any more) and answers only for itself."""
         self.replica: Replica
         self.stats: Stats
         self._routes: dict[int, tuple[Handler, Place]] = {}
@@ -118,6 +129,7 @@ class Node:
             for route in processor.routes():
                 assert route.code not in self._routes, f"two handlers for request {route.code}"
                 self._routes[route.code] = (route.handler, route.place)
+        self._look_at_membership()
 
     @property
     def client_count(self) -> int:
@@ -164,7 +176,9 @@ class Node:
             )
             return
         handler, place = route
-        if place is Place.ANY:
+        if self.is_outside and command.code not in _ABOUT_THE_NODE:
+            self._refuse_outside(connection, command)
+        elif place is Place.ANY:
             self._handle(connection, command, handler)
         elif self.replica.serving:
             if place is Place.LEADER_READ:
@@ -251,6 +265,9 @@ class Node:
 
     def forward(self, connection: Connection, command: RemotingCommand) -> None:
         """Hands a request to the leader, or holds it until there is one."""
+        if self.is_outside:
+            self._refuse_outside(connection, command)
+            return
         leader = self.replica.leader
         number = self._client_numbers.get(connection)
         if number is None:
@@ -323,6 +340,27 @@ class Node:
         self._held_bytes += size
         self._held.append((self.now_ns + HELD_NS_MAX, connection, command))
 
+    def _refuse_outside(self, connection: Connection, command: RemotingCommand) -> None:
+        self.reply(
+            connection,
+            command,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"{self.replica.node_id} is no member of group {self.group}; nothing was done, ask another node",
+        )
+
+    def _look_at_membership(self) -> None:
+        """A node that is outside refuses what it holds, and all that comes; clients look for the others."""
+        outside = not self.replica.is_member and not self.replica.serving
+        if outside == self.is_outside:
+            return
+        self.is_outside = outside
+        log.info("outside of the group" if outside else "member of the group", node=self.replica.node_id)
+        if outside:
+            held, self._held = self._held, deque()
+            self._held_bytes = 0
+            for _, connection, command in held:
+                self._refuse_outside(connection, command)
+
     def _release_held(self) -> None:
         """Tries held requests anew, now that something has changed; those that still find no leader stay held."""
         leader = self.replica.leader
@@ -364,7 +402,9 @@ class Node:
             relayed = self._relayed.pop((source, frame.connection), None)
             if relayed is not None:
                 self._forget(relayed)
-        elif isinstance(frame, Hello):
+        elif isinstance(frame, NotAMember):
+            self.replica.dismissed(frame.index)
+        elif isinstance(frame, Hello | Challenge | Proof):
             raise PeerProtocolError("a second hello")
 
     def peer_lost(self, node: str) -> None:
@@ -457,8 +497,9 @@ class Node:
     # ------------------------------------------------------------------ the replica's observer
 
     def role_changed(self) -> None:
-        """Role, leader or readiness changed: the name servers hear of it, clients of a lost leader are answered."""
+        """Role, leader, readiness or members changed: name servers hear of it, a lost leader's clients are answered."""
         self.registration_version += 1
+        self._look_at_membership()
         leader = self.replica.leader
         for node in sorted({node for node, _ in self._forwarded.values()}):
             if node != leader:

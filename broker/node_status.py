@@ -11,7 +11,8 @@ from typing import Literal
 
 import msgspec
 
-Role = Literal["leader", "follower", "candidate", "pre-candidate", "learner"]
+Role = Literal["leader", "follower", "candidate", "pre-candidate", "learner", "outside"]
+"""A learner is a follower without a vote; a node outside is no member of the group, not yet or not any more."""
 
 
 class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +52,14 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     store_path: str = ""
     recovering: str | None = None
     """What this node may lack of what it acknowledged (entries, vote, all); None when it is a full member."""
+    voters: tuple[str, ...] = ()
+    """Ids of the members with a vote, as this node knows them."""
+    learners: tuple[str, ...] = ()
+    """Ids of those that receive the log without a vote."""
+    configuration_index: int = -1
+    """The entry that made these the members; -1 of a group's first ones."""
+    peer_addresses: dict[str, str] = {}
+    """Where the members listen for each other."""
     recovered: tuple[str, ...] = ()
     """What was found damaged in the files at start and what was done about it, one sentence each."""
 

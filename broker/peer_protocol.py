@@ -6,8 +6,9 @@ writer, and a lost one says that messages to that node are lost. A frame is
     uint32 length of what follows | uint16 header length | header: CBOR array | body: raw bytes
 
 and the header's first item is the kind. An append's body is a slice of the sender's commit log, byte for byte; it is
-neither copied nor encoded on its way. The first frame of a link is `Hello`; a node that gets another protocol
-version, group or address than its own closes the link and says why in its log.
+neither copied nor encoded on its way. A link begins with `Hello`, `Challenge` and `Proof` (broker/peer_handshake.py);
+the challenge is all that the accepting side ever sends. A node that gets another protocol version, group or address
+than its own closes the link and says why in its log.
 
 All input is checked here: a frame that is too long, cut, of unknown kind or with a field of the wrong type raises
 `PeerProtocolError`, and the link is closed.
@@ -35,7 +36,8 @@ from raft.messages import (
     VoteResponse,
 )
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
+"""3: the hello is answered, and both ends prove that they know the group's secret (broker/peer_handshake.py)."""
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A metadata snapshot is the largest thing that is sent."""
@@ -49,12 +51,33 @@ class PeerProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who dials: protocol version, group name and node id; `target` is the node that it means to reach."""
+    """Who dials: protocol version, group name and node id; `target` is the node that it means to reach.
+
+    `address` is where the source listens for peers: a receiver that does not know it as a member answers there. The
+    nonce is the frame's body.
+    """
 
     version: int
     group: str
     source: str
     target: str
+    address: str = ""
+    nonce: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The answer to a hello: the accepting side's nonce, and its proof that it knows the secret."""
+
+    nonce: bytes
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The dialling side's proof; what follows it is believed."""
+
+    proof: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +117,14 @@ class ClientGone:
     connection: int
 
 
-Frame = Hello | RaftFrame | Forward | Relay | ClientGone
+@dataclass(frozen=True, slots=True)
+class NotAMember:
+    """To a node that has dialled: the configuration in force at `index`, as the sender has it, is without it."""
+
+    index: int
+
+
+Frame = Hello | Challenge | Proof | RaftFrame | Forward | Relay | ClientGone | NotAMember
 
 
 def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
@@ -109,8 +139,14 @@ def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
             header = cbor2.dumps(("relay", connection))
         case ClientGone(connection):
             header = cbor2.dumps(("client_gone", connection))
-        case Hello(version, group, source, target):
-            header = cbor2.dumps(("hello", version, group, source, target))
+        case NotAMember(index):
+            header = cbor2.dumps(("not_a_member", index))
+        case Hello(version, group, source, target, address, body):
+            header = cbor2.dumps(("hello", version, group, source, target, address))
+        case Challenge(nonce, proof):
+            header = cbor2.dumps(("challenge", nonce, proof))
+        case Proof(proof):
+            header = cbor2.dumps(("proof", proof))
     head = _FRAME.pack(2 + len(header) + len(body), len(header)) + header
     return (head, body) if body else (head,)
 
@@ -242,6 +278,25 @@ class PeerDecoder:
         return frames
 
 
+def take_frame(data: bytes, frame_bytes_max: int) -> tuple[Frame, bytes] | None:
+    """The frame that ``data`` begins with, and what follows it; None while it is not whole.
+
+    For the frames of a handshake, which are short, and behind which others may come that are not. Raises
+    `PeerProtocolError` on anything else.
+    """
+    if len(data) < _FRAME.size:
+        return None
+    length, header_length = _FRAME.unpack_from(data)
+    if length > frame_bytes_max or header_length + 2 > length:
+        raise PeerProtocolError(f"frame of {length} bytes with a header of {header_length}")
+    if len(data) < 4 + length:
+        return None
+    header_end = _FRAME.size + header_length
+    return _decode(data[_FRAME.size : header_end], memoryview(data)[header_end : 4 + length]), data[
+        4 + length :
+    ]
+
+
 def _decode(header: bytes, body: memoryview) -> Frame:
     try:
         kind, *fields = cbor2.loads(header)
@@ -267,6 +322,12 @@ def _index(name: str, value: Any, low: int = -1) -> int:
 
 def _text(name: str, value: Any) -> str:
     if type(value) is not str:
+        _refuse(name, value)
+    return value
+
+
+def _bytes(name: str, value: Any) -> bytes:
+    if type(value) is not bytes:
         _refuse(name, value)
     return value
 
@@ -434,10 +495,36 @@ def _decode_client_gone(fields: list[Any], body: memoryview) -> ClientGone:
 
 
 def _decode_hello(fields: list[Any], body: memoryview) -> Hello:
-    version, group, source, target = fields
+    version = _index("version", fields[0])
+    if version != PROTOCOL_VERSION:
+        raise PeerProtocolError(
+            f"it speaks version {version} of the protocol of peers, this node version {PROTOCOL_VERSION}: "
+            "run the same release of Trivet on all nodes of the group"
+        )
+    _, group, source, target, address = fields
     return Hello(
-        _index("version", version), _text("group", group), _text("source", source), _text("target", target)
+        version,
+        _text("group", group),
+        _text("source", source),
+        _text("target", target),
+        _text("address", address),
+        bytes(body),
     )
+
+
+def _decode_challenge(fields: list[Any], body: memoryview) -> Challenge:
+    nonce, proof = fields
+    return Challenge(_bytes("nonce", nonce), _bytes("proof", proof))
+
+
+def _decode_proof(fields: list[Any], body: memoryview) -> Proof:
+    (proof,) = fields
+    return Proof(_bytes("proof", proof))
+
+
+def _decode_not_a_member(fields: list[Any], body: memoryview) -> NotAMember:
+    (index,) = fields
+    return NotAMember(_index("index", index))
 
 
 _DECODERS: Final[dict[object, Callable[[list[Any], memoryview], Frame]]] = {
@@ -453,5 +540,8 @@ _DECODERS: Final[dict[object, Callable[[list[Any], memoryview], Frame]]] = {
     "forward": _decode_forward,
     "relay": _decode_relay,
     "client_gone": _decode_client_gone,
+    "not_a_member": _decode_not_a_member,
     "hello": _decode_hello,
+    "challenge": _decode_challenge,
+    "proof": _decode_proof,
 }

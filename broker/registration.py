@@ -18,7 +18,12 @@ from broker.settings import BrokerConfig, join_address, split_address
 
 
 def registration(node: Node, config: BrokerConfig, address: str) -> RemotingCommand | None:
-    """REGISTER_BROKER 103 for the node's present role; None while it has none. `address` is what clients connect to."""
+    """REGISTER_BROKER 103 for the node's present role; None while it has none. `address` is what clients connect to.
+
+    UNREGISTER_BROKER 104 for a node that is no member of its group: one that was removed may be registered still.
+    """
+    if node.is_outside:
+        return _goodbye(config, address, config.follower_broker_id)
     broker_id = _broker_id(node, config)
     if broker_id is None:
         return None
@@ -42,8 +47,10 @@ def registration(node: Node, config: BrokerConfig, address: str) -> RemotingComm
 def unregistration(node: Node, config: BrokerConfig, address: str) -> RemotingCommand | None:
     """UNREGISTER_BROKER 104; None while the node has no role under which it could be registered."""
     broker_id = _broker_id(node, config)
-    if broker_id is None:
-        return None
+    return None if broker_id is None else _goodbye(config, address, broker_id)
+
+
+def _goodbye(config: BrokerConfig, address: str, broker_id: int) -> RemotingCommand:
     header = BrokerIdentityHeader(config.node.group, address, config.node.cluster, broker_id)
     return request(RequestCode.UNREGISTER_BROKER, header)
 

@@ -47,6 +47,7 @@ from log.store import RecoveryReport, Store
 from log.tail import PrepareJob
 from raft import effects as fx
 from raft.config import HardState, RaftConfig
+from raft.configuration import AddLearner, Change
 from raft.core import Raft
 from raft.errors import LeadershipTransferring, ProposalLimit, RaftError
 from raft.messages import AppendRequest
@@ -193,6 +194,12 @@ class Replica:
         self._preparing = False
         self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
         self._checkpointed_index = self.applied_index
+        self._configuration_waiter: tuple[int, Waiter] | None = None
+        self._dismissed_index = -1
+        """The newest configuration of which another node has said that this node is not in it."""
+        self.peers: dict[str, str] = {}
+        """The nodes to keep a link to, by id, with their addresses; replaced, never changed."""
+        self._update_peers()
         self._save_membership()
         self._carry_out()
 
@@ -355,8 +362,20 @@ class Replica:
 
     # ------------------------------------------------------------------ 2 replicate
 
+    def peer_met(self, node: str, address: str) -> None:
+        """`node` has dialled this one, and listens for peers at `address`."""
+        self.membership.met(node, address)
+        self._update_peers()
+
+    def peer_parted(self, node: str) -> None:
+        """The link that `node` had dialled is gone."""
+        self.membership.parted(node)
+        self._update_peers()
+
     def peer_connected(self, node: str, now_ns: int) -> None:
         """The link to `node` is up."""
+        if node not in self.raft.configuration.members:
+            self._dismiss(node)
         self.now_ns = now_ns
         self.raft.peer_connected(node, now_ns)
         self._carry_out()
@@ -511,6 +530,17 @@ class Replica:
 
     def _on_configuration_changed(self, effect: fx.ConfigurationChanged) -> None:
         self._save_membership()
+        self._update_peers()
+        if effect.committed:
+            members = effect.configuration.members
+            log.info("members", index=effect.index, voters=effect.configuration.voters, members=members)
+            for node in self.links:
+                if node not in members:
+                    self._dismiss(node)
+            waiter = self._configuration_waiter
+            if waiter is not None and waiter[0] <= effect.index:
+                self._configuration_waiter = None
+                waiter[1].committed()
         self._observer.role_changed()
 
     _HANDLERS: Final[dict[type, Callable[["Replica", Any], None]]] = {
@@ -624,6 +654,9 @@ class Replica:
         self._uncommitted_bytes = 0
         self._command_waiters.clear()
         waiting, self._waiting = self._waiting, deque()
+        if self._configuration_waiter is not None:
+            waiting.append(self._configuration_waiter)
+            self._configuration_waiter = None
         for _, waiter in waiting:
             waiter.lost()
         wanted, self._reads_wanted = self._reads_wanted, []
@@ -743,6 +776,64 @@ class Replica:
 
     def _save_membership(self) -> None:
         self.membership.save(self.raft.configurations)
+
+    def _update_peers(self) -> None:
+        raft = self.raft
+        # What is committed cannot give way to an earlier configuration any more.
+        known = (
+            raft.configurations[-1:]
+            if raft.configuration_index <= raft.commit_index
+            else raft.configurations[-2:]
+        )
+        self.peers = self.membership.peers(self.node_id, [configuration for _, configuration in known])
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node belongs to its group, as far as it knows: not before it is added, nor once it is removed.
+
+        A node that was away when it was removed hears of it from the others; a leader that still writes to it, or a
+        newer configuration with it, says more than they.
+        """
+        raft = self.raft
+        if raft.leader is None and self._dismissed_index > raft.configuration_index:
+            return False
+        return self.node_id in raft.configuration.members
+
+    def dismissed(self, index: int) -> None:
+        """Another node says that this one is not in the configuration in force at `index`."""
+        if index > self._dismissed_index:
+            self._dismissed_index = index
+            self._observer.role_changed()
+
+    def _dismiss(self, node: str) -> None:
+        index = self.raft.configuration_index
+        if index <= self.raft.commit_index:
+            self.links[node].send(*peer_protocol.encode_frame(peer_protocol.NotAMember(index)))
+
+    def change_membership(self, change: Change, address: str | None, waiter: Waiter) -> None:
+        """Proposes to add, promote or remove a member; `waiter` hears when that is committed, or lost.
+
+        `address` is where a node that is added listens for peers. Raises as `check_may_append`, and
+        `raft.errors.ConfigurationError`.
+        """
+        self.check_may_append()
+        addresses = self.membership.addresses
+        index = self.raft.propose_configuration(change, self.now_ns)
+        if isinstance(change, AddLearner):
+            assert address, "a member needs an address"
+            addresses[change.node] = address
+        self._configuration_waiter = (index, waiter)
+        self._carry_out()
+
+    def transfer_leadership(self, target: str) -> None:
+        """Begins to hand leadership over to `target`, a voter; given up after an election timeout.
+
+        Raises `NotServingError`, and `raft.errors.RaftError` where raft refuses.
+        """
+        if not self.serving:
+            raise NotServingError(self.raft.leader)
+        self.raft.transfer_leadership(target, self.now_ns)
+        self._carry_out()
 
     def delete_expired(self, policy: RetentionPolicy, is_delete_hour: bool) -> int:
         """Deletes the data files at the log's head that may go; how many (log/retention.py)."""

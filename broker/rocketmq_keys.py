@@ -65,6 +65,13 @@ def flush(value: str) -> str:
         raise ValueError("SYNC_FLUSH or ASYNC_FLUSH") from None
 
 
+def client_auth(value: str) -> str:
+    try:
+        return {"none": "none", "optional": "optional", "require": "required"}[value]
+    except KeyError:
+        raise ValueError("none, optional or require") from None
+
+
 def permission(value: str) -> str:
     try:
         return {"0": "none", "2": "write", "4": "read", "6": "read-write"}[value]
@@ -106,6 +113,8 @@ BROKER_KEYS: dict[str, Meaning] = {
     "maxHashSlotNum": Meaning("storage.index_file_slots", integer),
     "maxIndexNum": Meaning("storage.index_file_entries", integer),
     "maxMessageSize": Meaning("storage.max_message_bytes", integer),
+    "transientStorePoolEnable": Meaning("storage.write_buffer", boolean),
+    "accessMessageInMemoryMaxRatio": Meaning("storage.memory_percent", integer),
     "deleteWhen": Meaning("retention.delete_hours", hours),
     "fileReservedTime": Meaning("retention.reserved_hours", integer),
     "cleanResourceInterval": Meaning("retention.interval_ms", integer),
@@ -129,6 +138,14 @@ BROKER_KEYS: dict[str, Meaning] = {
     "sendThreadPoolQueueCapacity": Meaning("limits.max_pending_proposals", integer),
     "pullThreadPoolQueueCapacity": Meaning("limits.max_held_pulls", integer),
     "serverChannelMaxIdleTimeSeconds": Meaning("limits.idle_seconds", integer),
+    "tls.server.mode": Meaning("tls.mode", text),
+    "tls.server.certPath": Meaning("tls.certificate", text),
+    "tls.server.keyPath": Meaning("tls.key", text),
+    "tls.server.keyPassword": Meaning("tls.key_password", text),
+    "tls.server.need.client.auth": Meaning("tls.client_auth", client_auth),
+    "tls.server.trustCertPath": Meaning("tls.client_ca", text),
+    "tls.client.trustCertPath": Meaning("tls.name_server_ca", text),
+    "aclFile": Meaning("acl.file", text),
 }
 """``listenPort`` is not here: the reader joins it with the host to listen on."""
 
@@ -136,6 +153,12 @@ NAME_SERVER_KEYS: dict[str, Meaning] = {
     "kvConfigPath": Meaning("kv_config_path", text),
     "orderMessageEnable": Meaning("ordered_messages", boolean),
     "serverChannelMaxIdleTimeSeconds": Meaning("idle_seconds", integer),
+    "tls.server.mode": Meaning("tls_mode", text),
+    "tls.server.certPath": Meaning("tls_certificate", text),
+    "tls.server.keyPath": Meaning("tls_key", text),
+    "tls.server.keyPassword": Meaning("tls_key_password", text),
+    "tls.server.need.client.auth": Meaning("tls_client_auth", client_auth),
+    "tls.server.trustCertPath": Meaning("tls_client_ca", text),
 }
 
 _EVERYTHING_UNDER_ROOT = "everything but the log is kept under storePathRootDir"
@@ -203,11 +226,10 @@ BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
     "channelNotActiveInterval": _NETTY,
     "clientChannelMaxIdleTimeSeconds": _NETTY,
     "transferMsgByHeap": "answers are always written from the mapping",
-    "warmMapedFileEnable": "files are prepared ahead of the writer",
-    "warmMappedFileEnable": "files are prepared ahead of the writer",
+    "warmMapedFileEnable": "files are prepared ahead of the writer (storage.prepare_ahead_bytes)",
+    "warmMappedFileEnable": "files are prepared ahead of the writer (storage.prepare_ahead_bytes)",
     "preallocate": "files are prepared ahead of the writer",
-    "transientStorePoolEnable": "the log is written through its mapping",
-    "transientStorePoolSize": "the log is written through its mapping",
+    "transientStorePoolSize": "a write buffer takes two data files",
     "fastFailIfNoBufferInStorePool": "the log is written through its mapping",
     "flushCommitLogLeastPages": "flushes are by time only",
     "flushCommitLogThoroughInterval": "flushes are by time only",
@@ -225,7 +247,6 @@ BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
     "maxTransferCountOnMessageInMemory": "a pull's limit is its own maxMsgNums and one frame",
     "maxTransferBytesOnMessageInDisk": "a pull's limit is its own maxMsgNums and one frame",
     "maxTransferCountOnMessageInDisk": "a pull's limit is its own maxMsgNums and one frame",
-    "accessMessageInMemoryMaxRatio": "a pull's limit is its own maxMsgNums and one frame",
     "messageIndexEnable": "the index is always kept",
     "messageIndexSafe": "the index is always rebuilt from the log",
     "maxMsgsNumBatch": "a query answers at most 64 messages",
@@ -268,7 +289,13 @@ BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
     "debugLockEnable": "it is a debugging aid of the reference",
     "messageStorePlugIn": "it names a Java class",
     "filterServerNums": "class filters are not supported",
-    "useTLS": "TLS is not configured by this key",
+    "useTLS": "a certificate and tls.server.mode say whether clients may encrypt",
+    "tls.enable": "name servers are connected to with TLS if tls.client.trustCertPath is given",
+    "tls.test.mode.enable": "there are no self-signed certificates",
+    "tls.server.authClient": "certificates of clients are verified whenever they are asked for",
+    "tls.client.authServer": "certificates of name servers are always verified",
+    "tls.client.certPath": "brokers show the certificate of tls.server.certPath",
+    "tls.client.keyPath": "brokers show the certificate of tls.server.certPath",
     "channelExpiredTimeout": "a client expires after two minutes",
     "subscriptionExpiredTimeout": "a subscription expires after ten minutes",
     "autoDeleteUnusedStats": "statistics expire by themselves",
@@ -280,7 +307,7 @@ BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
     "maxErrorRateOfBloomFilter": "SQL filters are evaluated on the record",
     "filterDataCleanTimeSpan": "SQL filters are evaluated on the record",
     "filterSupportRetry": "SQL filters are evaluated on the record",
-    "aclEnable": "access control is not configured by this key",
+    "aclEnable": "aclFile says who may do what",
 }
 """Keys of the reference with no effect here, each with the reason given in the warning."""
 
@@ -298,9 +325,6 @@ REFUSED_VALUES: dict[str, dict[str, str]] = {
         "false": "true, or leave the key out: every group is a Raft group, if only of one"
     },
     "enableControllerMode": {"true": "false: the Raft group elects its leader itself"},
-    "aclEnable": {
-        "true": "false: access control is not there yet, and starting without it would be open to all"
-    },
     "duplicationEnable": {"true": "false: there is one log"},
 }
 """Values of otherwise harmless keys that ask for what Trivet does not do; the text says what is allowed."""

@@ -31,6 +31,8 @@ RECORD_OVERHEAD_BYTES = 64 * 1024
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Largest remoting frame (remoting.md 1)."""
 
+PEER_SECRET_LENGTH_MIN = 16
+
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 _DELAY_LEVEL = re.compile(r"([0-9]+)([smhd])")
@@ -56,6 +58,8 @@ class NodeSettings(Settings, frozen=True):
     """brokerIP1: host, or ``host:port``, that clients are told; empty tells them the listening address."""
     name_servers: tuple[Text, ...] = ()
     """Name servers to register with, ``host:port`` each."""
+    vip: bool = False
+    """Whether clients are served two ports below ``listen``, too (the reference's VIP channel)."""
 
 
 class RaftSettings(Settings, frozen=True):
@@ -63,6 +67,8 @@ class RaftSettings(Settings, frozen=True):
 
     peers: dict[NodeId, Text] = {}
     """Peer address of every node of the group, this one included; empty means a group of one."""
+    join: bool = False
+    """Whether this node, while its store is empty, is new to a running group: no member until it is added."""
     election_timeout_min_ms: Annotated[int, Meta(ge=50, le=600_000)] = 1000
     """Shortest time without a leader's message after which a node asks for votes."""
     election_timeout_max_ms: Annotated[int, Meta(ge=50, le=600_000)] = 2000
@@ -73,6 +79,8 @@ class RaftSettings(Settings, frozen=True):
     """preferredLeaderId: nodes to hand leadership to when they have caught up, best first."""
     peer_window_bytes: Annotated[int, Meta(ge=65_536)] = 8 * 1024 * 1024
     """Bytes sent to a peer ahead of its acknowledgements."""
+    peer_secret: str = ""
+    """What a node must know to be a peer, the same on all; never sent (docs/security.md). Empty admits everyone."""
 
 
 class StorageSettings(Settings, frozen=True):
@@ -100,6 +108,16 @@ class StorageSettings(Settings, frozen=True):
     """maxHashSlotNum: hash slots of a file of the message index."""
     index_file_entries: Positive = 20_000_000
     """maxIndexNum: entries of a file of the message index."""
+    prepare_ahead_bytes: Annotated[int, Meta(ge=4096, le=1 << 40)] = 16 * 1024 * 1024
+    """How much of a file is allocated and touched ahead of the writer; a file's size warms up whole files."""
+    lock_memory: bool = False
+    """Whether what is prepared is locked into memory (mlock), as far as the system's limit allows."""
+    write_buffer: bool = False
+    """transientStorePoolEnable: whether new data files are written in memory first, and handed to the kernel once a
+    turn, before anything of it is acknowledged; takes the memory of two data files."""
+    memory_percent: Annotated[int, Meta(ge=1, le=90)] = 40
+    """accessMessageInMemoryMaxRatio: how much of the machine's memory the end of the log is taken to fill. What lies
+    before is read by a worker before it is sent, and its readers are pointed at a follower."""
     accept_data_loss: bool = False
     """Whether a node whose files are damaged or gone starts as if nothing had been lost; for one start only."""
     max_message_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES - RECORD_OVERHEAD_BYTES)] = (
@@ -196,6 +214,34 @@ class ObserveSettings(Settings, frozen=True):
     """Least important event that is logged."""
 
 
+class TlsSettings(Settings, frozen=True):
+    """Encrypted connections (docs/security.md). All files are PEM."""
+
+    mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
+    """tls.server.mode: whether clients may or must encrypt; without a certificate they cannot."""
+    certificate: str = ""
+    """tls.server.certPath: this server's certificate and those up to its authority."""
+    key: str = ""
+    """tls.server.keyPath: the certificate's private key."""
+    key_password: str = ""
+    """tls.server.keyPassword: what the key is encrypted with; empty for a key that is not."""
+    client_auth: Literal["none", "optional", "required"] = "none"
+    """tls.server.need.client.auth: whether clients show a certificate."""
+    client_ca: str = ""
+    """tls.server.trustCertPath: authorities whose certificates clients may show."""
+    name_server_ca: str = ""
+    """tls.client.trustCertPath: authorities of the name servers' certificates; empty connects to them without TLS."""
+    peer_ca: str = ""
+    """Authorities that certify this group's nodes and nobody else; empty leaves links between them in the clear."""
+
+
+class AclSettings(Settings, frozen=True):
+    """Who may do what (docs/security.md)."""
+
+    file: str = ""
+    """File of accounts (TOML); empty lets everyone do everything."""
+
+
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one broker is told."""
 
@@ -206,6 +252,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     broker: BrokerSettings = BrokerSettings()
     limits: LimitSettings = LimitSettings()
     observe: ObserveSettings = ObserveSettings()
+    tls: TlsSettings = TlsSettings()
+    acl: AclSettings = AclSettings()
     warnings: tuple[str, ...] = ()
     """What the reader accepted without effect, one sentence each; not part of the file."""
 
@@ -217,7 +265,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def follower_broker_id(self) -> int:
         """The brokerId under which this node registers while it follows (dledger.md 7); a leader's is 0."""
-        return self.node_number + 1
+        return follower_broker_id(self.node.id)
 
     @property
     def log_directory(self) -> str:
@@ -243,10 +291,39 @@ class NameServerConfig(Settings, frozen=True):
     max_connections: Positive = 10_000
     """Connections beyond it are closed as they come."""
     idle_seconds: Positive = 120
+    tls_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
+    """tls.server.mode: whether clients may or must encrypt; without a certificate they cannot."""
+    tls_certificate: str = ""
+    """tls.server.certPath: this server's certificate and those up to its authority."""
+    tls_key: str = ""
+    """tls.server.keyPath: the certificate's private key."""
+    tls_key_password: str = ""
+    """tls.server.keyPassword: what the key is encrypted with; empty for a key that is not."""
+    tls_client_auth: Literal["none", "optional", "required"] = "none"
+    """tls.server.need.client.auth: whether clients show a certificate."""
+    tls_client_ca: str = ""
+    """tls.server.trustCertPath: authorities whose certificates clients may show."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least important event that is logged."""
     warnings: tuple[str, ...] = ()
     """What the reader accepted without effect; not part of the file."""
+
+    @property
+    def tls(self) -> TlsSettings:
+        """The settings that begin with ``tls_``, as a broker's."""
+        return TlsSettings(
+            mode=self.tls_mode,
+            certificate=self.tls_certificate,
+            key=self.tls_key,
+            key_password=self.tls_key_password,
+            client_auth=self.tls_client_auth,
+            client_ca=self.tls_client_ca,
+        )
+
+
+def follower_broker_id(node_id: str) -> int:
+    """The brokerId under which a node registers while it follows; a leader's is 0 (dledger.md 7)."""
+    return int(node_id[1:]) + 1
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -330,11 +407,36 @@ def check_broker(config: BrokerConfig) -> None:
         parse_delay_levels(config.broker.delay_levels)
     except ValueError as error:
         raise ImpossibleSettingError("broker.delay_levels", str(error)) from None
+    _check_tls(config.tls, "tls.")
+    if 0 < len(config.raft.peer_secret) < PEER_SECRET_LENGTH_MIN:
+        raise ImpossibleSettingError(
+            "raft.peer_secret", f"at least {PEER_SECRET_LENGTH_MIN} characters: a shorter one can be guessed"
+        )
 
 
 def check_name_server(config: NameServerConfig) -> None:
     """Raise :class:`ImpossibleSettingError` for the first setting that cannot hold."""
     _check_address("listen", config.listen, port_zero=True)
+    _check_tls(config.tls, "tls_")
+
+
+def _check_tls(tls: TlsSettings, prefix: str) -> None:
+    """``prefix`` is how the names of these settings begin."""
+    if bool(tls.certificate) != bool(tls.key):
+        given, missing = ("certificate", "key") if tls.certificate else ("key", "certificate")
+        raise ImpossibleSettingError(f"{prefix}{missing}", f"needed because {prefix}{given} is given")
+    if not tls.certificate:
+        for name, needs in (
+            ("mode", tls.mode == "enforcing"),
+            ("client_auth", tls.client_auth != "none"),
+            ("peer_ca", bool(tls.peer_ca)),
+        ):
+            if needs:
+                raise ImpossibleSettingError(prefix + name, f"needs {prefix}certificate and {prefix}key")
+    if tls.client_auth != "none" and not tls.client_ca:
+        raise ImpossibleSettingError(
+            f"{prefix}client_auth", f"needs {prefix}client_ca, which says whose certificates are good"
+        )
 
 
 def _check_address(setting: str, address: str, *, port_zero: bool) -> tuple[str, int]:
@@ -349,7 +451,7 @@ def _check_address(setting: str, address: str, *, port_zero: bool) -> tuple[str,
 
 def _check_addresses(config: BrokerConfig) -> None:
     node = config.node
-    host, _ = _check_address("node.listen", node.listen, port_zero=True)
+    host, port = _check_address("node.listen", node.listen, port_zero=True)
     if host in ("0.0.0.0", "::") and not node.advertise:
         raise ImpossibleSettingError(
             "node.advertise",
@@ -359,6 +461,8 @@ def _check_addresses(config: BrokerConfig) -> None:
         raise ImpossibleSettingError(
             "node.advertise", f"{node.advertise!r}: a host, or host:port with a port from 0 to 65535"
         )
+    if node.vip and 0 < port < 3:
+        raise ImpossibleSettingError("node.vip", f"needs a port two below that of listen, {node.listen!r}")
     for address in node.name_servers:
         _check_address("node.name_servers", address, port_zero=False)
     if config.observe.metrics:
@@ -369,6 +473,10 @@ def _check_addresses(config: BrokerConfig) -> None:
 
 def _check_group(config: BrokerConfig) -> None:
     peers = config.raft.peers
+    if config.raft.join and len(peers) < 2:
+        raise ImpossibleSettingError(
+            "raft.join", "needs raft.peers with the nodes of the running group beside this one"
+        )
     if not peers:
         if config.raft.preferred_leaders:
             raise ImpossibleSettingError(

@@ -152,6 +152,11 @@ class Raft:
         """(index, configuration) as the constructor takes them; the first one belongs into a snapshot."""
         return self._state.configurations.kept()
 
+    @property
+    def configuration_index(self) -> int:
+        """The index of the entry of `configuration`."""
+        return self._state.configurations.current_index
+
     def configuration_at(self, index: int) -> tuple[int, Configuration]:
         """The (index, configuration) in force at an index from first_index - 1 on."""
         return self._state.configurations.at(index)

@@ -12,6 +12,11 @@ _COMMANDS = (
     ("broker", "broker.cli.servers:broker", "Run one broker of a group."),
     ("cluster", "broker.cli.local_cluster:cluster", "Run a local name server and group until Ctrl-C."),
     ("topic", "broker.cli.topics:app", "Create, list and describe topics."),
+    (
+        "group",
+        "broker.cli.groups:app",
+        "Show, add, promote and remove members of a group; move its leadership.",
+    ),
     ("produce", "broker.cli.messages:produce", "Send messages."),
     ("consume", "broker.cli.messages:consume", "Read messages."),
     ("status", "broker.cli.status:status", "Show roles, terms, indices and the lag of each replica."),

@@ -8,11 +8,19 @@ from types import TracebackType
 from typing import TypeVar
 
 from broker.client.core import ClientCore, broker_error
-from broker.client.errors import BrokerError, ClientError, ConnectionFailed, NoRoute
+from broker.client.errors import (
+    BrokerBusy,
+    BrokerError,
+    ClientError,
+    ConnectionFailed,
+    NoRoute,
+    UsageError,
+)
 from broker.client.message import MessageQueue
 from broker.client.queue_calls import QueueCalls
 from broker.client.routes import TopicRoute
 from broker.client.runtime import Buffer, Runtime
+from broker.node_status import NodeStatus, decode_node_status
 from broker.remoting.admin_bodies import TopicStats
 from broker.remoting.bodies import KeyValueTable, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -173,6 +181,82 @@ class AdminClient:
                 found.append(BrokerStatus(data.cluster, name, broker_id, address, table, failure))
         return found
 
+    # Members -------------------------------------------------------------------------------------------------------
+
+    async def members(self, group: str | None = None) -> NodeStatus:
+        """The group as its leader sees it: voters, learners, their addresses and how far they are.
+
+        Without a name, of the only group that is registered. Raises NoRoute if no leader is to be found.
+        """
+        info = await self.cluster_info()
+        name = _group_name(info, group)
+        failure = "no member answers"
+        for address in _addresses(info, name):
+            try:
+                answer = await self.core.pool.call(address, RequestCode.TRIVET_NODE_STATUS)
+                _check(answer, address)
+                status = decode_node_status(answer.body)
+            except (ConnectionFailed, BrokerError) as error:
+                failure = str(error)
+                continue
+            if status.serving:
+                return status
+            failure = f"the leader is {status.leader or 'unknown'}"
+        raise NoRoute(name, f"no leader of the group found: {failure}")
+
+    async def add_member(self, node: str, peer_address: str, group: str | None = None) -> None:
+        """Make a node a learner of the group: it receives the log, without a vote. Returns when that is committed.
+
+        `peer_address` is where it listens for peers. Here and below: BrokerError when the group refuses, BrokerBusy
+        when it may not refuse later; with code 1, or ConnectionFailed, the outcome is unknown.
+        """
+        await self._change_group(group, {"operation": "add", "node": node, "address": peer_address})
+
+    async def promote_member(self, node: str, group: str | None = None, *, timeout_s: float = 60.0) -> None:
+        """Give a learner its vote; waits up to `timeout_s` for it to catch up with the log, then raises BrokerBusy."""
+        deadline_ns = self._runtime.now_ns() + int(timeout_s * 1e9)
+        while True:
+            try:
+                await self._change_group(group, {"operation": "promote", "node": node})
+            except BrokerBusy:
+                if self._runtime.now_ns() > deadline_ns:
+                    raise
+                await self._runtime.sleep(0.2)
+            else:
+                return
+
+    async def remove_member(self, node: str, group: str | None = None) -> None:
+        """Take a voter or learner out of the group; the leader may be taken out, too."""
+        await self._change_group(group, {"operation": "remove", "node": node})
+
+    async def transfer_leadership(self, node: str, group: str | None = None) -> None:
+        """Have this voter lead; returns when it does, raises BrokerBusy when it did not take over in time."""
+        await self._ask_group(group, RequestCode.TRIVET_TRANSFER_LEADERSHIP, {"node": node})
+
+    async def _change_group(self, group: str | None, fields: dict[str, str]) -> None:
+        await self._ask_group(group, RequestCode.TRIVET_CHANGE_GROUP, fields)
+
+    async def _ask_group(self, group: str | None, code: int, fields: dict[str, str]) -> None:
+        """Ask members until one has passed the request on to the leader: once, as it must not be repeated."""
+        info = await self.cluster_info()
+        name = _group_name(info, group)
+        failure: ClientError = NoRoute(name, "the group has no member that answers")
+        for address in _addresses(info, name):
+            try:
+                answer = await self.core.pool.call(address, code, fields, b"", CALL_TIMEOUT_S)
+                _check(answer, address)
+            except ConnectionFailed as error:
+                failure = error
+                if error.request_left:
+                    break
+            except BrokerError as error:
+                failure = error
+                if error.code != ResponseCode.SERVICE_NOT_AVAILABLE:
+                    break
+            else:
+                return
+        raise failure
+
     async def call(
         self, address: str, code: int, fields: dict[str, str] | None = None, body: Buffer = b""
     ) -> RemotingCommand:
@@ -184,9 +268,8 @@ class AdminClient:
         self, info: ClusterInfo, name: str, code: int, fields: dict[str, str]
     ) -> RemotingCommand:
         """Ask the group's leader; another member when that fails, as a member forwards what only its leader can do."""
-        addresses = [address for _, address in sorted(info.broker_table[name].broker_addresses.items())]
         failure: ClientError = NoRoute(fields["topic"], f"broker {name!r} has no address")
-        for address in addresses:
+        for address in _addresses(info, name):
             try:
                 answer = await self.core.pool.call(address, code, fields, b"", CALL_TIMEOUT_S)
                 _check(answer, address)
@@ -213,6 +296,24 @@ class AdminClient:
                 raise NoRoute(topic, f"created, but not routed everywhere after {CALL_TIMEOUT_S} s")
             await self._runtime.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.5)
+
+
+def _group_name(info: ClusterInfo, group: str | None) -> str:
+    names = sorted(info.broker_table)
+    if group is not None:
+        if group not in names:
+            raise NoRoute(group, f"no such group is registered; there are: {', '.join(names) or 'none'}")
+        return group
+    if len(names) > 1:
+        raise UsageError(f"several groups are registered, name one of them: {', '.join(names)}")
+    if not names:
+        raise NoRoute("", "no broker is registered")
+    return names[0]
+
+
+def _addresses(info: ClusterInfo, name: str) -> list[str]:
+    """Of the group's members, the leader's first."""
+    return [address for _, address in sorted(info.broker_table[name].broker_addresses.items())]
 
 
 def _check(answer: RemotingCommand, address: str) -> None:

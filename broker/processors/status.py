@@ -22,6 +22,7 @@ from broker.stats import Stats
 from log.disk import Disk
 from log.errors import LogFault
 from log.layout import HEADER_BYTES
+from raft.status import Status
 
 _MS: Final = 1_000_000
 _CONFIG_TABLES: Final = ("node", "raft", "storage", "retention", "broker", "limits", "observe")
@@ -69,7 +70,7 @@ class StatusProcessor:
         return NodeStatus(
             node=replica.node_id,
             group=self._config.node.group,
-            role=cast(Role, raft.role),
+            role=self._role(raft),
             term=raft.term,
             leader=raft.leader,
             commit_index=raft.commit_index,
@@ -93,8 +94,23 @@ class StatusProcessor:
             process_id=self._process_id(),
             store_path=self._config.storage.path,
             recovering=raft.recovering,
+            voters=raft.configuration.voters,
+            learners=raft.configuration.learners,
+            configuration_index=raft.configuration_index,
+            peer_addresses={
+                member: replica.membership.addresses[member]
+                for member in raft.configuration.members
+                if member in replica.membership.addresses
+            },
             recovered=self._recovered,
         )
+
+    def _role(self, raft: Status) -> Role:
+        if self._node.is_outside:
+            return "outside"
+        if raft.node in raft.configuration.learners:
+            return "learner"
+        return cast(Role, raft.role)
 
     def node_status(self, connection: Connection, command: RemotingCommand) -> None:
         """The replica's state as JSON."""

@@ -114,6 +114,10 @@ class RequestCode(enum.IntEnum):
     """Trivet's own: the replica's state as JSON (`broker.node_status.NodeStatus`); too large for a
     binary header.
     """
+    TRIVET_CHANGE_GROUP = 90002
+    """Trivet's own: adds, promotes or removes a member of the group (`broker.processors.group_changes`)."""
+    TRIVET_TRANSFER_LEADERSHIP = 90003
+    """Trivet's own: has another member lead."""
 
 
 class ResponseCode(enum.IntEnum):

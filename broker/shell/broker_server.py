@@ -21,15 +21,17 @@ from broker.connection import Connection, Outgoing
 from broker.registration import registration, unregistration
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
-from broker.settings import BrokerConfig
+from broker.settings import BrokerConfig, join_address, split_address
 from broker.shell.clock import machine_clock, stop_on_signal
 from broker.shell.metrics import MetricsServer
 from broker.shell.peer_links import PeerLinks
 from broker.shell.registrar import Changes, Registrar
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
+from broker.shell.tls import Entrance
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
 from broker.shell.worker import Worker
+from broker.tls import name_server_context, peer_contexts, server_context
 from log.checkpoint import CheckpointJob
 from log.entry_log import FlushJob
 from log.errors import DiskError
@@ -37,6 +39,9 @@ from log.mmap_disk import MmapDisk
 from log.tail import PrepareJob
 
 log = structlog.get_logger("trivet.broker")
+
+VIP_PORT_DISTANCE: Final = 2
+"""How far below the port of ``listen`` clients look for the VIP channel (remoting.md 1)."""
 
 _SWEEP_S: Final = 5.0
 _HANDOVER_S: Final = 1.0
@@ -50,7 +55,19 @@ class BrokerServer:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
+        self._entrance = Entrance(
+            server_context(config.tls),
+            enforcing=config.tls.mode == "enforcing",
+            first_byte_s=config.limits.idle_seconds,
+        )
+        name_server_tls = name_server_context(config.tls)
+        peer_tls = peer_contexts(config.tls)
         self._client_listener = listen(config.node.listen)
+        self._vip_listener = None
+        if config.node.vip:
+            host, _ = split_address(config.node.listen)
+            vip_port = self._client_listener.getsockname()[1] - VIP_PORT_DISTANCE
+            self._vip_listener = listen(join_address(host, vip_port))
         peer_address = config.raft.peers.get(config.node.id)
         self._peer_listener = None if peer_address is None else listen(peer_address)
         self._sockets: dict[Connection, SocketConnection] = {}
@@ -77,7 +94,14 @@ class BrokerServer:
         self._flushes = _JobSlot[FlushJob]()
         self._preparations = _JobSlot[PrepareJob]()
         self._checkpoints = _JobSlot[CheckpointJob]()
-        self._links = PeerLinks(self.node, self._sockets, self._begin, self._turns.wake)
+        self._links = PeerLinks(
+            self.node,
+            self._sockets,
+            self._begin,
+            self._turns.wake,
+            secret=config.raft.peer_secret,
+            tls=peer_tls,
+        )
         self._registrars = [
             Registrar(
                 name_server,
@@ -85,6 +109,7 @@ class BrokerServer:
                 lambda: unregistration(self.node, self._config, self.address),
                 self._changes,
                 config.broker.register_interval_ms / 1000,
+                name_server_tls,
             )
             for name_server in config.node.name_servers
         ]
@@ -115,13 +140,12 @@ class BrokerServer:
             start(self._run_preparations)
             start(self._run_checkpoints)
             start(self._sweep)
-            start(accept_forever, self._client_listener, self._accepted(nursery, self._serve_client))
+            for listener in filter(None, (self._client_listener, self._vip_listener)):
+                start(accept_forever, listener, self._accepted(nursery, self._serve_client))
             if self._peer_listener is not None:
                 serve_peer: Callable[[socket.socket, tuple[str, int]], object] = self._serve_peer
                 start(accept_forever, self._peer_listener, self._accepted(nursery, serve_peer))
-            for peer in self._config.raft.peers:
-                if peer != self._config.node.id:
-                    start(self._links.dial, peer)
+            start(self._links.run)
             for registrar in self._registrars:
                 start(registrar.run)
             self._turns.wake()
@@ -144,6 +168,7 @@ class BrokerServer:
                 connection.take()
             else:
                 open_socket.flush()
+        self._links.follow_membership()
         replica = self.node.replica
         self._flushes.offer(replica.flush_job())
         self._preparations.offer(replica.prepare_job())
@@ -159,7 +184,7 @@ class BrokerServer:
         self, nursery: trio.Nursery, serve: Callable[..., object]
     ) -> Callable[[socket.socket, tuple[str, int]], None]:
         def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
-            if len(self._sockets) >= self._config.limits.max_connections:
+            if len(self._sockets) + self._entrance.waiting >= self._config.limits.max_connections:
                 log.warning(
                     "connection refused", address=address[0], limit=self._config.limits.max_connections
                 )
@@ -171,8 +196,14 @@ class BrokerServer:
 
     async def _serve_client(self, sock: socket.socket, address: tuple[str, int]) -> None:
         node = self.node
-        connection = node.client_connected(f"{address[0]}:{address[1]}", packed_host(address))
-        client = SocketConnection(sock, connection, self._config.limits.max_pending_bytes_per_connection)
+        name = f"{address[0]}:{address[1]}"
+        admission = await self._entrance.admit(sock, name)
+        if admission is None:
+            return
+        connection = node.client_connected(name, packed_host(address))
+        client = SocketConnection(
+            sock, connection, self._config.limits.max_pending_bytes_per_connection, admission.tls
+        )
         self._sockets[connection] = self._clients[connection] = client
         decoder = FrameDecoder()
         wake, received_one = self._turns.wake, node.received
@@ -190,10 +221,7 @@ class BrokerServer:
             wake()
 
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.write)
-                await client.read(received)
-                nursery.cancel_scope.cancel()
+            await client.read_and_write(received)
         finally:
             client.close()
             del self._sockets[connection], self._clients[connection]
@@ -202,7 +230,7 @@ class BrokerServer:
             self._turns.wake()
 
     async def _serve_peer(self, sock: socket.socket, address: tuple[str, int]) -> None:
-        await self._links.serve_accepted(sock)
+        await self._links.serve_accepted(sock, f"{address[0]}:{address[1]}")
 
     async def _sweep(self) -> None:
         """Closes the connections of clients that neither read nor write (remoting.md 1)."""
@@ -260,9 +288,9 @@ class BrokerServer:
     def _close(self) -> None:
         for open_socket in list(self._sockets.values()):
             open_socket.close()
-        self._client_listener.close()
-        if self._peer_listener is not None:
-            self._peer_listener.close()
+        for listener in (self._client_listener, self._vip_listener, self._peer_listener):
+            if listener is not None:
+                listener.close()
         try:
             if self._stop.is_set():
                 self.node.replica.close(time.monotonic_ns())

@@ -14,9 +14,11 @@ from broker.name_server import NameServer
 from broker.remoting.command import encode
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
-from broker.settings import NameServerConfig
+from broker.settings import NameServerConfig, join_address
 from broker.shell.clock import stop_on_signal
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
+from broker.shell.tls import Entrance
+from broker.tls import server_context
 
 log = structlog.get_logger("trivet.namesrv")
 
@@ -59,10 +61,21 @@ class NameServerProcess:
         self._config = config
         storage = FileStorage(Path(config.kv_config_path)) if config.kv_config_path else None
         self._core = NameServer(config, storage)
+        self._entrance = Entrance(
+            server_context(config.tls, "tls_"),
+            enforcing=config.tls_mode == "enforcing",
+            first_byte_s=config.idle_seconds,
+        )
         self._listener = listen(config.listen)
         self._open: dict[int, SocketConnection] = {}
         self._next_number = 0
         self._stop = trio.Event()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port in use."""
+        host, port = self._listener.getsockname()[:2]
+        return join_address(host, port)
 
     def stop(self) -> None:
         """Asks `serve` to end."""
@@ -74,7 +87,7 @@ class NameServerProcess:
             async with trio.open_nursery() as nursery:
 
                 def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
-                    if len(self._open) >= self._config.max_connections:
+                    if len(self._open) + self._entrance.waiting >= self._config.max_connections:
                         log.warning(
                             "connection refused", address=address[0], limit=self._config.max_connections
                         )
@@ -92,11 +105,15 @@ class NameServerProcess:
             self._listener.close()
 
     async def _serve_connection(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        name = f"{address[0]}:{address[1]}"
+        admission = await self._entrance.admit(sock, name)
+        if admission is None:
+            return
         number = self._next_number
         self._next_number += 1
         outgoing = Outgoing()
-        connection = Connection(outgoing, f"{address[0]}:{address[1]}", packed_host(address))
-        open_socket = self._open[number] = SocketConnection(sock, connection)
+        connection = Connection(outgoing, name, packed_host(address))
+        open_socket = self._open[number] = SocketConnection(sock, connection, tls=admission.tls)
         decoder = FrameDecoder()
         core = self._core
 
@@ -115,10 +132,7 @@ class NameServerProcess:
             open_socket.flush()
 
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(open_socket.write)
-                await open_socket.read(received)
-                nursery.cancel_scope.cancel()
+            await open_socket.read_and_write(received)
         finally:
             open_socket.close()
             del self._open[number]

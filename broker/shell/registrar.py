@@ -5,6 +5,7 @@ or the connection was lost: a name server forgets a broker whose connection clos
 one that is down delays no other.
 """
 
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -57,14 +58,16 @@ class Registrar:
         unregistration: Callable[[], RemotingCommand | None],
         changes: Changes,
         interval_s: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._address = address
         self._registration = registration
         self._unregistration = unregistration
         self._changes = changes
         self._interval_s = interval_s
+        self._tls = tls
         self._opaque = 0
-        self._stream: trio.SocketStream | None = None
+        self._stream: trio.abc.Stream | None = None
 
     async def run(self) -> None:
         """Registers again and again, until cancelled."""
@@ -72,8 +75,10 @@ class Registrar:
         while True:
             try:
                 with trio.fail_after(_TIMEOUT_S):
-                    stream = await trio.open_tcp_stream(*split_address(self._address))
-            except (OSError, trio.TooSlowError):
+                    stream = await self._connect()
+            except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
+                if isinstance(error, trio.BrokenResourceError):
+                    log.warning("name server refused", address=self._address, reason=_tls_reason(error))
                 await trio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_S_MAX)
                 continue
@@ -95,7 +100,20 @@ class Registrar:
                     self._stream = None
             await trio.sleep(retry_s)
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def _connect(self) -> trio.abc.Stream:
+        host, port = split_address(self._address)
+        stream = await trio.open_tcp_stream(host, port)
+        if self._tls is None:
+            return stream
+        secure = trio.SSLStream(stream, self._tls, server_hostname=host, https_compatible=True)
+        try:
+            await secure.do_handshake()
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return secure
+
+    async def _serve(self, stream: trio.abc.Stream) -> None:
         answers = trio.Event()
         decoder = FrameDecoder()
 
@@ -136,7 +154,7 @@ class Registrar:
                 except (OSError, trio.BrokenResourceError, trio.BusyResourceError):
                     return  # the name server will notice by itself
 
-    async def _send(self, stream: trio.SocketStream, command: RemotingCommand) -> None:
+    async def _send(self, stream: trio.abc.Stream, command: RemotingCommand) -> None:
         self._opaque += 1
         command.opaque = self._opaque
         try:
@@ -144,3 +162,10 @@ class Registrar:
         except ValueError as error:
             raise _RegistrationTooLargeError(f"the registration cannot be sent: {error}") from error
         await stream.send_all(data)
+
+
+def _tls_reason(error: trio.BrokenResourceError) -> str:
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is not good: {cause.verify_message}"
+    return f"TLS handshake failed: {cause or error}"

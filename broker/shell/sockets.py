@@ -3,6 +3,7 @@
 Reading: one task per connection waits until its socket is readable, receives once and hands the bytes on. Writing: at
 the end of a turn what the core has queued is written with one non-blocking `sendmsg`; only what the socket does not
 take at once is left to a task that waits for it. So a request costs no task switch of its own beyond the reader's.
+With TLS the bytes pass through a session on the way in and out (broker/shell/tls.py), and all else is the same.
 
 Memory stays bounded: a connection whose unsent bytes pass `UNSENT_BYTES_HIGH` is not read from until they have gone,
 so a client that does not read its answers stops being asked, and nobody else notices.
@@ -18,6 +19,7 @@ from typing import Final
 import trio
 
 from broker.connection import Buffer, Connection
+from broker.shell.tls import TlsSession
 from log.record import pack_host
 
 RECEIVE_BYTES: Final = 65_536
@@ -34,13 +36,18 @@ class SocketConnection:
     """One TCP connection: reads until it closes, writes what its `Connection` queues."""
 
     def __init__(
-        self, sock: socket.socket, connection: Connection, unsent_bytes_high: int = UNSENT_BYTES_HIGH
+        self,
+        sock: socket.socket,
+        connection: Connection,
+        unsent_bytes_high: int = UNSENT_BYTES_HIGH,
+        tls: TlsSession | None = None,
     ) -> None:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
         self.connection = connection
+        self._tls = tls
         self._unsent_bytes_high = unsent_bytes_high
         self.closed = False
         self.last_active = trio.current_time()
@@ -53,6 +60,9 @@ class SocketConnection:
         sock = self.socket
         wait_readable = trio.lowlevel.wait_readable
         try:
+            if self._tls is not None:
+                received = self._decrypting(self._tls, received)
+                received(b"")  # what came with the end of the handshake
             while not self.closed:
                 await wait_readable(sock)
                 try:
@@ -71,6 +81,26 @@ class SocketConnection:
         finally:
             self.close()
 
+    async def read_and_write(self, received: Callable[[bytes], None]) -> None:
+        """`read`, and `write` beside it for as long."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.write)
+            await self.read(received)
+            nursery.cancel_scope.cancel()
+
+    def _decrypting(self, tls: TlsSession, received: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        def received_encrypted(data: bytes) -> None:
+            plain = tls.decrypt(data)
+            own = tls.pending()
+            if own:
+                self._send([own])
+            if plain:
+                received(plain)
+            if tls.ended:
+                self.close()
+
+        return received_encrypted
+
     def flush(self) -> None:
         """Writes what the connection has queued, as far as the socket takes it now."""
         buffers = self.connection.take()
@@ -79,16 +109,21 @@ class SocketConnection:
         if self.connection.aborted:
             self.close()
             return
+        try:
+            if buffers and self._tls is not None:
+                buffers = [self._tls.encrypt(buffers)]
+            self._send(buffers)
+        except OSError:
+            self.close()
+            return
+        if self.connection.close_requested and not self._unsent:
+            self.close()
+
+    def _send(self, buffers: list[Buffer]) -> None:
         if self._unsent:
             self._keep(buffers)
         elif buffers:
-            try:
-                self._write(buffers)
-            except OSError:
-                self.close()
-                return
-        if self.connection.close_requested and not self._unsent:
-            self.close()
+            self._write(buffers)
 
     def _write(self, buffers: list[Buffer]) -> None:
         if len(buffers) == 1:
@@ -154,6 +189,9 @@ class SocketConnection:
         if self.closed:
             return
         self.closed = True
+        if self._tls is not None and not self._unsent:
+            with contextlib.suppress(OSError):
+                self.socket.send(self._tls.farewell())
         with contextlib.suppress(OSError):
             trio.lowlevel.notify_closing(self.socket)
         self.socket.close()

@@ -107,22 +107,18 @@ class Group:
         self.now_ns = 1000 * SECOND
         self.random = random.Random(seed)
         self._options = options
+        self._flush = flush
+        self._broker = dict(broker or {})
+        self._limits = dict(limits or {})
         self._in_flight: deque[tuple[str, str, bytes]] = deque()
         self._cut: dict[tuple[str, str], None] = {}
         self.lose: Callable[[str, str, Frame], bool] = lambda source, target, frame: False
         """Which frames between nodes get lost, by source and target."""
         ids = [f"n{number}" for number in range(size)]
-        peers = {node: f"127.0.0.1:{20_000 + number}" for number, node in enumerate(ids)} if size > 1 else {}
+        peers = {node: peer_address(node) for node in ids} if size > 1 else {}
         self.members: dict[str, Member] = {}
-        for number, node in enumerate(ids):
-            config = BrokerConfig(
-                node=NodeSettings(id=node, listen=f"127.0.0.1:{10_000 + number}"),
-                raft=RaftSettings(peers=peers),
-                storage=StorageSettings(path="store", flush=flush, max_message_bytes=256 * 1024),  # type: ignore[arg-type]
-                broker=BrokerSettings(**(broker or {})),
-                limits=LimitSettings(**(limits or {})),
-            )
-            self.members[node] = Member(node, config, MemoryDisk())
+        for node in ids:
+            self.members[node] = Member(node, self._config(node, RaftSettings(peers=peers)), MemoryDisk())
         if start:
             for node in ids:
                 self.start(node)
@@ -132,7 +128,23 @@ class Group:
         """The wall clock, which all nodes share."""
         return START_WALL_MS + self.now_ns // 1_000_000
 
+    def _config(self, node: str, raft: RaftSettings) -> BrokerConfig:
+        return BrokerConfig(
+            node=NodeSettings(id=node, listen=f"127.0.0.1:{10_000 + int(node[1:])}"),
+            raft=raft,
+            storage=StorageSettings(path="store", flush=self._flush, max_message_bytes=256 * 1024),  # type: ignore[arg-type]
+            broker=BrokerSettings(**self._broker),
+            limits=LimitSettings(**self._limits),
+        )
+
     # ------------------------------------------------------------------ nodes
+
+    def join(self, node_id: str, *knows: str) -> None:
+        """Starts a node with an empty disk that joins the group, of which its file names those that it `knows`."""
+        peers = {node: peer_address(node) for node in (*(knows or self.members), node_id)}
+        config = self._config(node_id, RaftSettings(peers=peers, join=True))
+        self.members[node_id] = Member(node_id, config, MemoryDisk())
+        self.start(node_id)
 
     def start(self, node_id: str) -> None:
         """Starts a node over what its disk holds and connects it with the others."""
@@ -158,6 +170,10 @@ class Group:
         for peer in self.members.values():
             if peer.id != node_id and peer.node is not None:
                 self._connect_pair(node_id, peer.id)
+
+    def replace_disk(self, node_id: str) -> None:
+        """A dead node gets an empty disk."""
+        self.members[node_id].disk = MemoryDisk()
 
     def kill(self, node_id: str) -> None:
         """The process dies at once; the other nodes and the clients see their connections break."""
@@ -198,6 +214,7 @@ class Group:
     def _connect_pair(self, one: str, other: str) -> None:
         for source, target in ((one, other), (other, one)):
             self.members[target].decoders[source] = PeerDecoder()
+            self.node(target).replica.peer_met(source, peer_address(source))
         for source, target in ((one, other), (other, one)):
             member = self.members[source]
             link = Connection(member.outgoing, f"{source} to {target}")
@@ -617,6 +634,11 @@ class Pulled:
     def bodies(self) -> list[bytes]:
         """What the messages carry."""
         return [record.body for record in self.records]
+
+
+def peer_address(node_id: str) -> str:
+    """Where a node listens for its peers."""
+    return f"127.0.0.1:{20_000 + int(node_id[1:])}"
 
 
 def split_records(data: bytes | memoryview) -> list[Record]:

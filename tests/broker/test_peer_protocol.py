@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from broker.peer_protocol import (
     FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
     ClientGone,
     Forward,
     Frame,
     Hello,
+    NotAMember,
     PeerDecoder,
     PeerProtocolError,
     RaftFrame,
@@ -37,7 +39,15 @@ body = st.binary(min_size=1, max_size=200)
 configuration = st.sampled_from([Configuration(("n0", "n1")), Configuration(("n0",), ("n1", "n2"))])
 
 frames = st.one_of(
-    st.builds(Hello, number, st.text(max_size=10), node, node),
+    st.builds(
+        Hello,
+        st.just(PROTOCOL_VERSION),
+        st.text(max_size=10),
+        node,
+        node,
+        st.text(max_size=10),
+        st.binary(min_size=16, max_size=16),
+    ),
     st.builds(
         RaftFrame,
         st.builds(
@@ -89,6 +99,7 @@ frames = st.one_of(
     st.builds(Forward, number, st.binary(min_size=8, max_size=8), body),
     st.builds(Relay, number, body),
     st.builds(ClientGone, number),
+    st.builds(NotAMember, number),
 )
 
 

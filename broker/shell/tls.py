@@ -1,0 +1,199 @@
+"""TLS between a socket and its `SocketConnection`: bytes in, bytes out, and no socket of its own.
+
+A `TlsSession` is OpenSSL over two memory buffers. So a connection with TLS is read and written as one without: the
+same task receives, the same `sendmsg` sends, and only the bytes pass through the session on their way. A connection
+without TLS pays for none of it.
+
+Which of the two it is, its first byte says, on one port: 0x16 begins a TLS handshake, and no frame begins so
+(remoting.md 1). The handshake is done before the node hears of the connection, within a time limit, so that a stranger
+who cannot finish it costs a socket and some kilobytes for ten seconds.
+"""
+
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+import trio
+
+from broker.connection import Buffer
+
+log = structlog.get_logger("trivet.tls")
+
+HANDSHAKE_S: Final = 10.0
+"""A handshake that takes longer is given up."""
+
+_TLS_HANDSHAKE: Final = 0x16
+_RECEIVE_BYTES: Final = 65_536
+
+
+class TlsSession:
+    """One connection's TLS state. ``server_hostname`` is what a client wants the certificate to name."""
+
+    def __init__(
+        self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None
+    ) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
+        )
+        self.ended = False
+        """Whether the remote end has said that it sends no more."""
+
+    async def handshake(self, sock: socket.socket) -> None:
+        """Agrees on keys over a non-blocking socket; raises OSError (`ssl.SSLError` is one) when that fails."""
+        while True:
+            try:
+                self._ssl.do_handshake()
+                done = True
+            except ssl.SSLWantReadError:
+                done = False
+            except ssl.SSLError:
+                await _send(sock, self.pending())  # the alert that tells the other side why
+                raise
+            await _send(sock, self.pending())
+            if done:
+                return
+            await trio.lowlevel.wait_readable(sock)
+            try:
+                data = sock.recv(_RECEIVE_BYTES)
+            except (BlockingIOError, InterruptedError):
+                continue
+            if not data:
+                raise ConnectionResetError("closed during the TLS handshake")
+            self._incoming.write(data)
+
+    def decrypt(self, data: bytes) -> bytes:
+        """What was meant by ``data`` and anything before it that was not whole; may be nothing. Raises OSError."""
+        self._incoming.write(data)
+        pieces = []
+        try:
+            while piece := self._ssl.read(_RECEIVE_BYTES):
+                pieces.append(piece)
+            self.ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.ended = True
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def encrypt(self, buffers: Sequence[Buffer]) -> bytes:
+        """The buffers as records to send in order."""
+        for buffer in buffers:
+            view = memoryview(buffer)
+            while view:
+                view = view[self._ssl.write(view) :]
+        return self._outgoing.read()
+
+    def pending(self) -> bytes:
+        """What TLS itself has to send: handshakes, alerts, key updates; may be nothing."""
+        return self._outgoing.read()
+
+    def farewell(self) -> bytes:
+        """The alert that ends the session in order."""
+        try:
+            self._ssl.unwrap()
+        except ssl.SSLError:
+            pass  # the other side has not said goodbye yet, and nobody waits for it to
+        return self._outgoing.read()
+
+
+async def _send(sock: socket.socket, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[sock.send(view) :]
+        except (BlockingIOError, InterruptedError):
+            await trio.lowlevel.wait_writable(sock)
+
+
+class RefusedError(Exception):
+    """A connection that is not let in; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A connection that was let in, and its session if it is encrypted."""
+
+    tls: TlsSession | None
+
+
+_IN_THE_CLEAR: Final = Admission(None)
+
+
+class Entrance:
+    """Where clients' connections wait until it is known how they speak; ``waiting`` counts them.
+
+    ``context`` None lets everyone in at once, in the clear. ``first_byte_s`` is how long a first byte may take.
+    """
+
+    def __init__(self, context: ssl.SSLContext | None, *, enforcing: bool, first_byte_s: float) -> None:
+        self._context = context
+        self._enforcing = enforcing
+        self._first_byte_s = first_byte_s
+        self.waiting = 0
+
+    async def admit(self, sock: socket.socket, client: str) -> Admission | None:
+        """Whether and how a connection goes on; None once it is closed, with the reason in the log."""
+        if self._context is None:
+            return _IN_THE_CLEAR
+        self.waiting += 1
+        try:
+            return await self._decide(sock, self._context)
+        except RefusedError as refused:
+            log.warning("connection closed", client=client, reason=str(refused))
+            sock.close()
+            return None
+        except BaseException:
+            sock.close()
+            raise
+        finally:
+            self.waiting -= 1
+
+    async def _decide(self, sock: socket.socket, context: ssl.SSLContext) -> Admission:
+        sock.setblocking(False)
+        with trio.move_on_after(self._first_byte_s):
+            try:
+                await trio.lowlevel.wait_readable(sock)
+                first = sock.recv(1, socket.MSG_PEEK)
+            except OSError as error:
+                raise RefusedError(f"lost before its first byte: {error}") from error
+            if not first:
+                raise RefusedError("closed before its first byte")
+            if first[0] == _TLS_HANDSHAKE:
+                return Admission(await accept_tls(sock, context))
+            if self._enforcing:
+                raise RefusedError("not encrypted, and TLS is enforced")
+            return _IN_THE_CLEAR
+        raise RefusedError(f"nothing came within {self._first_byte_s:g} s")
+
+
+async def accept_tls(sock: socket.socket, context: ssl.SSLContext) -> TlsSession:
+    """The server's side of a handshake. Raises RefusedError."""
+    session = TlsSession(context, server_side=True)
+    await _shake_hands(sock, session)
+    return session
+
+
+async def dial_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> TlsSession:
+    """The client's side of a handshake with ``host``. Raises RefusedError."""
+    session = TlsSession(context, server_side=False, server_hostname=host)
+    await _shake_hands(sock, session)
+    return session
+
+
+async def _shake_hands(sock: socket.socket, session: TlsSession) -> None:
+    try:
+        with trio.fail_after(HANDSHAKE_S):
+            await session.handshake(sock)
+    except trio.TooSlowError:
+        raise RefusedError(f"no TLS handshake within {HANDSHAKE_S:g} s") from None
+    except ssl.SSLCertVerificationError as error:
+        raise RefusedError(f"its certificate is not good: {error.verify_message}") from error
+    except ssl.SSLError as error:
+        raise RefusedError(f"TLS handshake failed: {(error.reason or str(error)).lower()}") from error
+    except OSError as error:
+        raise RefusedError(f"lost during the TLS handshake: {error}") from error
