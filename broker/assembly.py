@@ -44,6 +44,9 @@ log = structlog.get_logger("trivet.assembly")
 _MS = 1_000_000
 _HOUR_MS = 3_600_000
 
+_MEMORY_BYTES_UNKNOWN = 4 << 30
+"""What a machine is taken to have that does not say."""
+
 COMMIT_NOTICE_DELAY_NS = 10 * _MS
 """Followers learn of a commit with the next append, or this much later: what they may not answer, they forward."""
 
@@ -60,6 +63,7 @@ def build_node(
     advertised: str | None = None,
     store_options: StoreOptions | None = None,
     process_id: Callable[[], int] = os.getpid,
+    memory_bytes: int = 0,
     boot: str = "",
 ) -> Node:
     """A node over what `disk` holds, recovered and ready to be connected.
@@ -67,13 +71,14 @@ def build_node(
     `advertised` is the ``host:port`` that clients are told, if it is not what `config` says; its host must be a
     numeric address. `store_options` replaces what follows from `config`. `boot` names the time since the machine was
     started, "" if that is unknown: pages that were not flushed do not outlive it (broker/recovering.py).
+    `memory_bytes` is what the machine has, 0 if unknown.
 
     Raises `log.errors.LogFault` when the store cannot be used (locked, damaged, disk), `log.errors.RecordError` when
     the advertised host is a name.
     """
     address = advertised or config.advertised_address(split_address(config.node.listen)[1])
     store_host = pack_host(*split_address(address))
-    store, recovery = Store.open(disk, store_options or store_options_of(config), wall_ms)
+    store, recovery = Store.open(disk, store_options or store_options_of(config, memory_bytes), wall_ms)
     node = Node(config.node.group, outgoing)
     replica = Replica(
         config.node.id,
@@ -149,7 +154,7 @@ def build_node(
     return node
 
 
-def store_options_of(config: BrokerConfig) -> StoreOptions:
+def store_options_of(config: BrokerConfig, memory_bytes: int = 0) -> StoreOptions:
     """The sizes that a store is opened with: always those that it was made with.
 
     Raises `ImpossibleSettingError` for a log directory outside of the store's.
@@ -163,6 +168,9 @@ def store_options_of(config: BrokerConfig) -> StoreOptions:
     return StoreOptions(
         dledger_directory=directory,
         data_file_bytes=storage.data_file_bytes,
+        prepare_ahead_bytes=min(storage.prepare_ahead_bytes, storage.data_file_bytes),
+        write_buffer=storage.write_buffer,
+        hot_bytes=(memory_bytes or _MEMORY_BYTES_UNKNOWN) * storage.memory_percent // 100,
         index_file_units=storage.entry_index_file_bytes // UNIT_BYTES,
         consume_queue_file_units=storage.consume_queue_file_bytes // CONSUME_QUEUE_UNIT_BYTES,
         index_slots=storage.index_file_slots,

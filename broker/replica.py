@@ -26,6 +26,7 @@ import structlog
 from broker import peer_protocol
 from broker.commands import Command, DeleteTopic, Several, decode_command, encode_command
 from broker.connection import Connection
+from broker.loads import Loads
 from broker.membership import Membership
 from broker.metadata import Metadata
 from broker.peer_protocol import RaftFrame
@@ -34,6 +35,7 @@ from broker.recovering import RecoveringFile
 from broker.replica_trace import ReplicaTrace
 from broker.trace import TraceWriter
 from log.checkpoint import CheckpointJob
+from log.cold_reads import ColdReads
 from log.dispatch import Arrival
 from log.entry_log import FlushJob
 from log.entry_range import EntryRange
@@ -113,6 +115,7 @@ class Replica:
         self.now_ns = now_ns
         self.wall_ms = wall_ms
         self.links: dict[str, Connection] = {}
+        self.loads = Loads(ColdReads(store.log, store.options.hot_bytes))
         self._log = store.log
         self._sync_flush = sync_flush
         self._uncommitted_bytes_max = uncommitted_bytes_max
@@ -432,8 +435,13 @@ class Replica:
         while effects := raft.take_effects():
             for effect in effects:
                 self._HANDLERS[type(effect)](self, effect)
-            if not self._sync_flush:
-                raft.persisted(self._log.last_index, raft.log_generation, self.now_ns)
+            self._acknowledge_written()
+
+    def _acknowledge_written(self) -> None:
+        """With ``flush = "async"`` an entry is acknowledged from the page cache: it survives this process."""
+        if not self._sync_flush:
+            self._log.write_back()
+            self.raft.persisted(self._log.last_index, self.raft.log_generation, self.now_ns)
 
     def _on_send(self, effect: fx.Send) -> None:
         message = effect.message
@@ -573,8 +581,7 @@ class Replica:
         while True:
             if self._reads_wanted:
                 self._start_reads()
-            if not self._sync_flush:
-                raft.persisted(self._log.last_index, raft.log_generation, self.now_ns)
+            self._acknowledge_written()
             self._trace.appended(now_ns)
             raft.replicate(now_ns)
             self._carry_out()

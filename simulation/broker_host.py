@@ -23,6 +23,7 @@ from broker.connection import Connection, Outgoing
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import BrokerConfig
+from log.cold_reads import LoadJob
 from log.errors import DamagedFileError, DiskError, LogFault
 from log.options import StoreOptions
 from log.record import pack_host
@@ -310,6 +311,9 @@ class BrokerProcess:
         checkpoint = replica.checkpoint_job()
         if checkpoint is not None:
             self._run_job(checkpoint.run, lambda: replica.checkpointed(checkpoint), tolerant=False)
+        load = replica.loads.job()
+        if load is not None:
+            self._run_job(load.run, lambda: self._loaded(load), tolerant=False)
         version = self.node.registration_version
         for registrar in self.registrars:
             registrar.changed(version)
@@ -355,6 +359,11 @@ class BrokerProcess:
     def _flushed(self, job: Any) -> None:
         self.begin()
         self.node.replica.flushed(job, self.host.clock.now_ns())
+        self.wake()
+
+    def _loaded(self, job: LoadJob) -> None:
+        self.begin()
+        self.node.replica.loads.loaded(job, self.host.clock.now_ns())
         self.wake()
 
     # ---- clients -------------------------------------------------------------------------------------

@@ -146,6 +146,8 @@ class World:
             consume_queue_file_units=64,
             index_slots=61,
             index_entries=200,
+            write_buffer=self._random("write buffer").random() < 0.25,
+            hot_bytes=2 * plan.data_file_bytes,
         )
         hosts = []
         for name in names:

@@ -24,6 +24,7 @@ from broker.processing import Place, RequestError, Route
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import PullMessageHeader
+from broker.settings import follower_broker_id
 from broker.stats import Stats
 from broker.subscriptions import TagFilter, parse_tag_filter
 from broker.topics import InvalidNameError, check_group_name
@@ -41,6 +42,9 @@ SUSPEND_MS_MAX: Final = 60_000
 
 _ABOUT_THE_END: Final = frozenset((ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED))
 """Answers that say where a queue ends: a leader that has been deposed and does not know it must not give them."""
+
+_SPREAD_BYTES: Final = 1 << 30
+"""Readers of different parts of the log are pointed at different followers."""
 
 _NEVER: Final = 1 << 62
 
@@ -69,7 +73,7 @@ class _HeldPull:
 class _Answer:
     """What a read of a queue comes to: response code, status name, where to go on, and the records."""
 
-    __slots__ = ("code", "max_offset", "min_offset", "next_offset", "records", "size", "status")
+    __slots__ = ("code", "max_offset", "min_offset", "next_offset", "position", "records", "size", "status")
 
     def __init__(self, code: int, status: str, next_offset: int, queue: ConsumeQueue | None) -> None:
         self.code = code
@@ -78,6 +82,8 @@ class _Answer:
         self.min_offset = 0 if queue is None else queue.min_offset
         self.max_offset = 0 if queue is None else queue.max_offset
         self.records: list[memoryview] = []
+        self.position = 0
+        """Where the first record is in the log."""
         self.size = 0
 
 
@@ -285,6 +291,8 @@ class PullProcessor:
                     break
                 try:
                     records.append(record_at(physical_offset, length))
+                    if len(records) == 1:
+                        answer.position = physical_offset
                 except OutOfRangeError:
                     removed = True  # retention took it while the unit was still there
                     offset += 1
@@ -303,12 +311,21 @@ class PullProcessor:
     def _answer(self, connection: Connection, command: RemotingCommand, answer: _Answer) -> None:
         if command.flag & 2:
             return
+        replica = self._node.replica
+        if answer.records and not replica.loads.reads.is_hot(answer.position):
+            replica.loads.when_loaded(
+                answer.position, lambda: self._send(connection, command, answer), self._node.now_ns
+            )
+        else:
+            self._send(connection, command, answer)
+
+    def _send(self, connection: Connection, command: RemotingCommand, answer: _Answer) -> None:
         head = encode_response_head(
             command,
             int(answer.code),
             answer.status,
             {
-                "suggestWhichBrokerId": "0",
+                "suggestWhichBrokerId": str(self._suggested(answer)),
                 "nextBeginOffset": str(answer.next_offset),
                 "minOffset": str(answer.min_offset),
                 "maxOffset": str(answer.max_offset),
@@ -317,6 +334,22 @@ class PullProcessor:
         )
         connection.send(head, *answer.records)
         self._stats.got += len(answer.records)
+
+    def _suggested(self, answer: _Answer) -> int:
+        """The broker id to ask next: a follower's while what is read lies far behind the log's end (behaviour.md 5.2).
+
+        So a long backlog is read from a disk that no producer waits for. The reader stays with its follower until it
+        has caught up, and is spread over the followers by its position.
+        """
+        replica = self._node.replica
+        if not self._follower_reads or not answer.records or replica.loads.reads.is_hot(answer.position):
+            return 0
+        if not replica.serving:
+            return follower_broker_id(replica.node_id)
+        followers = sorted(node for node in replica.raft.configuration.voters if node in replica.links)
+        if not followers:
+            return 0
+        return follower_broker_id(followers[answer.position // _SPREAD_BYTES % len(followers)])
 
     def _answer_behind_barrier(
         self,

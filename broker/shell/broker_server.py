@@ -22,7 +22,7 @@ from broker.registration import registration, unregistration
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import BrokerConfig, join_address, split_address
-from broker.shell.clock import machine_clock, stop_on_signal
+from broker.shell.clock import machine_clock, machine_memory_bytes, stop_on_signal
 from broker.shell.metrics import MetricsServer
 from broker.shell.peer_links import PeerLinks
 from broker.shell.registrar import Changes, Registrar
@@ -33,6 +33,7 @@ from broker.shell.turns import Turns
 from broker.shell.worker import Worker
 from broker.tls import name_server_context, peer_contexts, server_context
 from log.checkpoint import CheckpointJob
+from log.cold_reads import LoadJob
 from log.entry_log import FlushJob
 from log.errors import DiskError
 from log.mmap_disk import MmapDisk
@@ -68,7 +69,7 @@ class BrokerServer:
             host, _ = split_address(config.node.listen)
             vip_port = self._client_listener.getsockname()[1] - VIP_PORT_DISTANCE
             self._vip_listener = listen(join_address(host, vip_port))
-        peer_address = config.raft.peers.get(config.node.id)
+        peer_address = config.raft.peer_listen or config.raft.peers.get(config.node.id)
         self._peer_listener = None if peer_address is None else listen(peer_address)
         self._sockets: dict[Connection, SocketConnection] = {}
         self._clients: dict[Connection, SocketConnection] = {}
@@ -77,9 +78,10 @@ class BrokerServer:
         if config.observe.trace:
             self._trace = TraceFile(Path(config.observe.trace), config.node.id, config.node.group)
         bound_port = self._client_listener.getsockname()[1]
+        self._disk = MmapDisk(Path(config.storage.path), lock_memory=config.storage.lock_memory)
         self.node = build_node(
             config,
-            MmapDisk(Path(config.storage.path)),
+            self._disk,
             self._outgoing,
             random.Random(),
             time.monotonic_ns(),
@@ -87,6 +89,7 @@ class BrokerServer:
             None if self._trace is None else self._trace.writer,
             advertised=config.advertised_address(bound_port),
             boot=machine_clock(),
+            memory_bytes=machine_memory_bytes(),
         )
         self.address = config.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
@@ -94,6 +97,7 @@ class BrokerServer:
         self._flushes = _JobSlot[FlushJob]()
         self._preparations = _JobSlot[PrepareJob]()
         self._checkpoints = _JobSlot[CheckpointJob]()
+        self._loads = _JobSlot[LoadJob]()
         self._links = PeerLinks(
             self.node,
             self._sockets,
@@ -139,6 +143,7 @@ class BrokerServer:
             start(self._run_flushes)
             start(self._run_preparations)
             start(self._run_checkpoints)
+            start(self._run_loads)
             start(self._sweep)
             for listener in filter(None, (self._client_listener, self._vip_listener)):
                 start(accept_forever, listener, self._accepted(nursery, self._serve_client))
@@ -173,6 +178,7 @@ class BrokerServer:
         self._flushes.offer(replica.flush_job())
         self._preparations.offer(replica.prepare_job())
         self._checkpoints.offer(replica.checkpoint_job())
+        self._loads.offer(replica.loads.job())
         self._changes.set(self.node.registration_version)
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
@@ -255,6 +261,7 @@ class BrokerServer:
             worker.close()
 
     async def _run_preparations(self) -> None:
+        told = False
         while True:
             job = await self._preparations.next()
             try:
@@ -262,12 +269,25 @@ class BrokerServer:
             except DiskError as error:
                 log.warning("cannot prepare files ahead", error=str(error))
             self.node.replica.prepared(job)
+            if self._disk.locker.failure and not told:
+                told = True
+                log.warning(
+                    "memory is not locked", reason=self._disk.locker.failure, setting="storage.lock_memory"
+                )
 
     async def _run_checkpoints(self) -> None:
         while True:
             job = await self._checkpoints.next()
             await _in_thread(job.run)
             self.node.replica.checkpointed(job)
+
+    async def _run_loads(self) -> None:
+        while True:
+            job = await self._loads.next()
+            await _in_thread(job.run)
+            self._begin()
+            self.node.replica.loads.loaded(job, time.monotonic_ns())
+            self._turns.wake()
 
     # ------------------------------------------------------------------ the end
 

@@ -1,5 +1,6 @@
 """What a server process takes from its machine beside sockets: the clock's name, and signals."""
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,14 @@ def machine_clock() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def machine_memory_bytes() -> int:
+    """The machine's memory; 0 where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
 
 
 async def stop_on_signal(stop: Callable[[], None]) -> None:

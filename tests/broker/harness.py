@@ -212,6 +212,9 @@ class Group:
                 self._connect_pair(one, other)
 
     def _connect_pair(self, one: str, other: str) -> None:
+        """As the shell does it: whoever knows the other's address dials, and is answered there."""
+        if other not in self.node(one).replica.peers and one not in self.node(other).replica.peers:
+            return
         for source, target in ((one, other), (other, one)):
             self.members[target].decoders[source] = PeerDecoder()
             self.node(target).replica.peer_met(source, peer_address(source))
@@ -367,6 +370,10 @@ class Group:
         if (checkpoint := replica.checkpoint_job()) is not None:
             checkpoint.run()
             replica.checkpointed(checkpoint)
+        if (load := replica.loads.job()) is not None:
+            load.run()
+            replica.loads.loaded(load, self.now_ns)
+            member.due_ns = self.now_ns
 
     def _deliver(self, source: str, target: str, data: bytes) -> None:
         member = self.members[target]
@@ -615,6 +622,7 @@ class Pulled:
     next_offset: int
     min_offset: int
     max_offset: int
+    suggested_broker_id: int
     records: list[Record]
 
     @classmethod
@@ -627,6 +635,7 @@ class Pulled:
             header.next_begin_offset,
             header.min_offset,
             header.max_offset,
+            header.suggest_which_broker_id,
             split_records(answer.body),
         )
 

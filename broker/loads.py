@@ -1,0 +1,47 @@
+"""Answers that wait until a worker has brought their bytes into memory (log/cold_reads.py).
+
+One window is loaded at a time: readers of a long backlog share the disk with the flushes, and must not crowd them out.
+"""
+
+from collections.abc import Callable
+
+from log.cold_reads import ColdReads, LoadJob
+
+WAITING_MAX = 4096
+"""Answers that wait; beyond it they are sent at once, and whoever sends them waits for the disk."""
+
+
+class Loads:
+    """What is to be loaded, and who waits for it."""
+
+    def __init__(self, reads: ColdReads) -> None:
+        self.reads = reads
+        self._wanted: dict[int, tuple[LoadJob, list[Callable[[], None]]]] = {}
+        """window -> its job and who waits; the first is the one that is out, if `_running`."""
+        self._running = False
+        self._waiting = 0
+
+    def when_loaded(self, position: int, ready: Callable[[], None], now_ns: int) -> None:
+        """Calls `ready` when the bytes of the log around `position` may be touched, maybe before this returns."""
+        job = self.reads.missing(position, now_ns)
+        if job is None or self._waiting >= WAITING_MAX:
+            ready()
+            return
+        self._waiting += 1
+        self._wanted.setdefault(job.window, (job, []))[1].append(ready)
+
+    def job(self) -> LoadJob | None:
+        """What a worker is to run now; give it back with `loaded`. One at a time."""
+        if self._running or not self._wanted:
+            return None
+        self._running = True
+        return next(iter(self._wanted.values()))[0]
+
+    def loaded(self, job: LoadJob, now_ns: int) -> None:
+        """The job has run."""
+        self._running = False
+        self.reads.loaded(job, now_ns)
+        _, waiting = self._wanted.pop(job.window)
+        self._waiting -= len(waiting)
+        for ready in waiting:
+            ready()

@@ -1,0 +1,72 @@
+"""Pulls far behind the log's end: loaded by a worker before they are answered, and pointed at a follower."""
+
+from dataclasses import replace
+
+import pytest
+
+from broker.replica import Replica
+from log.cold_reads import LoadJob
+from tests.broker.harness import SMALL_STORE, Group
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3, options=replace(SMALL_STORE, hot_bytes=20_000))
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    for number in range(40):
+        client.send("T", b"%02d" % number + bytes(1000))
+    group.converge()
+    return group
+
+
+def replica_of(group: Group, node: str) -> Replica:
+    return group.node(node).replica
+
+
+def test_a_reader_far_behind_is_pointed_at_a_follower_until_it_has_caught_up(group: Group) -> None:
+    leader = group.connect().pull("T", "g", 0)
+    follower = f"n{leader.suggested_broker_id - 1}"
+    assert follower in group.members
+    assert follower != group.leader
+    reader = group.connect(follower)
+    behind = reader.pull("T", "g", 1, count=1)
+    assert behind.suggested_broker_id == leader.suggested_broker_id, "it stays while it is far behind"
+    near = reader.pull("T", "g", 39)
+    assert len(near.bodies) == 1
+    assert near.suggested_broker_id == 0
+
+
+def test_nobody_is_pointed_at_a_follower_that_cannot_be_reached(group: Group) -> None:
+    leader = group.leader
+    for node in list(group.members):
+        if node != leader:
+            group.kill(node)
+    assert replica_of(group, leader).serving, "it has not noticed for long enough to step down"
+    assert group.connect(leader).pull("T", "g", 0).suggested_broker_id == 0
+
+
+def test_a_cold_answer_waits_for_the_worker_and_a_hot_one_does_not(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = replica_of(group, group.leader).loads
+    loaded: list[LoadJob] = []
+    monkeypatch.setattr(loads, "job", lambda: None)
+    client = group.connect(group.leader)
+    cold = client.start_pull("T", "g", 0)
+    assert len(client.pull("T", "g", 39).bodies) == 1, "the end of the log is answered at once"
+    assert cold not in client.answers, "the other waits"
+    monkeypatch.undo()
+    original = loads.loaded
+
+    def noted(job: LoadJob, now_ns: int) -> None:
+        loaded.append(job)
+        original(job, now_ns)
+
+    monkeypatch.setattr(loads, "loaded", noted)
+    assert client.wait(cold).code == 0
+    assert len(loaded) == 1
+    assert len(client.pull("T", "g", 0).bodies) > 0
+    assert len(loaded) == 1, "the window stays loaded for a while"
