@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
 from broker.client.core import ClientCore, broker_error
+from broker.client.credentials import Credentials
 from broker.client.errors import (
     BrokerBusy,
     BrokerError,
@@ -66,13 +68,20 @@ class AdminClient:
     Calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
     """
 
-    def __init__(self, name_servers: str | Sequence[str], *, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        runtime: Runtime | None = None,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         if runtime is None:
             from broker.client.trio_runtime import TrioRuntime
 
-            runtime = TrioRuntime()
+            runtime = TrioRuntime(tls=tls)
         self._runtime = runtime
-        self.core = ClientCore(runtime, name_servers)
+        self.core = ClientCore(runtime, name_servers, credentials=credentials)
         self._calls = QueueCalls(self.core, "", CALL_TIMEOUT_S)
 
     async def __aenter__(self) -> AdminClient:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from broker.client.credentials import Credentials
 from broker.client.errors import CallTimeout, ConnectionFailed, ConnectionLost
 from broker.client.runtime import Buffer, ByteStream, Event, Runtime
 from broker.remoting.codes import ResponseCode
@@ -97,11 +98,16 @@ class Connection:
     """A multiplexed connection; `run` serves it until it ends or is closed.
 
     ``handlers`` maps request codes to what is done when the peer asks something on this connection (remoting.md 8);
-    other requests are answered with code 3.
+    other requests are answered with code 3. With ``credentials`` requests are signed.
     """
 
     def __init__(
-        self, runtime: Runtime, address: str, stream: ByteStream, handlers: Mapping[int, RequestHandler]
+        self,
+        runtime: Runtime,
+        address: str,
+        stream: ByteStream,
+        handlers: Mapping[int, RequestHandler],
+        credentials: Credentials | None = None,
     ) -> None:
         self.address = address
         self.calls: dict[int, PendingCall] = {}
@@ -110,6 +116,7 @@ class Connection:
         self._runtime = runtime
         self._stream = stream
         self._handlers = handlers
+        self._credentials = credentials
         self._last_opaque = 0
         self._backlog: list[Buffer] = []
         self._backlog_bytes = 0
@@ -139,6 +146,8 @@ class Connection:
         if self.closed:
             raise ConnectionLost(self.address, self.close_reason, request_left=False)
         opaque = self._last_opaque = (self._last_opaque + 1) & _OPAQUE_MASK
+        if self._credentials is not None:
+            fields = self._credentials.sign(fields, body)
         head = encode_head(request(code, fields, opaque=opaque, language="PYTHON"), len(body))
         now_ns = self._runtime.now_ns()
         deadline_ns = now_ns + int(timeout_s * 1e9)
@@ -156,6 +165,8 @@ class Connection:
         if self.closed:
             raise ConnectionLost(self.address, self.close_reason, request_left=False)
         opaque = self._last_opaque = (self._last_opaque + 1) & _OPAQUE_MASK
+        if self._credentials is not None:
+            fields = self._credentials.sign(fields, body)
         command = request(code, fields, opaque=opaque, one_way=True, language="PYTHON")
         self._write(encode_head(command, len(body)), body, alone=False)
 

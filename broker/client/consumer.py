@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import datetime
 import logging
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
 from broker.client.connection import Connection
 from broker.client.core import CLOSE_TIMEOUT_S, ClientCore
+from broker.client.credentials import Credentials
 from broker.client.errors import (
     BrokerError,
     ClientError,
@@ -91,10 +93,12 @@ class Consumer:
         trace: TraceWriter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
         if runtime is None:
             from broker.client.trio_runtime import TrioRuntime
 
-            runtime = TrioRuntime()
+            runtime = TrioRuntime(tls=tls)
         if isinstance(topics, str):
             topics = {topics: "*"}
         elif not isinstance(topics, Mapping):
@@ -124,6 +128,7 @@ class Consumer:
             heartbeat=self._heartbeat,
             include_slaves=True,
             trace=trace,
+            credentials=credentials,
         )
         self._calls = QueueCalls(self.core, group)
         self._intake = Intake(runtime, self._calls, limits or FetchLimits())

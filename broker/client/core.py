@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 from broker.client.connection import Connection, PendingCall, RequestHandler
+from broker.client.credentials import Credentials
 from broker.client.errors import BrokerBusy, BrokerError, ClientClosed, ConnectionFailed, UsageError
 from broker.client.identity import client_id
 from broker.client.pool import ConnectionPool
@@ -68,6 +69,7 @@ class ClientCore:
         heartbeat: Callable[[], HeartbeatData] | None = None,
         include_slaves: bool = False,
         trace: TraceWriter | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.runtime = runtime
         self.client_id = client_id(runtime)
@@ -76,6 +78,7 @@ class ClientCore:
         self._handlers = dict(handlers or {})
         self._heartbeat = heartbeat
         self._include_slaves = include_slaves
+        self._credentials = credentials
         self._task_scope: AbstractAsyncContextManager[TaskGroup] | None = None
         self._open = False
         self.broker_versions: dict[str, int] = {}
@@ -89,7 +92,7 @@ class ClientCore:
             raise UsageError("a client is entered once; make a new one")
         self._task_scope = self.runtime.task_group(shielded=True)
         self.tasks = await self._task_scope.__aenter__()
-        self.pool = ConnectionPool(self.runtime, self.tasks, self._handlers, self._greet)
+        self.pool = ConnectionPool(self.runtime, self.tasks, self._handlers, self._greet, self._credentials)
         self.name_servers = NameServers(self.runtime, self.pool, self._addresses)
         self.routes = RouteCache(self.runtime, self.tasks, self.name_servers)
         self._open = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from broker.client.connection import Connection, Fields, RequestHandler
+from broker.client.credentials import Credentials
 from broker.client.errors import ConnectFailed
 from broker.client.runtime import Buffer, Event, Runtime, TaskGroup
 from broker.remoting.command import RemotingCommand
@@ -35,11 +36,13 @@ class ConnectionPool:
         tasks: TaskGroup,
         handlers: Mapping[int, RequestHandler],
         on_connected: Callable[[Connection], None],
+        credentials: Credentials | None = None,
     ) -> None:
         self._runtime = runtime
         self._tasks = tasks
         self._handlers = handlers
         self._on_connected = on_connected
+        self._credentials = credentials
         self._connections: dict[str, Connection] = {}
         self._openings: dict[str, _Opening] = {}
 
@@ -82,7 +85,7 @@ class ConnectionPool:
         try:
             with self._runtime.move_on_after(CONNECT_TIMEOUT_S):
                 stream = await self._runtime.connect(address)
-                connection = Connection(self._runtime, address, stream, self._handlers)
+                connection = Connection(self._runtime, address, stream, self._handlers, self._credentials)
         except OSError as error:
             opening.failure = str(error) or type(error).__name__
         finally:

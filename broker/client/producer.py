@@ -22,12 +22,14 @@ the name server has heard of the new leader.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 from broker.client.connection import Connection
 from broker.client.core import BUSY_CODES, CLOSE_TIMEOUT_S, ClientCore, broker_error
+from broker.client.credentials import Credentials
 from broker.client.errors import (
     BrokerError,
     ClientError,
@@ -85,6 +87,7 @@ class Producer:
     are sent zlib-compressed, None for never. ``exactly_once`` has Trivet brokers recognize an attempt that repeats a
     stored one; without it, and at other brokers, a message may be stored twice when an acknowledgement is lost.
     ``retry_unknown`` False ends a send at the first attempt of unknown outcome. ``trace`` records every attempt.
+    ``tls`` encrypts all connections, ``credentials`` signs all requests (docs/security.md).
 
     Any number of tasks may send at the same time. Cancelling a send leaves its outcome unknown and the producer usable.
     """
@@ -101,14 +104,18 @@ class Producer:
         retry_unknown: bool = True,
         trace: TraceWriter | None = None,
         runtime: Runtime | None = None,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         if runtime is None:
             from broker.client.trio_runtime import TrioRuntime
 
-            runtime = TrioRuntime()
+            runtime = TrioRuntime(tls=tls)
         check_name("group", group)
         self.group = group
-        self.core = ClientCore(runtime, name_servers, heartbeat=self._heartbeat, trace=trace)
+        self.core = ClientCore(
+            runtime, name_servers, heartbeat=self._heartbeat, trace=trace, credentials=credentials
+        )
         self._runtime = runtime
         self._trace = trace
         self._send_timeout_s = send_timeout_s

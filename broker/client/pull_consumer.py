@@ -6,10 +6,12 @@ those of the group consumer (intake.py).
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from broker.client.core import ClientCore
+from broker.client.credentials import Credentials
 from broker.client.errors import UsageError
 from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.message import MessageQueue, MessageView
@@ -36,16 +38,18 @@ class PullConsumer:
         limits: FetchLimits | None = None,
         trace: TraceWriter | None = None,
         runtime: Runtime | None = None,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         if runtime is None:
             from broker.client.trio_runtime import TrioRuntime
 
-            runtime = TrioRuntime()
+            runtime = TrioRuntime(tls=tls)
         self.group = group
         self._runtime = runtime
         self._version = runtime.wall_ms()
         self._wanted = dict(topics or {})
-        self.core = ClientCore(runtime, name_servers, trace=trace)
+        self.core = ClientCore(runtime, name_servers, trace=trace, credentials=credentials)
         self._calls = QueueCalls(self.core, group)
         self._intake = Intake(runtime, self._calls, limits or FetchLimits())
         self._rest: tuple[QueueReader, Batch] | None = None

@@ -12,6 +12,7 @@ import math
 import os
 import random
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -78,6 +79,45 @@ class TrioByteStream:
             raise OSError(errno.EBADF, "connection was closed on this side")
 
 
+class TlsByteStream:
+    """A TCP connection under TLS. Writes are left to `send_all`: what is encrypted must go out whole and in order."""
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        self._stream = stream
+
+    def write_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """Takes nothing; the caller goes on with `send_all`."""
+        return 0
+
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        """Encrypt and write everything."""
+        try:
+            await self._stream.send_all(b"".join(buffers))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise _lost(error) from error
+
+    async def receive_some(self) -> bytes:
+        """Read and decrypt what is there, waiting for the first byte."""
+        try:
+            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise _lost(error) from error
+
+    def close(self) -> None:
+        """Close the socket and wake the tasks that wait for it."""
+        self._stream.transport_stream.socket.close()
+
+
+def _lost(error: trio.BrokenResourceError | trio.ClosedResourceError) -> OSError:
+    """What went wrong below, as the connection's user knows such things."""
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ConnectionError(f"the server's certificate is not good: {cause.verify_message}")
+    if isinstance(cause, OSError):
+        return cause
+    return ConnectionError(str(error) or "connection was closed on this side")
+
+
 def drop_bytes(buffers: list[Buffer], count: int) -> list[Buffer]:
     """The buffers without their first ``count`` bytes; nothing is copied."""
     for index, buffer in enumerate(buffers):
@@ -140,20 +180,35 @@ def _raise_single(group: BaseExceptionGroup[BaseException]) -> None:
         raise group.exceptions[0] from None
 
 
+async def _secure(stream: trio.SocketStream, tls: ssl.SSLContext, host: str) -> TlsByteStream:
+    secure = trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
+    try:
+        await secure.do_handshake()
+    except BaseException as error:
+        stream.socket.close()
+        if isinstance(error, trio.BrokenResourceError):
+            raise _lost(error) from error
+        raise
+    return TlsByteStream(secure)
+
+
 class TrioRuntime:
     """Real time, real sockets, Trio's tasks.
 
     ``clock_ns`` is the monotonic clock, by default the system's, which all processes of a machine share: times of
-    traces are compared across them. A test under Trio's mock clock gives `mock_clock_ns`.
+    traces are compared across them. A test under Trio's mock clock gives `mock_clock_ns`. With ``tls`` every
+    connection is encrypted (broker.tls.client_context).
     """
 
     def __init__(
         self,
         random_source: random.Random | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.random = random_source if random_source is not None else random.Random()
         self.now_ns = clock_ns
+        self._tls = tls
 
     def wall_ms(self) -> int:
         """The system's wall clock."""
@@ -191,12 +246,14 @@ class TrioRuntime:
         )
 
     async def connect(self, address: str) -> ByteStream:
-        """Connect by TCP to ``host:port`` or ``[v6]:port``."""
+        """Connect by TCP to ``host:port`` or ``[v6]:port``; with TLS, shake hands."""
         host, separator, port = address.rpartition(":")
         if not separator or not port.isdigit():
             raise OSError(errno.EINVAL, f"address {address!r} is not host:port")
         stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            return await _secure(stream, self._tls, host.strip("[]"))
         connection = socket.socket(fileno=stream.socket.detach())
         connection.setblocking(False)
         return TrioByteStream(connection)

@@ -6,12 +6,14 @@ connection is the honest test of whether one is there.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 
 import msgspec
 import trio
 
 from broker.client.connection import Connection
+from broker.client.credentials import Credentials
 from broker.client.errors import BrokerError, ClientError, ConnectFailed
 from broker.client.trio_runtime import TrioRuntime
 from broker.node_status import NodeStatus, decode_node_status
@@ -24,10 +26,16 @@ ASK_TIMEOUT_S = 3.0
 
 
 async def ask(
-    address: str, code: int, fields: Mapping[str, str] | None = None, *, timeout_s: float = ASK_TIMEOUT_S
+    address: str,
+    code: int,
+    fields: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = ASK_TIMEOUT_S,
+    tls: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
 ) -> RemotingCommand:
     """Send one request on a connection of its own; raises ConnectionFailed, or BrokerError for a code other than 0."""
-    runtime = TrioRuntime()
+    runtime = TrioRuntime(tls=tls)
     reply: RemotingCommand | None = None
     started_s = trio.current_time()
     try:
@@ -37,7 +45,7 @@ async def ask(
         raise ConnectFailed(address, f"no connection within {timeout_s:g} s") from None
     except OSError as error:
         raise ConnectFailed(address, _reason(error)) from error
-    connection = Connection(runtime, address, stream, {})
+    connection = Connection(runtime, address, stream, {}, credentials)
     async with runtime.task_group() as group:
         group.start_soon(connection.run)
         try:
@@ -62,18 +70,28 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-async def node_status(address: str, *, timeout_s: float = ASK_TIMEOUT_S) -> NodeStatus:
+async def node_status(
+    address: str,
+    *,
+    timeout_s: float = ASK_TIMEOUT_S,
+    tls: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
+) -> NodeStatus:
     """One broker's status; raises ClientError."""
-    reply = await ask(address, RequestCode.TRIVET_NODE_STATUS, timeout_s=timeout_s)
+    reply = await ask(
+        address, RequestCode.TRIVET_NODE_STATUS, timeout_s=timeout_s, tls=tls, credentials=credentials
+    )
     try:
         return decode_node_status(reply.body)
     except msgspec.MsgspecError as error:
         raise BrokerError(reply.code, f"its status is not understood: {error}", address) from error
 
 
-async def cluster_info(name_server: str, *, timeout_s: float = ASK_TIMEOUT_S) -> ClusterInfo:
+async def cluster_info(
+    name_server: str, *, timeout_s: float = ASK_TIMEOUT_S, tls: ssl.SSLContext | None = None
+) -> ClusterInfo:
     """Every registered broker; raises ClientError."""
-    reply = await ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
+    reply = await ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s, tls=tls)
     try:
         return ClusterInfo.decode(reply.body)
     except RemotingError as error:
@@ -94,19 +112,25 @@ class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
 
 
-async def registered_brokers(name_server: str, *, timeout_s: float = ASK_TIMEOUT_S) -> list[RegisteredBroker]:
+async def registered_brokers(
+    name_server: str,
+    *,
+    timeout_s: float = ASK_TIMEOUT_S,
+    tls: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
+) -> list[RegisteredBroker]:
     """Every broker that the name server knows, each asked for its status at the same time; sorted by group and address.
 
     Raises ClientError if the name server does not answer; a broker that does not is in the list with the reason.
     """
-    info = await cluster_info(name_server, timeout_s=timeout_s)
+    info = await cluster_info(name_server, timeout_s=timeout_s, tls=tls)
     found: list[RegisteredBroker] = []
 
     async def inquire(cluster: str, group: str, broker_id: int, address: str) -> None:
         status: NodeStatus | None = None
         error: str | None = None
         try:
-            status = await node_status(address, timeout_s=timeout_s)
+            status = await node_status(address, timeout_s=timeout_s, tls=tls, credentials=credentials)
         except ClientError as failure:
             error = str(failure)
         found.append(
