@@ -18,6 +18,7 @@ from broker.processors.locks import LocksProcessor
 from broker.processors.offsets import OffsetsProcessor
 from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueriesProcessor
+from broker.processors.replies import RepliesProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
 from broker.processors.status import StatusProcessor
@@ -136,6 +137,14 @@ def build_node(
         AdministrationProcessor(node, broker_name=config.node.group),
         GroupChangesProcessor(node, election_timeout_ns=config.raft.election_timeout_min_ms * _MS),
         SendBackProcessor(node, broker, random),
+        RepliesProcessor(
+            node,
+            address=address,
+            store_host=store_host,
+            max_message_bytes=config.storage.max_message_bytes,
+            store=broker.store_replies,
+            random=random,
+        ),
         DelayService(node, len(broker.delay_level_ms)),
         decisions,
         TransactionChecks(node, decisions, broker, config.retention.reserved_hours * _HOUR_MS),

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from broker.client_calls import ClientCalls
 from broker.client_registry import ClientRegistry
 from broker.commands import Command, DeleteTopic, PutTopic, Several
 from broker.connection import Buffer, Connection, Outgoing, RelayedConnection
@@ -117,6 +118,7 @@ class Node:
         self._held_bytes = 0
         self._forwarded: dict[tuple[int, int], tuple[str, RemotingCommand]] = {}
         self._forwarding: dict[int, str] = {}
+        self.calls: ClientCalls
         self._relayed_bytes: dict[str, int] = {}
         """By node, what was relayed to its clients since the last turn: the link does not count it as unsent yet."""
 
@@ -124,6 +126,9 @@ class Node:
         """Joins the parts; called once, before anything else."""
         self.replica = replica
         self.stats = stats
+        self.calls = ClientCalls(int(replica.node_id[1:]))
+        self.on_disconnect(self.calls.disconnected)
+        self.add_timer(self.calls.deadline_ns, lambda: self.calls.expire(self.now_ns))
         self.now_ns, self.wall_ms = replica.now_ns, replica.wall_ms
         for processor in processors:
             for route in processor.routes():
@@ -165,7 +170,10 @@ class Node:
     def received(self, connection: Connection, command: RemotingCommand) -> None:
         """One command from a client. `begin` has set the time."""
         if command.flag & 1:
-            return  # an answer to a one-way notice; nobody waits for it
+            asking = self.calls.answered(connection, command)
+            if asking is not None and connection in self._client_numbers:
+                self._send_forward(asking, self._client_numbers[connection], connection, command)
+            return
         route = self._routes.get(command.code)
         if route is None:
             self.reply(
@@ -467,6 +475,8 @@ class Node:
                 if asked is None or asked[0] != source:
                     return  # answered otherwise meanwhile, or another node was asked anew: a client gets one answer
                 del self._forwarded[key]
+            elif not command.is_one_way:
+                self.calls.relayed(connection, command.opaque, source)
         if connection.unsent_bytes + sum(map(len, connection.outbox)) > UNREAD_BYTES_MAX:
             if not connection.aborted:
                 log.warning("connection closed", client=connection.name, reason="its answers stay unread")
