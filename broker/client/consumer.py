@@ -54,8 +54,9 @@ logger = logging.getLogger("trivet.client")
 
 REBALANCE_S = 20.0
 REBALANCE_AFTER_FAILURE_S = 0.5
-QUICK_TRIES = 10
-"""Rebalances in a row that follow each other quickly after failures; then the usual interval holds again."""
+REBALANCE_AFTER_FAILURES_S = 5.0
+"""After a failed rebalance the next one follows soon, after failures in a row each one later, up to this: name servers
+that have just started know no routes until brokers tell them, and nobody tells the consumer then."""
 COMMIT_INTERVAL_S = 5.0
 
 Start = Literal["first", "last"] | int | datetime.datetime
@@ -301,13 +302,17 @@ class Consumer:
         self.core.tasks.start_soon(self._keep_storing)
         await self._learn_routes()
         await self.core.heartbeat()
-        quick_tries = QUICK_TRIES
+        failure_wait_s = REBALANCE_AFTER_FAILURE_S
         while True:
             failed = await self._rebalance()
             if all(topic.startswith(RETRY_TOPIC_PREFIX) for topic in failed):
                 self._assigned.set()
-            quick_tries = quick_tries - 1 if failed else QUICK_TRIES
-            wait_s = REBALANCE_AFTER_FAILURE_S if failed and quick_tries > 0 else REBALANCE_S
+            wait_s = failure_wait_s if failed else REBALANCE_S
+            failure_wait_s = (
+                min(failure_wait_s * 1.25, REBALANCE_AFTER_FAILURES_S)
+                if failed
+                else REBALANCE_AFTER_FAILURE_S
+            )
             with self._runtime.move_on_after(wait_s):
                 await self._rebalance_wanted.wait()
             self._rebalance_wanted = self._runtime.event()

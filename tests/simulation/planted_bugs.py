@@ -19,9 +19,13 @@ import broker.node
 import log.entry_recovery
 from broker.client.errors import ConnectionFailed
 from broker.commands import CommitOffsets
+from broker.connection import Connection
 from broker.metadata import Metadata
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
+from broker.once import Header as SendHeader
+from broker.once import OnceSends
+from broker.remoting.command import RemotingCommand
 from broker.replica import Replica
 from log.consume_queue import ConsumeQueue
 from log.entry_log import EntryLog, FlushJob
@@ -329,6 +333,25 @@ def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def repeated_send_not_looked_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OnceSends, "_find", lambda self, decision: None)
+
+
+def late_first_attempt_not_looked_up(patch: pytest.MonkeyPatch) -> None:
+    decided = OnceSends.may_append
+
+    def may_append(
+        self: OnceSends, connection: Connection, command: RemotingCommand, header: SendHeader
+    ) -> bool:
+        return not header.again or decided(self, connection, command, header)
+
+    patch.setattr(OnceSends, "may_append", may_append)
+
+
+def repeated_send_looked_up_in_what_is_applied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replica, "when_applied", lambda self, waiter: waiter.committed())
+
+
 # ---- replicated state ----------------------------------------------------------------------------------
 
 
@@ -470,6 +493,13 @@ PLANTED: dict[str, Planted] = {
     "unit at the wrong place": Planted(unit_at_the_wrong_place, "queue and log disagree"),
     "send repeated by the broker": Planted(repeated_by_the_broker, "a forwarded send of unknown outcome"),
     "send repeated by the client": Planted(repeated_by_the_client, "a lost answer taken for a refusal"),
+    "repeated send not looked up": Planted(repeated_send_not_looked_up, "at least once, as the reference"),
+    "late first attempt not looked up": Planted(
+        late_first_attempt_not_looked_up, "it comes after the repeated one was stored"
+    ),
+    "repeated send looked up in what is applied": Planted(
+        repeated_send_looked_up_in_what_is_applied, "the first attempt is in the log, not yet committed"
+    ),
     "offsets acknowledged from memory": Planted(
         offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: rewinds"
     ),

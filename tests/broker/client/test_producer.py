@@ -22,8 +22,8 @@ from broker.client.errors import (
 )
 from broker.client.message import Message, MessageQueue, SendStatus
 from broker.client.producer import Producer
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import RemotingCommand
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, response
 from broker.trace import Fail, Info, Invoke, Ok, TraceHeader, TraceWriter, parse_event
 from log.properties import get_property, parse_properties
 from log.record import decode_record
@@ -235,6 +235,75 @@ async def test_a_lost_connection_is_tried_again_with_the_same_key(
     first, second = leader.received(SEND) + follower.received(SEND)
     assert first.fields["i"] == second.fields["i"]
     assert unique_keys(leader) == [result.message_id.encode()] * 2
+
+
+async def test_attempts_say_whether_an_earlier_one_may_be_stored(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, code(14), store_then(broker, reset), code(1))
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", b"x"))
+        await producer.send(Message("t", b"y"))
+    attempts = broker.received(SEND)
+    assert [command.fields.get("again") for command in attempts] == [None, None, "true", "true", None]
+    last_of_x = decode_record(broker.group.queues["t", 0][1]).physical_offset
+    assert [command.fields["once"] for command in attempts] == ["0"] * 4 + [str(last_of_x)]
+
+
+async def test_without_exactly_once_nothing_is_said(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, silent)
+    async with producing(runtime, exactly_once=False) as producer:
+        await producer.send(Message("t", b"x"))
+    for command in broker.received(SEND):
+        assert "once" not in command.fields
+        assert "again" not in command.fields
+
+
+async def test_a_newer_floor_is_taken_up_at_once(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(
+        SEND, lambda link, command: response(command, ResponseCode.ONCE_UNDECIDABLE, "old", {"once": "77"})
+    )
+    async with producing(runtime) as producer:
+        started = trio.current_time()
+        await producer.send(Message("t", b"x"))
+        assert trio.current_time() == started
+    first, second = broker.received(SEND)
+    assert (first.fields["once"], second.fields["once"]) == ("0", "77")
+    assert "again" not in second.fields
+
+
+async def test_what_nobody_can_tell_is_of_unknown_outcome_and_not_asked_again(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, reset, code(ResponseCode.ONCE_UNDECIDABLE))
+    async with producing(runtime) as producer:
+        with pytest.raises(SendOutcomeUnknown):
+            await producer.send(Message("t", b"x"))
+    assert len(broker.received(SEND)) == 2
+
+
+async def test_a_send_of_unknown_outcome_can_be_resumed(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, *[silent] * 2)
+    async with producing(runtime) as producer, producing(runtime) as other:
+        with pytest.raises(SendOutcomeUnknown) as caught:
+            await producer.send(Message("t", b"x"))
+        with pytest.raises(UsageError):
+            await other.resume(caught.value)
+        (result,) = await producer.resume(caught.value)
+    assert [result.message_id] == caught.value.unique_keys
+    *_, last = broker.received(SEND)
+    assert (last.fields["again"], last.fields["once"]) == ("true", "0")
 
 
 async def test_a_dead_leader_costs_no_time_once_the_route_is_known(
