@@ -93,9 +93,9 @@ class Consumer:
         limits: FetchLimits | None = None,
         trace: TraceWriter | None = None,
         runtime: Runtime | None = None,
-    ) -> None:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
+    ) -> None:
         if runtime is None:
             from broker.client.trio_runtime import TrioRuntime
 
@@ -128,8 +128,8 @@ class Consumer:
             handlers={int(code): handler for code, handler in handlers.items()},
             heartbeat=self._heartbeat,
             include_slaves=True,
-            trace=trace,
             credentials=credentials,
+            trace=trace,
         )
         self._calls = QueueCalls(self.core, group)
         self._intake = Intake(runtime, self._calls, limits or FetchLimits())
