@@ -10,6 +10,8 @@ Promises that the code above relies on, and a modelled disk must keep:
   `Disk.read`, survive a crash of the process, and survive a crash of the machine only after
   `flush`/`flush_file`. Until then pages may reach the disk in any order, or not at all, 4096 bytes at a
   time. (All this from `write_back` on where the file was opened with `buffered`.)
+* After a flush that failed, nothing is known of the pages that it was to write: another flush may succeed without
+  writing them (Rebello et al., "Can Applications Recover from fsync Failures?", 2020). `rewrite` makes it write.
 * `write_durably` replaces a file as a whole: after a crash at any moment the old or the new content is there.
 * A created or removed file survives a crash of the machine after `sync_directory` of its directory.
 * Paths are relative to the store root, with "/"; missing parent directories are created.
@@ -62,6 +64,13 @@ class MappedFile(Protocol):
     def flush(self, begin: int, end: int) -> None:
         """Worker. What was stored into [begin, end) (and written back) before the call is durable when it
         returns. Raises FlushError."""
+
+    def rewrite(self, begin: int, end: int) -> None:
+        """The next flush writes [begin, end) whether the page cache takes it for dirty or not; content is unchanged.
+
+        A failed flush may leave pages that look clean and never reached the disk; a process that finds them after a
+        restart must not take a later flush for a promise about them.
+        """
 
     def load(self, begin: int, end: int) -> None:
         """Worker. Brings [begin, end) into memory, as far as that is possible; content is unchanged."""

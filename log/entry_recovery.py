@@ -153,11 +153,17 @@ def recover(
     limit = -1 if checkpoint_index is None else checkpoint_index
     while at > 0 and anchors[at][0] > limit:
         at -= 1
-    scan = _Scan(data, units, begin, *anchors[at])
+    scan = _Scan(data, units, begin, *anchors[at], noted_index=limit)
     scan.run()
     for start in data.starts:
         if start >= data.start_of(anchors[at][1]):
-            disk.flush_file(data.path(start))  # entries found in the page cache count as durable from now on
+            # Entries found in the page cache count as durable from now on. What no checkpoint vouches for is stored
+            # again, since the last run may have ended by a flush that failed.
+            unsure = max(scan.noted_end - start, 0)
+            found = min(scan.end - start, data.file_bytes)
+            if unsure < found and not clean_stop:
+                data.mapping(start).rewrite(unsure, found)
+            disk.flush_file(data.path(start))
     return _judge(scan, data, begin, options, checkpoint_index)
 
 
@@ -239,12 +245,18 @@ def _why_no_entry(buffer: memoryview, at: int, position: int, file_bytes: int) -
 class _Scan:
     """Follows the chain of entries from an anchor, and brings the index units in line."""
 
-    def __init__(self, data: Segments, units: Segments, begin: LogBegin, index: int, position: int) -> None:
+    def __init__(
+        self, data: Segments, units: Segments, begin: LogBegin, index: int, position: int, *, noted_index: int
+    ) -> None:
+        """Begins with entry `index` at `position`; entries up to `noted_index` are durable, a checkpoint says."""
         self.data = data
         self.units = units
         self.last_index = index - 1
         self.end = position
         """End of the last good entry."""
+        self.noted_end = position
+        """End of the last entry that is durable for certain."""
+        self._noted_index = noted_index
         self.broken_at = position
         """Where the next entry was looked for: `end`, or the beginning of the next file."""
         self.reason = ""
@@ -295,6 +307,8 @@ class _Scan:
             self.last_index = index
             self._term = term
             self.end = self.broken_at = start + at
+            if index <= self._noted_index:
+                self.noted_end = start + at
             self.entries += 1
             if len(self._packed) >= _UNITS_PER_PIECE:
                 self._write_units()
@@ -316,7 +330,10 @@ class _Scan:
         return unit[:4] == (ENTRY_MAGIC, position, size, index) and unit[4] != term
 
     def _write_units(self) -> None:
-        """Compares the units of the entries found since the last call with the index, and corrects it."""
+        """Compares the units of the entries found since the last call with the index, and corrects it.
+
+        The next checkpoint is to flush them all, although a flush of the last run may have failed.
+        """
         packed = b"".join(self._packed)
         byte = (self.last_index + 1) * UNIT_BYTES - len(packed)
         self._packed.clear()
@@ -335,6 +352,8 @@ class _Scan:
                     old[unit : unit + UNIT_BYTES] != packed[unit : unit + UNIT_BYTES]
                     for unit in range(0, size, UNIT_BYTES)
                 )
+            else:
+                mapped.rewrite(at, at + size)
             packed = packed[size:]
             byte += size
 

@@ -107,6 +107,11 @@ class MmapFile:
             except OSError as error:
                 raise _failure(self.path, "writing", error) from error
 
+    def rewrite(self, begin: int, end: int) -> None:
+        buffer = self.buffer
+        for page in range(begin - begin % PAGE_BYTES, end, PAGE_BYTES):
+            buffer[page] = buffer[page]  # a store makes the page dirty, whatever it stores
+
     def flush(self, begin: int, end: int) -> None:
         # fdatasync knows no ranges; the kernel writes only what is dirty, and that is what the caller waits
         # for.

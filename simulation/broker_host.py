@@ -76,6 +76,8 @@ class BrokerHost:
         self.boots = 0
         """How often the machine lost power: what a node calls its boot id."""
         self.deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self.backlog: deque[tuple[Callable[[Endpoint], object], Endpoint]] = deque()
+        """Connections that came while it was paused."""
         self.disk_faulty = False
         """Disk errors are to be expected now: a process that ends by one is no finding."""
         self.needs_new_disk = False
@@ -143,6 +145,7 @@ class BrokerHost:
         process, self.process = self.process, None
         self.paused = False
         self.deferred.clear()
+        self.backlog.clear()
         self.world.network.stop_listening(self.address)
         self.world.network.stop_listening(self.config.raft.peers[self.config.node.id])
         if process is not None:
@@ -183,8 +186,18 @@ class BrokerHost:
             return
         self.paused = False
         deferred, self.deferred = self.deferred, deque()
-        for callback, arguments in deferred:
+        later: list[tuple[Callable[..., object], tuple[Any, ...]]] = [*deferred]
+        # Both are ready at once, and an event loop takes either first.
+        later.insert(0 if self.random.random() < 0.5 else len(later), (self._read_sockets, ()))
+        backlog, self.backlog = self.backlog, deque()
+        for accept, endpoint in backlog:
+            self.world.scheduler.after(0, accept, endpoint)
+        for callback, arguments in later:
             self.world.scheduler.after(0, callback, *arguments)
+
+    def _read_sockets(self) -> None:
+        if self.paused:
+            return
         for endpoint in self.world.network.endpoints_of(self.name):
             endpoint.readable = True
             endpoint.peer.kick()
@@ -261,8 +274,11 @@ class BrokerProcess:
         guarded = self.guarded(accept)
 
         def accepted(endpoint: Endpoint) -> None:
-            endpoint.readable = not self.host.paused
-            guarded(endpoint)
+            if self.host.paused:
+                endpoint.readable = False
+                self.host.backlog.append((guarded, endpoint))
+            else:
+                guarded(endpoint)
 
         return accepted
 

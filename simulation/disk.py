@@ -12,6 +12,12 @@ removed since its directory was synced may exist or not.
 Jobs that run in worker threads are taken apart: `begin_job` runs one at once and keeps what its flushes covered
 aside; `end_job` makes that durable. In between the process goes on writing, and a power failure leaves any part of it.
 
+A flush that fails leaves the pages that it did not write marked clean, as Linux does (Rebello et al., "Can
+Applications Recover from fsync Failures?", 2020): they read as written until the cache drops them, and a later flush
+that succeeds does not write them, unless somebody has stored into them or asked for `rewrite` in between. Stores are
+seen by their effect only, so this holds for the files of the log; ConsumeQueue and index files are stored into again,
+with the same bytes, at each start.
+
 Faults are armed from outside: a countdown to a power failure inside any durable operation, failing flushes, reading
 errors, no space left, bits that rot and pages that were written to the wrong place while the host was down.
 """
@@ -39,7 +45,7 @@ class PowerFailure(BaseException):
 class _Inode:
     """A file's content, whatever its names are."""
 
-    __slots__ = ("cached", "durable", "durable_size", "view")
+    __slots__ = ("cached", "dropped", "durable", "durable_size", "view")
 
     def __init__(self, size: int) -> None:
         self.cached = bytearray(size)
@@ -47,6 +53,8 @@ class _Inode:
         self.durable_size = 0
         """What a power failure leaves of the length; flushing makes it the whole."""
         self.view = memoryview(self.cached)
+        self.dropped: dict[int, bytes] = {}
+        """Pages (by their first byte) that look clean and never reached the disk, as they were when a flush failed."""
 
     def extend(self, size: int) -> None:
         """A longer file is a new pair of images: the old views keep showing the old ones."""
@@ -54,6 +62,25 @@ class _Inode:
         self.cached = self.cached + bytes(missing)
         self.durable = self.durable + bytes(missing)
         self.view = memoryview(self.cached)
+
+    def dirty(self, begin: int, end: int) -> None:
+        """Whatever a failed flush left in [begin, end) is to be written again."""
+        for page in [page for page in self.dropped if begin < page + PAGE_BYTES and page < end]:
+            del self.dropped[page]
+
+    def written_runs(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """What a flush of [begin, end) writes: all of it but pages that look clean and were not stored into since."""
+        at = begin
+        for page in sorted(self.dropped):
+            if begin <= page < end:
+                if self.cached[page : page + PAGE_BYTES] != self.dropped[page]:
+                    del self.dropped[page]  # stored into since: dirty again
+                    continue
+                if at < page:
+                    yield at, bytes(self.view[at:page])
+                at = page + PAGE_BYTES
+        if at < end:
+            yield at, bytes(self.view[at:end])
 
 
 class SimulatedFile:
@@ -89,8 +116,13 @@ class SimulatedFile:
         """Makes the pages of [begin, end) durable, or fails."""
         self._disk.flush_pages(self.path, self._inode, begin, end)
 
+    def rewrite(self, begin: int, end: int) -> None:
+        """The next flush writes these pages whatever the cache thinks of them."""
+        self._inode.dirty(begin, end)
+
     def erase(self, begin: int) -> None:
         """Zeroes from `begin` on, durably."""
+        self._inode.dirty(begin, self.size)
         self._disk.step("erase", self.path)
         zeros = bytes(self.size - begin)
         self._inode.cached[begin:] = zeros
@@ -215,6 +247,16 @@ class SimulatedDisk:
                 inode.durable[begin : begin + len(data)] = data
         self._jobs_under_way.clear()
         self._job = None
+        for path in sorted(self._names):
+            self._evict(self._names[path])
+
+    def _evict(self, inode: _Inode) -> None:
+        """Pages that look clean may leave the cache when nobody maps them; whoever reads next reads the disk."""
+        for page in sorted(inode.dropped):
+            if self._random.random() < 0.5:
+                if inode.cached[page : page + PAGE_BYTES] == inode.dropped[page]:
+                    inode.cached[page : page + PAGE_BYTES] = inode.durable[page : page + PAGE_BYTES]
+                del inode.dropped[page]
 
     def wipe(self) -> None:
         """An empty disk in place of this one."""
@@ -252,7 +294,13 @@ class SimulatedDisk:
             return None
         inode.cached[begin : begin + size] = page[:size]
         inode.durable[begin : begin + size] = page[:size]
-        return f"{path} page at {begin} overwritten with the one at {other}"
+        what = f"{path} page at {begin} overwritten with the one at {other}"
+        if self._random.random() < 0.5:
+            return what
+        # The write went there instead of to its own place.
+        inode.cached[other : other + len(page)] = bytes(len(page))
+        inode.durable[other : other + len(page)] = bytes(len(page))
+        return f"{what}, which is empty now"
 
     def _random_used_page(self, prefix: str) -> tuple[str, _Inode, int, int] | None:
         pages = []
@@ -261,8 +309,9 @@ class SimulatedDisk:
             inode = self._names[path]
             if path.startswith(prefix) and path not in old:
                 for begin in range(0, len(inode.cached), PAGE_BYTES):
-                    if any(inode.view[begin : begin + PAGE_BYTES]):
-                        pages.append((path, inode, begin, min(begin + PAGE_BYTES, len(inode.cached))))
+                    used = len(inode.cached[begin : begin + PAGE_BYTES].rstrip(b"\0"))
+                    if used:
+                        pages.append((path, inode, begin, begin + used))
         return self._random.choice(pages) if pages else None
 
     def _unscanned_files(self) -> dict[str, None]:
@@ -306,20 +355,33 @@ class SimulatedDisk:
     def flush_pages(self, path: str, inode: _Inode, begin: int, end: int) -> None:
         """See `SimulatedFile.flush`."""
         self.step("flush", path)
+        begin -= begin % PAGE_BYTES
+        end = min(len(inode.cached), end + -end % PAGE_BYTES)
         if self.failing_flushes:
             self.failing_flushes -= 1
             self.fired("flush fails")
+            if path.startswith("dledger"):
+                self._drop_pages(inode, begin, end)
             raise FlushError(path, "flush", "input/output error")
-        begin -= begin % PAGE_BYTES
-        end = min(len(inode.cached), end + -end % PAGE_BYTES)
         inode.durable_size = len(inode.cached)
         if begin >= end:
             return
-        data = bytes(inode.view[begin:end])
-        if self._job is None:
-            inode.durable[begin:end] = data
-        else:
-            self._job.append((inode, begin, data))
+        for run_begin, data in inode.written_runs(begin, end):
+            if self._job is None:
+                inode.durable[run_begin : run_begin + len(data)] = data
+            else:
+                self._job.append((inode, run_begin, data))
+
+    def _drop_pages(self, inode: _Inode, begin: int, end: int) -> None:
+        """A flush of [begin, end) fails: some of its pages were written, the others look clean from now on."""
+        for page in range(begin, end, PAGE_BYTES):
+            content = bytes(inode.view[page : page + PAGE_BYTES])
+            if content != inode.durable[page : page + PAGE_BYTES]:
+                if self._random.random() < 0.5:
+                    inode.durable[page : page + len(content)] = content
+                else:
+                    self.fired("page marked clean")
+                    inode.dropped[page] = content
 
     def _finish_flushes(self) -> None:
         """A job goes on only when its flush has returned: what it writes next is not durable before."""

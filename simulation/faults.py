@@ -30,8 +30,13 @@ _RETENTION_LOOKS_NS: Final = 2 * SECOND
 
 def inject(world: World, fault: Fault) -> None:
     """Does the fault, now."""
-    host = world.brokers[fault.target % len(world.brokers)]
-    _INJECTORS[fault.kind](world, host, fault)
+    _INJECTORS[fault.kind](world, _target(world, fault), fault)
+
+
+def _target(world: World, fault: Fault) -> BrokerHost:
+    """Odd targets mean the leader, while there is one: most of what can go wrong goes wrong around it."""
+    leader = world.leader() if fault.target & 1 else None
+    return leader or world.brokers[(fault.target >> 1) % len(world.brokers)]
 
 
 def _done(world: World, host: str, fault: Fault, detail: str = "") -> None:
@@ -128,8 +133,13 @@ def _clog(world: World, host: BrokerHost, fault: Fault) -> None:
 
 
 def _reset(world: World, host: BrokerHost, fault: Fault) -> None:
-    endpoints = [end for end in world.network.endpoints_of(host.name) if not end.closed]
-    chosen = endpoints[: 1 + int(fault.amount * len(endpoints))]
+    endpoints = world.network.endpoints_of(host.name)
+    brokers = [broker.name for broker in world.brokers]
+    peers = [end for end in endpoints if end.peer.host in brokers]
+    if fault.amount < 0.5 and peers:
+        chosen = [peers[int(2 * fault.amount * len(peers))]]  # one direction of one link between brokers
+    else:
+        chosen = endpoints[: 1 + int(2 * (fault.amount - 0.5) * len(endpoints))]
     for endpoint in chosen:
         endpoint.reset()
     _done(world, host.name, fault, f"{len(chosen)} connections")
@@ -162,6 +172,10 @@ def _may_lose_power(world: World, host: BrokerHost) -> bool:
         return False
     if world.plan.flush == "sync":
         return True
+    return _others_are_whole(world, host)
+
+
+def _others_are_whole(world: World, host: BrokerHost) -> bool:
     others = [other.process for other in world.brokers if other is not host]
     return all(other is not None and other.node.replica.raft.recovering is None for other in others)
 
@@ -270,7 +284,8 @@ def _retention(world: World, host: BrokerHost, fault: Fault) -> None:
     for one in hosts:
         one.disk.used_by_others = _DISK_PRESSURE
     world.monitor.model.retention_ran = True
-    _done(world, "group" if len(hosts) > 1 else host.name, fault)
+    # Counted by the monitor when a log's head goes.
+    world.record_fault(fault.kind, "group" if len(hosts) > 1 else host.name, "")
 
     def undo() -> None:
         for one in hosts:
@@ -280,6 +295,8 @@ def _retention(world: World, host: BrokerHost, fault: Fault) -> None:
 
 
 def _flush_failure(world: World, host: BrokerHost, fault: Fault) -> None:
+    if not _others_are_whole(world, host):
+        return  # pages that leave the cache unwritten can make a node recover, and a majority must not
     host.disk.failing_flushes = 1
     host.disk_faulty = True
     _done(world, host.name, fault)
@@ -337,8 +354,7 @@ def _client_kill(world: World, host: BrokerHost, fault: Fault) -> None:
 
 
 def _topics(world: World, host: BrokerHost, fault: Fault) -> None:
-    world.topic_changes_wanted += 1
-    _done(world, "group", fault)
+    world.topic_changes_wanted += 1  # counted by the administrator who has made one
 
 
 _INJECTORS: Final[dict[str, Callable[[World, BrokerHost, Fault], None]]] = {

@@ -29,7 +29,7 @@ _KEYS_LOOKED_UP = 50
 class _Watched:
     """What is known of a host, incarnations included."""
 
-    __slots__ = ("arrived", "checked_index", "committed_floor", "host", "log", "seen_applied")
+    __slots__ = ("arrived", "checked_index", "committed_floor", "first_index", "host", "log", "seen_applied")
 
     def __init__(self, host: BrokerHost) -> None:
         self.host = host
@@ -38,6 +38,7 @@ class _Watched:
         self.committed_floor = -1
         """The highest index that it ever knew as committed, on the disk that it has now."""
         self.seen_applied = -1
+        self.first_index = 0
         self.arrived: dict[tuple[str, int], int] = {}
 
 
@@ -116,6 +117,7 @@ class Monitor:
         replica = node.replica
         log = replica.store.log
         watched.log = log
+        watched.first_index = log.first_index
         watched.checked_index = log.first_index - 1
         watched.arrived = {}
         watched.seen_applied = replica.applied_index
@@ -183,6 +185,7 @@ class Monitor:
             )
         if first_index - 1 < watched.committed_floor:
             raise Violation("committed entries stay", host.name, f"reset to {first_index}")
+        watched.first_index = first_index
         watched.checked_index = first_index - 1
         watched.seen_applied = first_index - 1
         watched.arrived = {}
@@ -223,6 +226,11 @@ class Monitor:
                 f"applied index fell from {watched.seen_applied} to {replica.applied_index}",
             )
         watched.seen_applied = replica.applied_index
+        first_index = replica.store.log.first_index
+        if first_index > watched.first_index:
+            watched.first_index = first_index
+            self._note(host.name, f"deletes its log before {first_index}")
+            host.world.fired("retention")
         if replica.applied_index > self.model.last_index:
             raise Violation("dispatch after commit", host.name, f"applied {replica.applied_index}")
 

@@ -296,13 +296,13 @@ class World:
         return self.scheduler.now_ns >= self.plan.calm_ns
 
     def is_settled(self) -> bool:
-        """Whether all nodes follow one leader and hold the same log, all of it committed and durable."""
+        """Whether all nodes follow one leader and hold the same log, committed and durable, and no flush is to fail."""
         leader = self.leader()
         if leader is None or leader.process is None:
             return False
         raft = leader.process.node.replica.raft
         for host in self.brokers:
-            if host.process is None or host.paused:
+            if host.process is None or host.paused or host.disk.failing_flushes:
                 return False
             replica = host.process.node.replica
             state = (

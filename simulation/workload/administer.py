@@ -37,5 +37,6 @@ async def administer(world: World, runtime: ClientRuntime, writer: TraceWriter) 
                     await admin.create_topic(topic, queues=random.randrange(1, 4))
                 else:
                     await admin.delete_topic(topic)
+                world.fired("topics")
             except ClientError:
                 continue

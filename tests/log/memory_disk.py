@@ -44,6 +44,9 @@ class MemoryMapped:
     def cool(self, begin: int, end: int) -> None:
         self.cooled.append((begin, end))
 
+    def rewrite(self, begin: int, end: int) -> None:
+        """A failed flush leaves its pages dirty here."""
+
     def write_back(self, begin: int, end: int) -> None:
         self._file.seen[begin:end] = self.buffer[begin:end]
 

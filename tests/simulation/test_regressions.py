@@ -7,10 +7,13 @@ from dataclasses import replace
 from io import BytesIO
 from random import Random
 
+import pytest
+
 from broker.replica_trace import ReplicaTrace
 from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
 from log.consume_queues import ConsumeQueues
 from log.entry_log import EntryLog
+from log.errors import FlushError
 from log.layout import file_name
 from log.options import StoreOptions
 from simulation.disk import SimulatedDisk
@@ -38,7 +41,7 @@ def test_messages_of_a_batch_keep_their_own_keys() -> None:
 def test_a_node_starts_after_retention_and_a_crash() -> None:
     """Seeds 7 and 8: the start looked for ConsumeQueue files that retention had deleted since the last checkpoint."""
     faults = [Fault(12 * SECOND, "retention", 0, SECOND, 0.1)]
-    faults += [Fault(15 * SECOND, "kill", number, SECOND // 2, 0.0) for number in range(3)]
+    faults += [Fault(15 * SECOND, "kill", 2 * number, SECOND // 2, 0.0) for number in range(3)]
     result = run_plan(quiet_plan(*faults))
     check_holds(result)
     assert result.fault_counts["kill"] == 3
@@ -99,3 +102,27 @@ def test_queue_files_that_survive_out_of_order_do_not_take_the_others_with_them(
     assert found is not None
     assert (found.min_offset, found.max_offset) == (0, 6)
     assert [found.unit(offset) for offset in range(6)] == [(100 * (n + 1), 90, 0) for n in range(6)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_flush_that_succeeds_says_nothing_of_an_earlier_one_that_failed(seed: int) -> None:
+    """Seeds 34, 1054, 1101: a start took a flush of pages that only looked clean for their durability."""
+    options = StoreOptions(data_file_bytes=32768, index_file_units=256)
+    disk = SimulatedDisk(Random(seed))
+    log, _ = EntryLog.open(disk, "dledger", options)
+    for _ in range(60):
+        log.append(1, bytes(200))
+    job = log.flush_job()
+    assert job is not None
+    disk.failing_flushes = 1
+    with pytest.raises(FlushError):
+        job.run()
+    disk.lose_process()
+    again, _ = EntryLog.open(disk, "dledger", options, clean_stop=False, checkpoint_index=None)
+    if again.damaged:
+        again.cut_damage()
+    promised = again.durable_index
+    disk.lose_power()
+    last, _ = EntryLog.open(disk, "dledger", options, clean_stop=False, checkpoint_index=None)
+    assert last.last_index >= promised
+    assert not last.damaged
