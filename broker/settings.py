@@ -67,6 +67,8 @@ class RaftSettings(Settings, frozen=True):
 
     peers: dict[NodeId, Text] = {}
     """Peer address of every node of the group, this one included; empty means a group of one."""
+    peer_listen: str = ""
+    """Where this node listens for its peers, ``host:port``; empty: at its own address in ``peers``."""
     join: bool = False
     """Whether this node, while its store is empty, is new to a running group: no member until it is added."""
     election_timeout_min_ms: Annotated[int, Meta(ge=50, le=600_000)] = 1000
@@ -158,6 +160,8 @@ class BrokerSettings(Settings, frozen=True):
     """brokerPermission: what clients may do here at all."""
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """messageDelayLevel: delays of levels 1, 2, ..., each a number with s, m, h or d."""
+    timer_max_delay_s: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 3 * 86_400
+    """timerMaxDelaySec: how far away a message's own delivery time may be, in seconds."""
     follower_reads: bool = True
     """slaveReadEnable: whether a follower answers pulls itself (committed messages only); else it forwards them."""
     long_polling: bool = True
@@ -495,9 +499,11 @@ def _check_group(config: BrokerConfig) -> None:
                 "raft.peers", f"{owner_of[address]} and {node_id} both have {address}"
             )
         owner_of[address] = node_id
-    if peers[config.node.id] == config.node.listen:
+    if config.raft.peer_listen:
+        _check_address("raft.peer_listen", config.raft.peer_listen, port_zero=False)
+    if (config.raft.peer_listen or peers[config.node.id]) == config.node.listen:
         raise ImpossibleSettingError(
-            "raft.peers",
+            "raft.peer_listen" if config.raft.peer_listen else "raft.peers",
             f"{config.node.id} has {config.node.listen}, which is node.listen: clients and peers need two ports",
         )
     for preferred in config.raft.preferred_leaders:
