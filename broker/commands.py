@@ -123,9 +123,9 @@ class DeliverTimed(_Command, frozen=True, tag="deliver_timed"):
 
 
 class SettleTimed(_Command, frozen=True, tag="settle_timed"):
-    """Says what is done, all of it, as steps of `DeliverTimed`: what it announced last may have come about in part."""
+    """Says what of the last `DeliverTimed` is done, as a step; without one, nothing of it."""
 
-    steps: tuple[tuple[int, int, int], ...]
+    step: tuple[int, int, int] | None
 
 
 class Several(_Command, frozen=True, tag="several"):

@@ -172,8 +172,7 @@ class TimerIndex:
         All units before `floor` are done. Raises DiskError.
         """
         queue = self.queue
-        if queue is None or queue.min_offset == queue.max_offset:
-            # Where an empty queue begins may be a guess of the store's until its units are dispatched again.
+        if queue is None:
             return True
         self.end = max(self.end, floor, queue.min_offset)
         for offset, dues in _dues(queue, self.end, self.end + CATCH_UP_UNITS):
@@ -264,7 +263,7 @@ class TimerIndex:
         if queue is None:
             return floor
         floor = max(floor, queue.min_offset)
-        for offset, dues in _dues(queue, floor, floor + TAIL_UNITS):
+        for offset, dues in _dues(queue, floor, floor + CATCH_UP_UNITS):
             pending = ~_are_done(steps, dues, np.arange(offset, offset + len(dues), dtype=np.int64))
             if pending.any():
                 return offset + int(pending.argmax())

@@ -87,8 +87,18 @@ class LocalNode:
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """Where it listens for clients."""
         return self.config.node.listen
+
+    @property
+    def registered_address(self) -> str:
+        """Where the name server sends clients."""
+        return self.config.node.advertise or self.address
+
+    @property
+    def peer_address(self) -> str:
+        """Where its peers look for it."""
+        return self.config.raft.peers[self.id]
 
     @property
     def running(self) -> bool:
@@ -111,6 +121,7 @@ class LocalCluster:
         self.nodes: dict[str, LocalNode] = {}
         self.name_server_address = ""
         self.name_server: Child | None = None
+        self._next_number = 0
         self._ports = PortReservations(options.host)
         self._deaths_in, self.deaths = trio.open_memory_channel[Child](1024)
         """Servers that ended without being asked to, in order."""
@@ -157,24 +168,46 @@ class LocalCluster:
             options.trace_directory.mkdir(parents=True, exist_ok=True)
         name_server_port = self._ports.reserve(options.name_server_port, "the name server's")
         self.name_server_address = join_address(options.host, name_server_port)
-        listen: dict[str, str] = {}
-        peers: dict[str, str] = {}
-        for number in range(options.nodes):
-            node_id = f"n{number}"
-            port = options.port and options.port + number * PORTS_BETWEEN_NODES
-            port = self._ports.reserve(port, f"{node_id}'s for clients")
-            listen[node_id] = join_address(options.host, port)
-            peer_port = self._ports.reserve(port + 1 if options.port else 0, f"{node_id}'s for its peers")
-            peers[node_id] = join_address(options.host, peer_port)
-        for node_id in listen:
-            directory = self.directory / node_id
-            directory.mkdir(exist_ok=True)
-            config = self._config(node_id, listen[node_id], peers, directory)
-            node = LocalNode(config, directory)
-            node.config_path.write_text(to_toml(config), encoding="utf-8")
-            self.nodes[node_id] = node
+        addresses = [self._reserve(number) for number in range(options.nodes)]
+        peers = {f"n{number}": peer for number, (_, peer) in enumerate(addresses)}
+        for number, (listen, _) in enumerate(addresses):
+            self._lay_out_node(f"n{number}", listen, peers, join=False)
 
-    def _config(self, node_id: str, listen: str, peers: dict[str, str], directory: Path) -> BrokerConfig:
+    def add_node(self) -> LocalNode:
+        """Lay out one more node, which joins the group of the others; start it, and have the group add it.
+
+        Its peers are all nodes that this cluster has: `discard` those that are no members any more before.
+        """
+        number = self._next_number
+        listen, peer = self._reserve(number)
+        peers = {node.id: node.peer_address for node in self.nodes.values()}
+        return self._lay_out_node(f"n{number}", listen, {**peers, f"n{number}": peer}, join=True)
+
+    def discard(self, node_id: str) -> None:
+        """Forget a node that was removed from the group and is stopped; its files stay."""
+        assert not self.nodes[node_id].running, f"{node_id} runs"
+        del self.nodes[node_id]
+
+    def _reserve(self, number: int) -> tuple[str, str]:
+        """Addresses for a node's clients and for its peers."""
+        options = self.options
+        self._next_number = max(self._next_number, number + 1)
+        port = options.port and options.port + number * PORTS_BETWEEN_NODES
+        port = self._ports.reserve(port, f"n{number}'s for clients")
+        peer_port = self._ports.reserve(port + 1 if options.port else 0, f"n{number}'s for its peers")
+        return join_address(options.host, port), join_address(options.host, peer_port)
+
+    def _lay_out_node(self, node_id: str, listen: str, peers: dict[str, str], *, join: bool) -> LocalNode:
+        directory = self.directory / node_id
+        directory.mkdir(exist_ok=True)
+        config = self._config(node_id, listen, peers, directory, join=join)
+        node = self.nodes[node_id] = LocalNode(config, directory)
+        node.config_path.write_text(to_toml(config), encoding="utf-8")
+        return node
+
+    def _config(
+        self, node_id: str, listen: str, peers: dict[str, str], directory: Path, *, join: bool
+    ) -> BrokerConfig:
         options = self.options
         trace = (
             ""
@@ -189,7 +222,7 @@ class LocalCluster:
                 listen=listen,
                 name_servers=(self.name_server_address,),
             ),
-            raft=msgspec.structs.replace(options.raft, peers=peers),
+            raft=msgspec.structs.replace(options.raft, peers=peers, join=join),
             storage=msgspec.structs.replace(options.storage, path=str(directory / "store")),
             observe=ObserveSettings(trace=trace),
         )
@@ -288,7 +321,7 @@ class LocalCluster:
 
     async def _missing(self) -> str:
         """What a ready cluster lacks, empty if nothing."""
-        running = {node.address: node.id for node in self.nodes.values() if node.running}
+        running = {node.registered_address: node for node in self.nodes.values() if node.running}
         try:
             info = await cluster_info(self.name_server_address, timeout_s=1.0)
         except ClientError as error:
@@ -298,11 +331,13 @@ class LocalCluster:
         leader_address = addresses.get(0)
         if leader_address is None:
             return "no leader is registered"
-        unregistered = [node_id for address, node_id in running.items() if address not in addresses.values()]
+        unregistered = [node.id for address, node in running.items() if address not in addresses.values()]
         if unregistered:
             return f"{', '.join(unregistered)} not registered"
         try:
-            status = await node_status(leader_address, timeout_s=1.0)
+            # The node itself is asked, and not what may stand in front of it.
+            node = running.get(leader_address)
+            status = await node_status(leader_address if node is None else node.address, timeout_s=1.0)
         except ClientError as error:
             return f"the registered leader: {error}"
         return (
@@ -314,7 +349,7 @@ class LocalCluster:
     async def wait_unregistered(self, node_id: str, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until the name server no longer has the node, which must be down. Raises trio.TooSlowError."""
         assert not self.nodes[node_id].running, f"{node_id} runs, and stays registered"
-        address = self.nodes[node_id].address
+        address = self.nodes[node_id].registered_address
         with trio.fail_after(timeout_s):
             while True:
                 group = (await cluster_info(self.name_server_address)).broker_table.get(self.options.group)

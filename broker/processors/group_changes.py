@@ -160,7 +160,8 @@ class GroupChangesProcessor:
         return self._node.replica.raft.status(self._node.now_ns).peers
 
     def _is_reachable(self, peer: PeerStatus) -> bool:
-        return peer.connected and peer.silence_ns <= self._election_timeout_ns
+        # A new leader takes everyone for connected and lately heard; that there is a link is seen here.
+        return peer.node in self._node.replica.links and peer.silence_ns <= self._election_timeout_ns
 
     # ------------------------------------------------------------------ leadership
 

@@ -292,6 +292,13 @@ def test_a_removal_that_leaves_no_majority_is_refused(group: Group) -> None:
     done(change(group.connect(), "remove", down))
 
 
+def test_a_new_leader_does_not_count_on_the_one_that_died(group: Group) -> None:
+    group.kill(group.leader)
+    leader = group.elect()
+    answer = change(group.connect(leader), "remove", leader)
+    assert answer.code == ResponseCode.ILLEGAL_OPERATION
+
+
 def test_one_change_at_a_time(group: Group) -> None:
     def lose_appends(source: str, target: str, frame: Frame) -> bool:
         return isinstance(frame, RaftFrame) and bool(getattr(frame.message, "spans", ()))
