@@ -21,7 +21,9 @@ from broker.client.errors import (
     NameServerUnavailable,
     NoRoute,
     NotDelivered,
+    ReplyTimeout,
     SendOutcomeUnknown,
+    TransactionUndecided,
     UsageError,
 )
 from broker.client.intake import FetchLimits
@@ -29,6 +31,7 @@ from broker.client.message import Message, MessageQueue, MessageView, SendResult
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
 from broker.client.subscription import SqlFilter
+from broker.client.transactions import Decision, Transaction, TransactionalProducer
 
 __all__ = [
     "AdminClient",
@@ -43,6 +46,7 @@ __all__ = [
     "ConnectionLost",
     "Consumer",
     "DamagedMessage",
+    "Decision",
     "FetchLimits",
     "Message",
     "MessageQueue",
@@ -54,9 +58,13 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "QueueStatus",
+    "ReplyTimeout",
     "SendOutcomeUnknown",
     "SendResult",
     "SendStatus",
     "SqlFilter",
+    "Transaction",
+    "TransactionUndecided",
+    "TransactionalProducer",
     "UsageError",
 ]

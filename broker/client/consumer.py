@@ -34,6 +34,7 @@ from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView
 from broker.client.queue_calls import QueueCalls
 from broker.client.rebalance import Strategy, allocate_averagely, allocate_everything
+from broker.client.requests import REPLY_TIMEOUT_S, send_reply
 from broker.client.runtime import Event, Runtime
 from broker.client.subscription import SqlFilter, Subscription
 from broker.remoting.admin_bodies import QueueOffsets
@@ -266,6 +267,18 @@ class Consumer:
             "unitMode": "false",
         }
         await self._calls.ask(message.queue, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+
+    async def reply(
+        self,
+        request: MessageView,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> None:
+        """Reply to a request that this consumer has received. Raises as `requests.send_reply`."""
+        self.core.check_open()
+        await send_reply(self.core, self.group, request, body, properties, timeout_s)
 
     async def _store_positions(self, readers: Sequence[QueueReader]) -> list[ClientError]:
         """Store what is not stored yet; one storing at a time, so that a queue's position never goes back."""

@@ -110,6 +110,10 @@ class ClientCore:
         self.tasks.cancel()
         return await self._task_scope.__aexit__(kind, error, traceback)
 
+    def on_request(self, code: int, handler: RequestHandler) -> None:
+        """Has a kind of broker's requests handled; before ``async with``."""
+        self._handlers[int(code)] = handler
+
     def check_open(self) -> None:
         """Raises ClientClosed outside ``async with``."""
         if not self._open:

@@ -11,6 +11,8 @@
     ├── NotDelivered               all attempts within the time limit failed, and none took effect: safe to send again
     ├── SendOutcomeUnknown         all attempts failed and one of them may have taken effect: `Producer.resume` finds
     │                              out; a new send of the message may store it twice
+    ├── TransactionUndecided       no broker has confirmed a commit or rollback in time: it will ask the producer's `check`
+    ├── ReplyTimeout               no reply came in time: whether the request was handled is unknown
     ├── DamagedMessage             a received body does not match its checksum or cannot be unpacked; another replica
     │                              of the broker may have it whole
     └── ConnectionFailed           no use of a connection succeeded; `request_left` says whether the peer may have acted
@@ -117,6 +119,30 @@ class SendOutcomeUnknown(ClientError):
         self.unfinished: object = None
         self.attempts = attempts
         self.last_error = last_error
+
+
+class TransactionUndecided(ClientError):
+    """A commit or rollback was not confirmed; it may have been done. It may be repeated, and the broker will ask.
+
+    ``last_error`` is what ended the last attempt.
+    """
+
+    retry_may_help = True
+
+    def __init__(self, message_id: str, last_error: Exception) -> None:
+        super().__init__(f"transaction {message_id}: decision not confirmed; last: {last_error!r}")
+        self.message_id = message_id
+        self.last_error = last_error
+
+
+class ReplyTimeout(ClientError):
+    """Nobody replied to a request in time, though somebody may have handled it, or still may."""
+
+    retry_may_help = True
+
+    def __init__(self, correlation_id: str) -> None:
+        super().__init__(f"no reply to request {correlation_id} in time")
+        self.correlation_id = correlation_id
 
 
 class DamagedMessage(ClientError):

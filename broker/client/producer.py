@@ -42,8 +42,9 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.identity import UniqueKeys
-from broker.client.message import Message, MessageQueue, SendResult, SendStatus, trace_key
+from broker.client.message import Message, MessageQueue, MessageView, SendResult, SendStatus, trace_key
 from broker.client.outgoing import BATCH_CODE, Outgoing, Preparer, check_name
+from broker.client.requests import REPLY_TIMEOUT_S, Requests, send_reply
 from broker.client.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, TopicRoute
 from broker.client.runtime import Runtime
 from broker.remoting.bodies import HeartbeatData, ProducerData
@@ -124,6 +125,7 @@ class Producer:
         self._exactly_once = exactly_once
         self._floors: dict[str, int] = {}
         """By broker group, a position that its log has reached: the floor of the next send (broker/once.py)."""
+        self._requests = Requests(self.core)
         self._prepare = Preparer(UniqueKeys(runtime), compress_above)
         self._turn = runtime.random.getrandbits(16)
 
@@ -154,6 +156,45 @@ class Producer:
         """
         results = await self._send(self._prepare.message(message), message, queue, timeout_s)
         return results[0]
+
+    def prepare(self, message: Message) -> Outgoing:
+        """A message made ready for `send_prepared`, with its unique key. Raises MessageRejected."""
+        return self._prepare.message(message)
+
+    async def send_prepared(
+        self, outgoing: Outgoing, message: Message, *, queue: QueueChoice = None, timeout_s: float | None = None
+    ) -> SendResult:
+        """Send what `prepare` gave for ``message``. Raises as `send`."""
+        return (await self._send(outgoing, message, queue, timeout_s))[0]
+
+    async def request(
+        self, message: Message, *, queue: QueueChoice = None, timeout_s: float = REPLY_TIMEOUT_S
+    ) -> MessageView:
+        """Send one message and wait for the reply of whoever consumes it (broker/client/requests.py).
+
+        Raises ReplyTimeout, and as `send`.
+        """
+        deadline_ns = self._runtime.now_ns() + int(timeout_s * 1e9)
+        correlation_id, addressed = self._requests.addressed(message, timeout_s)
+        self._requests.expect(correlation_id)
+        try:
+            await self.send(addressed, queue=queue, timeout_s=min(timeout_s, self._send_timeout_s))
+            remaining_s = (deadline_ns - self._runtime.now_ns()) / 1e9
+            return await self._requests.wait(correlation_id, remaining_s)
+        finally:
+            self._requests.forget(correlation_id)
+
+    async def reply(
+        self,
+        request: MessageView,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> None:
+        """Reply to a request that a consumer has received. Raises as `requests.send_reply`."""
+        self.core.check_open()
+        await send_reply(self.core, self.group, request, body, properties, timeout_s)
 
     async def resume(self, error: SendOutcomeUnknown, *, timeout_s: float | None = None) -> list[SendResult]:
         """Goes on with a send of unknown outcome, as if its time limit had been longer.

@@ -71,12 +71,23 @@ class Recording:
 
 
 class QueueCalls:
-    """Calls on behalf of one consumer group; ``group`` may be empty where only the queue's ends are asked for."""
+    """Calls on behalf of one consumer group; ``group`` may be empty where only the queue's ends are asked for.
 
-    def __init__(self, core: ClientCore, group: str, timeout_s: float = QUERY_TIMEOUT_S) -> None:
+    ``attempt_timeout_s`` bounds one attempt of a call that may be repeated: a member that is alive but silent must not
+    use up the whole time.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        timeout_s: float = QUERY_TIMEOUT_S,
+        attempt_timeout_s: float | None = None,
+    ) -> None:
         self._core = core
         self._group = group
         self._timeout_s = timeout_s
+        self._attempt_timeout_s = timeout_s if attempt_timeout_s is None else attempt_timeout_s
         self._tables: dict[tuple[str, str], None] = {}
 
     # Queries -------------------------------------------------------------------------------------------------------
@@ -287,7 +298,8 @@ class QueueCalls:
                 address = self._address(route, queue, MASTER_ID, avoid)
                 avoid = [address]
                 remaining_s = max((deadline_ns - runtime.now_ns()) / 1e9, 0.001)
-                answer = await self._attempt(address, code, fields, body, remaining_s, accepted, recording)
+                limit_s = min(remaining_s, self._attempt_timeout_s)
+                answer = await self._attempt(address, code, fields, body, limit_s, accepted, recording)
                 if answer.code in accepted:
                     return answer
                 error: ClientError = broker_error(answer, address)

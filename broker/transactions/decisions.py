@@ -3,8 +3,8 @@
 A decision is appended if the state calls the transaction open and no decision of it is under way; what is under way is
 known to this leader alone and forgotten with its term, when its entries are applied or can never be committed. A
 repetition of a decision (by the client, by a node that forwards, by an answer to a question) waits for the first one,
-or is answered from the log: with success if it says the same. Nobody is told that a transaction was rolled back that
-was committed.
+or is answered from the log: with success if it says the same, else with TRANSACTION_FAILED (4). The reference answers 0
+to whatever comes second; here nobody is told that a transaction was rolled back that was committed.
 """
 
 from collections.abc import Iterable
@@ -180,7 +180,7 @@ class Decisions:
     @staticmethod
     def _decided_otherwise(outcome: TransactionOutcome | None) -> RequestError:
         what = "given up after too many checks" if outcome is None else _NAMES[outcome]
-        return RequestError(ResponseCode.SYSTEM_ERROR, f"the transaction is decided: it was {what}")
+        return RequestError(ResponseCode.TRANSACTION_FAILED, f"the transaction is decided: it was {what}")
 
     def _outcome_of(self, half: Record) -> TransactionOutcome | None:
         """How a decided transaction was decided; None for one that was given up."""

@@ -223,7 +223,7 @@ def test_the_first_decision_stands(group: Group, first: int, second: int, waits:
     if waits:
         assert client.wait(opaque).code == ResponseCode.SUCCESS
     answer = client.call(RequestCode.END_TRANSACTION, end_fields(half, second))
-    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.code == ResponseCode.TRANSACTION_FAILED
     assert "is decided" in str(answer.remark)
     assert bodies(client) == ([b"x"] if first == COMMIT else [])
 
@@ -434,7 +434,7 @@ def test_after_too_many_questions_it_is_given_up_once() -> None:
     assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("T", "1")
     assert properties["TRANSACTION_CHECK_TIMES"] == "3"
     answer = producer.call(RequestCode.END_TRANSACTION, end_fields(half, COMMIT))
-    assert (answer.code, "given up" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+    assert (answer.code, "given up" in str(answer.remark)) == (ResponseCode.TRANSACTION_FAILED, True)
     assert listed(producer) == [half.queue_offset]
     assert bodies(producer, queue_id=1) == []
 

@@ -1,0 +1,143 @@
+"""Request-reply of the client."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.client.consumer import Consumer
+from broker.client.errors import BrokerError, ReplyTimeout, UsageError
+from broker.client.message import Message
+from broker.client.producer import Producer
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, request, response
+from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2
+from log.properties import encode_properties, parse_properties
+from log.record import decode_record
+from tests.broker.client.fake_cluster import (
+    NAME_SERVER,
+    FakeBroker,
+    FakeRuntime,
+    Link,
+    World,
+    code,
+    one_group,
+)
+
+REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
+PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+
+
+def properties_of_last(broker: FakeBroker) -> dict[str, str]:
+    return parse_properties(decode_record(broker.group.queues["t", 0][-1]).properties)
+
+
+def pushed(correlation_id: str, body: bytes, opaque: int = 5) -> RemotingCommand:
+    properties = {"CORRELATION_ID": correlation_id, "MSG_TYPE": "reply", "colour": "red"}
+    header = PushReplyMessageHeader(
+        producer_group="c",
+        topic="c_REPLY_TOPIC",
+        default_topic="TBW102",
+        default_topic_queue_nums=1,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+        born_host="1.2.3.4:5",
+        store_host="1.2.3.4:6",
+        store_timestamp=2,
+        properties=encode_properties(properties).decode(),
+    )
+    return request(PUSH, header, body, opaque=opaque)
+
+
+async def test_request_waits_for_its_reply(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    (broker,) = one_group(world)
+    async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
+
+        async def answer() -> None:
+            await trio.sleep(1)
+            properties = properties_of_last(broker)
+            assert properties["REPLY_TO_CLIENT"] == producer.core.client_id
+            assert properties["TTL"] == "3000"
+            (link,) = broker.links
+            link.send(pushed("another", b"no"))
+            link.send(pushed(properties["CORRELATION_ID"], b"yes"))
+            link.send(pushed(properties["CORRELATION_ID"], b"twice"))
+
+        nursery.start_soon(answer)
+        reply = await producer.request(Message("t", b"question"))
+        assert (reply.body, reply.topic, reply.properties["colour"]) == (b"yes", "c_REPLY_TOPIC", "red")
+        await trio.sleep(1)
+        answers = [command for command in broker.requests if command.is_response]
+        assert [command.code for command in answers] == [ResponseCode.SUCCESS] * 3
+
+
+async def test_request_without_a_reply_times_out(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    (broker,) = one_group(world)
+    async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
+        with pytest.raises(ReplyTimeout):
+            await producer.request(Message("t", b"question"), timeout_s=2)
+        assert trio.current_time() == pytest.approx(2, abs=0.1)
+        (link,) = broker.links
+        link.send(pushed(properties_of_last(broker)["CORRELATION_ID"], b"late"))
+        await trio.sleep(1)
+        assert (await producer.send(Message("t", b"still alive"))).queue_offset == 1
+
+
+@pytest.mark.parametrize("name", ["CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"])
+async def test_properties_of_requests_are_the_clients(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock, name: str
+) -> None:
+    one_group(world)
+    async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
+        with pytest.raises(UsageError):
+            await producer.request(Message("t", b"x", properties={name: "mine"}))
+
+
+def done(link: Link, command: RemotingCommand) -> RemotingCommand:
+    return response(command, 0, fields={"msgId": "0", "queueId": "0", "queueOffset": "0"})
+
+
+async def test_consumer_replies_to_the_group_that_it_read_from(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    (broker,) = one_group(world)
+    asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r", "TTL": "3000", "CLUSTER": "home"}
+    broker.append("t", 0, b"question", encode_properties(asked))
+    broker.append("t", 0, b"no question")
+    broker.script(REPLY, code(ResponseCode.SYSTEM_ERROR), done)
+    async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
+        message = await consumer.__anext__()
+        await consumer.reply(message, b"answer", properties={"colour": "red"})
+        headers = [command.decode_fields(SendMessageHeaderV2) for command in broker.received(REPLY)]
+        assert len(headers) == 2, "repeated until it was taken"
+        properties = parse_properties((headers[0].properties or "").encode())
+        assert headers[0].topic == "home_REPLY_TOPIC"
+        assert (properties["CORRELATION_ID"], properties["REPLY_TO_CLIENT"]) == ("c1", "r")
+        assert (properties["MSG_TYPE"], properties["colour"]) == ("reply", "red")
+        assert broker.received(REPLY)[0].body == b"answer"
+        plain = await consumer.__anext__()
+        with pytest.raises(UsageError, match="no request"):
+            await consumer.reply(plain, b"answer")
+
+
+async def test_reply_to_one_who_is_gone_fails(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    (broker,) = one_group(world)
+    asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r", "CLUSTER": "home"}
+    broker.append("t", 0, b"question", encode_properties(asked))
+    broker.script(REPLY, *[code(ResponseCode.SYSTEM_ERROR, "channel of <r> not found.")] * 100)
+    async with (
+        Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer,
+        Producer(NAME_SERVER, group="p", runtime=runtime) as producer,
+    ):
+        message = await consumer.__anext__()
+        with pytest.raises(BrokerError, match="not found"):
+            await producer.reply(message, b"answer")

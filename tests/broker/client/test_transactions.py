@@ -1,0 +1,285 @@
+"""Transactions of the client: what is decided when, and what a producer answers to a broker that asks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.client.errors import BrokerError, MessageRejected, TransactionUndecided, UsageError
+from broker.client.message import Message, MessageView
+from broker.client.transactions import CHECKS_MAX, Decision, TransactionalProducer
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, request, response
+from broker.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader
+from log.properties import get_property
+from log.record import Record, decode_record
+from tests.broker.client.fake_cluster import (
+    NAME_SERVER,
+    FakeBroker,
+    FakeRuntime,
+    Link,
+    World,
+    code,
+    one_group,
+    reset,
+    silent,
+)
+
+END = RequestCode.END_TRANSACTION
+
+
+async def never(message: MessageView) -> Decision:
+    raise AssertionError("nobody asks")
+
+
+def done(link: Link, command: RemotingCommand) -> RemotingCommand:
+    return response(command, 0)
+
+
+def killed(broker: FakeBroker) -> ZeroDivisionError:
+    broker.kill()
+    return ZeroDivisionError()
+
+
+def decisions(broker: FakeBroker) -> list[EndTransactionHeader]:
+    return [command.decode_fields(EndTransactionHeader) for command in broker.received(END)]
+
+
+@contextlib.asynccontextmanager
+async def producing(
+    runtime: FakeRuntime, check: Any = never, **options: Any
+) -> AsyncIterator[TransactionalProducer]:
+    async with TransactionalProducer(
+        NAME_SERVER, group="p", check=check, runtime=runtime, **options
+    ) as producer:
+        yield producer
+
+
+async def test_block_commits_what_was_stored_unseen(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(END, done)
+    async with producing(runtime, check_after_s=7) as producer:
+        async with producer.transaction(Message("t", b"x", tags="a")) as transaction:
+            assert decisions(broker) == []
+        (record,) = (decode_record(raw) for raw in broker.group.queues["t", 0])
+        assert record.sys_flag & 0xC == 4
+        for name, value in (("TRAN_MSG", "true"), ("PGROUP", "p"), ("CHECK_IMMUNITY_TIME_IN_SECONDS", "7")):
+            assert get_property(record.properties, name.encode()) == value.encode()
+        (decision,) = decisions(broker)
+        assert decision.outcome == Decision.COMMIT
+        assert (decision.producer_group, decision.from_transaction_check) == ("p", False)
+        assert (decision.half_queue_offset, decision.commit_log_offset) == (0, record.physical_offset)
+        assert decision.message_id == transaction.message_id
+
+
+async def test_block_that_raises_rolls_back(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(END, done)
+    async with producing(runtime) as producer:
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction(Message("t", b"x")):
+                raise ZeroDivisionError
+        assert [decision.outcome for decision in decisions(broker)] == [Decision.ROLLBACK]
+
+
+async def test_block_that_raises_keeps_its_error_when_the_broker_is_gone(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    (broker,) = one_group(world)
+    async with producing(runtime) as producer:
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction(Message("t", b"x")):
+                raise killed(broker)
+
+
+async def test_block_may_decide_by_itself(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(END, done, done)
+    async with producing(runtime) as producer:
+        async with producer.transaction(Message("t", b"x")) as transaction:
+            await transaction.rollback()
+            with pytest.raises(UsageError):
+                await transaction.commit()
+            await transaction.rollback()
+        assert [decision.outcome for decision in decisions(broker)] == [Decision.ROLLBACK] * 2
+
+
+async def test_cancelled_block_decides_nothing(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    (broker,) = one_group(world)
+    async with producing(runtime) as producer:
+        with trio.move_on_after(1):
+            async with producer.transaction(Message("t", b"x")):
+                await trio.sleep_forever()
+        assert decisions(broker) == []
+
+
+@pytest.mark.parametrize("failures", [[silent], [reset], [code(1)], [code(2), code(14), reset]])
+async def test_decision_is_repeated_until_it_is_confirmed(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock, failures: list[Any]
+) -> None:
+    brokers = one_group(world, members=3)
+    for broker in brokers:
+        broker.script(END, *failures[:1], done)
+    brokers[0].scripts[END].clear()
+    brokers[0].script(END, *failures, done)
+    async with producing(runtime, decision_timeout_s=8.0) as producer:
+        transaction = await producer.begin(Message("t", b"x"))
+        await transaction.commit()
+    found = [decision for broker in brokers for decision in decisions(broker)]
+    assert len(found) >= 2
+    assert all(decision == found[0] for decision in found)
+
+
+async def test_decision_without_confirmation_is_undecided(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(END, *[code(1)] * 100)
+    async with producing(runtime) as producer:
+        transaction = await producer.begin(Message("t", b"x"))
+        with pytest.raises(TransactionUndecided) as caught:
+            await transaction.commit()
+        assert caught.value.message_id == transaction.message_id
+        broker.scripts[END].clear()
+        broker.script(END, done)
+        await transaction.commit()
+
+
+@pytest.mark.parametrize("number", [ResponseCode.TRANSACTION_FAILED, ResponseCode.ILLEGAL_OPERATION])
+async def test_refused_decision_is_raised_at_once(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock, number: int
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(END, code(number))
+    async with producing(runtime) as producer:
+        transaction = await producer.begin(Message("t", b"x"))
+        with pytest.raises(BrokerError) as caught:
+            await transaction.commit()
+        assert caught.value.code == number
+
+
+async def test_delayed_message_is_refused(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    one_group(world)
+    async with producing(runtime) as producer:
+        with pytest.raises(MessageRejected):
+            await producer.begin(Message("t", b"x", delay_level=1))
+    with pytest.raises(UsageError):
+        TransactionalProducer(NAME_SERVER, group="p", check=never, check_after_s=0, runtime=runtime)
+
+
+# Questions ---------------------------------------------------------------------------------------------
+
+
+def question(record: Record) -> RemotingCommand:
+    header = CheckTransactionStateHeader(
+        half_queue_offset=3,
+        commit_log_offset=1000,
+        message_id="K",
+        transaction_id="K",
+        offset_message_id="00",
+        topic="RMQ_SYS_TRANS_HALF_TOPIC",
+        broker_name="g",
+    )
+    return request(RequestCode.CHECK_TRANSACTION_STATE, header, record.encode(), opaque=9, one_way=True)
+
+
+async def asked_about(broker: FakeBroker, producer: TransactionalProducer) -> Link:
+    """The link of a producer that has sent something."""
+    await producer.begin(Message("t", b"x", keys=["order-7"]))
+    (link,) = broker.links
+    return link
+
+
+@pytest.mark.parametrize(
+    ("decision", "outcomes"), [(Decision.COMMIT, [8]), (Decision.ROLLBACK, [12]), (Decision.UNKNOWN, [])]
+)
+async def test_question_is_answered_by_what_check_finds(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock, decision: Decision, outcomes: list[int]
+) -> None:
+    seen: list[MessageView] = []
+
+    async def check(message: MessageView) -> Decision:
+        seen.append(message)
+        await trio.sleep(1)
+        return decision
+
+    (broker,) = one_group(world)
+    broker.script(END, done)
+    async with producing(runtime, check) as producer:
+        link = await asked_about(broker, producer)
+        link.send(question(decode_record(broker.group.queues["t", 0][0])))
+        await trio.sleep(2)
+        (message,) = seen
+        assert (message.topic, message.body, message.keys, message.queue.broker_name) == (
+            "t",
+            b"x",
+            ["order-7"],
+            "g",
+        )
+        answers = decisions(broker)
+        assert [answer.outcome for answer in answers] == outcomes
+        for answer in answers:
+            assert (answer.half_queue_offset, answer.commit_log_offset) == (3, 1000)
+            assert (answer.message_id, answer.from_transaction_check) == ("K", True)
+
+
+async def test_failing_checks_and_lost_answers_leave_the_producer_alive(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    calls = 0
+
+    async def check(message: MessageView) -> Decision:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyError("the application's mistake")
+        return Decision.COMMIT
+
+    (broker,) = one_group(world)
+    broker.script(END, silent, done)
+    async with producing(runtime, check) as producer:
+        link = await asked_about(broker, producer)
+        asking = question(decode_record(broker.group.queues["t", 0][0]))
+        link.send(request(RequestCode.CHECK_TRANSACTION_STATE, None, b"nothing", one_way=True))
+        for _ in range(2):
+            link.send(asking)
+            await trio.sleep(5)
+        (link,) = broker.links or [await asked_about(broker, producer)]
+        link.send(asking)
+        await trio.sleep(1)
+        assert calls == 3
+        assert [decision.outcome for decision in decisions(broker)] == [8, 8]
+
+
+async def test_questions_are_bounded(world: World, runtime: FakeRuntime, autojump_clock: MockClock) -> None:
+    waiting = 0
+
+    async def check(message: MessageView) -> Decision:
+        nonlocal waiting
+        waiting += 1
+        await trio.sleep_forever()
+        raise AssertionError("unreachable")
+
+    (broker,) = one_group(world)
+    async with producing(runtime, check) as producer:
+        link = await asked_about(broker, producer)
+        asking = question(decode_record(broker.group.queues["t", 0][0]))
+        for _ in range(CHECKS_MAX + 10):
+            link.send(asking)
+        await trio.sleep(1)
+        assert waiting == CHECKS_MAX
