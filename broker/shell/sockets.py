@@ -82,11 +82,17 @@ class SocketConnection:
             self.close()
 
     async def read_and_write(self, received: Callable[[bytes], None]) -> None:
-        """`read`, and `write` beside it for as long."""
+        """`read`, and `write` beside it for as long. What `received` raises is raised alone, in no group."""
+        failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.write)
-            await self.read(received)
+            try:
+                await self.read(received)
+            except Exception as error:
+                failure = error
             nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     def _decrypting(self, tls: TlsSession, received: Callable[[bytes], None]) -> Callable[[bytes], None]:
         def received_encrypted(data: bytes) -> None:

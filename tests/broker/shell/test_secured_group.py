@@ -1,0 +1,168 @@
+"""A group of three on real sockets whose links want proof: it works for its members and for nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog.testing
+import trio
+
+from broker.client.message import Message
+from broker.client.producer import Producer
+from broker.client.pull_consumer import PullConsumer
+from broker.peer_protocol import ClientGone, Forward, encode_frame
+from broker.settings import BrokerConfig, NameServerConfig, TlsSettings
+from broker.shell.sockets import connect
+from broker.shell.tls import dial_tls
+from broker.tls import peer_contexts
+from tests.broker.shell.certificates import Certificates
+from tests.broker.shell.servers import Servers, running
+
+SECRET = "a secret of the group"
+
+
+def with_secret(config: BrokerConfig) -> BrokerConfig:
+    return msgspec.structs.replace(config, raft=msgspec.structs.replace(config.raft, peer_secret=SECRET))
+
+
+async def send_and_read_back(servers: Servers, tls: ssl.SSLContext | None = None) -> None:
+    async with (
+        Producer(servers.name_server, group="p", send_timeout_s=20, tls=tls) as producer,
+        PullConsumer(servers.name_server, group="TOOLS_CONSUMER", tls=tls) as consumer,
+    ):
+        sent = [await producer.send(Message("T", b"%d" % number)) for number in range(20)]
+        consumer.assign({result.queue: 0 for result in sent})
+        bodies: list[bytes] = []
+        while len(bodies) < len(sent):
+            bodies += [message.body for message in await consumer.poll()]
+    assert sorted(bodies, key=int) == [b"%d" % number for number in range(20)]
+
+
+async def closed_by(stream: trio.SocketStream) -> bytes:
+    """Everything that the other side still sends before it closes."""
+    received = b""
+    with contextlib.suppress(trio.BrokenResourceError):
+        while data := await stream.receive_some(4096):
+            received += data
+    return received
+
+
+async def test_group_with_a_secret(tmp_path: Path) -> None:
+    async with running(tmp_path, nodes=3, change=with_secret) as servers:
+        await send_and_read_back(servers)
+        leader = await servers.wait_leader()
+        assert len(leader.node.replica.links) == 2
+
+
+async def test_node_without_the_secret_is_no_member(tmp_path: Path) -> None:
+    """n2 has another secret: the other two go on without it, it takes part in nothing, and both sides say why."""
+
+    def change(config: BrokerConfig) -> BrokerConfig:
+        config = with_secret(config)
+        if config.node.id == "n2":
+            raft = msgspec.structs.replace(config.raft, peer_secret="another secret of another")
+            config = msgspec.structs.replace(config, raft=raft)
+        return config
+
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, nodes=3, change=change) as servers:
+            await send_and_read_back(servers)
+            leader = await servers.wait_leader()
+            outsider = servers.brokers["n2"].node.replica
+            assert leader.node.replica.node_id != "n2"
+            assert outsider.links == {}
+            assert outsider.store.log.last_index == -1
+    reasons = [(entry["event"], entry.get("reason", "")) for entry in logs]
+    assert any(event == "no link to a peer" and "peer_secret is another" in why for event, why in reasons)
+    assert any(event == "link of a peer closed" for event, _ in reasons)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"".join(encode_frame(Forward(1, b"\x7f\0\0\x01\0\0\0\0", b"x"))),
+        b"".join(encode_frame(ClientGone(1))),
+        b"\x00\x00\x10\x01\x00\x10" + b"x" * 4096,
+    ],
+)
+async def test_stranger_is_sent_away_without_an_answer(tmp_path: Path, data: bytes) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, nodes=3, change=with_secret) as servers:
+            host, _, port = servers.configs["n0"].raft.peers["n0"].partition(":")
+            stream = await trio.open_tcp_stream(host, int(port))
+            await stream.send_all(data)
+            assert await closed_by(stream) == b""
+    assert "link of a peer closed" in [entry["event"] for entry in logs]
+
+
+async def test_silent_strangers_are_few_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.shell.peer_links._HELLO_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("broker.shell.peer_links._STRANGERS_MAX", 3)
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, nodes=3, change=with_secret) as servers:
+            await send_and_read_back(servers)
+            host, _, port = servers.configs["n0"].raft.peers["n0"].partition(":")
+            streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(4)]
+            for stream in streams:
+                assert await closed_by(stream) == b""
+            await send_and_read_back_more(servers)
+    reasons = [entry.get("reason", "") for entry in logs if entry["event"] == "link of a peer closed"]
+    assert "3 others wait" in reasons
+    assert sum("did not prove" in reason for reason in reasons) == 3
+
+
+async def send_and_read_back_more(servers: Servers) -> None:
+    async with Producer(servers.name_server, group="p", send_timeout_s=20) as producer:
+        await producer.send(Message("T", b"after the strangers"))
+
+
+async def test_everything_encrypted(tmp_path: Path) -> None:
+    """Clients, registration and peers, each believed by an authority of its own, and nobody in the clear."""
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+    certificates = Certificates(folder)
+    certificate, key = certificates.issue()
+    peer_certificate, peer_key = certificates.issue("127.0.0.1", "peers")
+    clients_own = certificates.issue("client.example", "clients")
+    name_server = NameServerConfig(tls_mode="enforcing", tls_certificate=certificate, tls_key=key)
+
+    def change(config: BrokerConfig) -> BrokerConfig:
+        return msgspec.structs.replace(
+            with_secret(config),
+            tls=TlsSettings(
+                mode="enforcing",
+                certificate=peer_certificate,
+                key=peer_key,
+                client_auth="required",
+                client_ca=certificates.authority("clients"),
+                name_server_ca=certificates.authority(),
+                peer_ca=certificates.authority("peers"),
+            ),
+        )
+
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, nodes=3, name_server=name_server, change=change) as servers:
+            client = certificates.client(shows=clients_own)
+            client.load_verify_locations(certificates.authority("peers"))  # which certifies the brokers
+            await send_and_read_back(servers, client)
+            leader = await servers.wait_leader()
+            assert len(leader.node.replica.links) == 2
+
+            # A client's certificate, good on the clients' port, makes no peer.
+            sock = await connect(servers.configs["n0"].raft.peers["n0"])
+            session = await dial_tls(sock, client, "127.0.0.1")
+            await trio.lowlevel.wait_readable(sock)
+            with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
+                session.decrypt(sock.recv(4096))
+            sock.close()
+    refused = [entry.get("reason", "") for entry in logs if entry["event"] == "link of a peer closed"]
+    assert any("certificate is not good" in reason for reason in refused), refused
+
+
+def test_peer_contexts_need_an_authority() -> None:
+    assert peer_contexts(TlsSettings()) is None
