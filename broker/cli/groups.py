@@ -7,7 +7,14 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from broker.cli.errors import USAGE, CommandError
-from broker.cli.options import NAME_SERVER_DEFAULT, AsJson, NameServer, name_servers
+from broker.cli.options import (
+    IN_THE_CLEAR,
+    NAME_SERVER_DEFAULT,
+    AsJson,
+    NameServer,
+    Security,
+    name_servers,
+)
 
 app = App(
     name="group",
@@ -24,7 +31,11 @@ Node = Annotated[str, Parameter(help='The node\'s id: "n" and a number, such as 
 
 @app.command
 async def status(
-    *, group: Group = None, namesrv: NameServer = NAME_SERVER_DEFAULT, json: AsJson = False
+    *,
+    group: Group = None,
+    namesrv: NameServer = NAME_SERVER_DEFAULT,
+    security: Security = IN_THE_CLEAR,
+    json: AsJson = False,
 ) -> int:
     """Show the members as the leader sees them: votes, peer addresses, and how far each is.
 
@@ -33,7 +44,9 @@ async def status(
     from broker.cli.output import print_json, print_table
     from broker.client.admin import AdminClient
 
-    async with AdminClient(name_servers(namesrv)) as admin:
+    async with AdminClient(
+        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
+    ) as admin:
         leader = await admin.members(group)
     peers = {peer.id: peer for peer in leader.peers}
     rows: list[dict[str, object]] = []
@@ -75,6 +88,7 @@ async def add(
     peer: Annotated[str, Parameter(help="Where it listens for its peers, HOST:PORT.")],
     group: Group = None,
     namesrv: NameServer = NAME_SERVER_DEFAULT,
+    security: Security = IN_THE_CLEAR,
 ) -> int:
     """Add a node as a learner: it receives the log, and has no vote until it is promoted.
 
@@ -87,7 +101,9 @@ async def add(
         split_address(peer)
     except ValueError as error:
         raise CommandError(f"--peer {peer}: {error}", USAGE) from None
-    async with AdminClient(name_servers(namesrv)) as admin:
+    async with AdminClient(
+        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
+    ) as admin:
         await admin.add_member(node, peer, group)
     print(f"{node} is a learner; when it runs and has caught up: trivet group promote {node}")
     return 0
@@ -102,24 +118,35 @@ async def promote(
     ] = 60.0,
     group: Group = None,
     namesrv: NameServer = NAME_SERVER_DEFAULT,
+    security: Security = IN_THE_CLEAR,
 ) -> int:
     """Give a learner its vote, once it has caught up with the log."""
     from broker.client.admin import AdminClient
 
     if not 0 <= timeout_s < 1e6:
         raise CommandError(f"--timeout {timeout_s:g}: seconds, 0 or more", USAGE)
-    async with AdminClient(name_servers(namesrv)) as admin:
+    async with AdminClient(
+        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
+    ) as admin:
         await admin.promote_member(node, group, timeout_s=timeout_s)
     print(f"{node} is a voter")
     return 0
 
 
 @app.command
-async def remove(node: Node, *, group: Group = None, namesrv: NameServer = NAME_SERVER_DEFAULT) -> int:
+async def remove(
+    node: Node,
+    *,
+    group: Group = None,
+    namesrv: NameServer = NAME_SERVER_DEFAULT,
+    security: Security = IN_THE_CLEAR,
+) -> int:
     """Take a member out of the group. It stops serving and can be stopped; its store is left as it is."""
     from broker.client.admin import AdminClient
 
-    async with AdminClient(name_servers(namesrv)) as admin:
+    async with AdminClient(
+        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
+    ) as admin:
         await admin.remove_member(node, group)
     print(
         f"{node} is no member any more; stop it, and take it out of raft.peers of the others' configurations"
@@ -128,11 +155,19 @@ async def remove(node: Node, *, group: Group = None, namesrv: NameServer = NAME_
 
 
 @app.command
-async def transfer(node: Node, *, group: Group = None, namesrv: NameServer = NAME_SERVER_DEFAULT) -> int:
+async def transfer(
+    node: Node,
+    *,
+    group: Group = None,
+    namesrv: NameServer = NAME_SERVER_DEFAULT,
+    security: Security = IN_THE_CLEAR,
+) -> int:
     """Have this voter lead the group, before the present leader's machine is taken down for instance."""
     from broker.client.admin import AdminClient
 
-    async with AdminClient(name_servers(namesrv)) as admin:
+    async with AdminClient(
+        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
+    ) as admin:
         await admin.transfer_leadership(node, group)
     print(f"{node} leads")
     return 0

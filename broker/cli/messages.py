@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 from cyclopts import Parameter
 
 from broker.cli.errors import USAGE, CommandError
-from broker.cli.options import NAME_SERVER_DEFAULT, NameServer, name_servers
+from broker.cli.options import IN_THE_CLEAR, NAME_SERVER_DEFAULT, NameServer, Security, name_servers
 
 if TYPE_CHECKING:
     from broker.client.message import Message, MessageView, SendResult
@@ -40,6 +40,7 @@ async def produce(
     timeout_s: Annotated[
         float, Parameter(name="--timeout", help="Seconds that a send may take, retries included.")
     ] = 10.0,
+    security: Security = IN_THE_CLEAR,
     json: AsJsonLines = False,
 ) -> int:
     """Send messages, and wait until each is stored.
@@ -66,7 +67,13 @@ async def produce(
         if json:
             print(json_text.dumps(_result_fields(result)), flush=in_flight == 1)
 
-    async with Producer(name_servers(namesrv), group=PRODUCER_GROUP, send_timeout_s=timeout_s) as producer:
+    async with Producer(
+        name_servers(namesrv),
+        group=PRODUCER_GROUP,
+        send_timeout_s=timeout_s,
+        tls=security.context(),
+        credentials=security.credentials(),
+    ) as producer:
         bodies = _bodies(messages, file)
         room = trio.Semaphore(in_flight)
 
@@ -102,6 +109,7 @@ async def consume(
     timeout_s: Annotated[
         float, Parameter(name="--timeout", help="Stop after so many seconds without a message.")
     ] = math.inf,
+    security: Security = IN_THE_CLEAR,
     json: AsJsonLines = False,
 ) -> int:
     """Read messages of a topic until Ctrl-C, --count or --timeout; prints each body on a line.
@@ -121,7 +129,13 @@ async def consume(
     with stop_signals() as stopped:
         async with (
             Consumer(
-                name_servers(namesrv), group=group, topics={topic: tags}, start=start, broadcast=broadcast
+                name_servers(namesrv),
+                group=group,
+                topics={topic: tags},
+                start=start,
+                broadcast=broadcast,
+                tls=security.context(),
+                credentials=security.credentials(),
             ) as consumer,
             trio.open_nursery() as nursery,
         ):

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cli.options import NAME_SERVER_DEFAULT, AsJson, NameServer, name_servers
+from broker.cli.options import (
+    IN_THE_CLEAR,
+    NAME_SERVER_DEFAULT,
+    AsJson,
+    NameServer,
+    Security,
+    name_servers,
+)
 
 if TYPE_CHECKING:
     from broker.cluster.query import RegisteredBroker
@@ -45,7 +52,9 @@ _SHOWN = (
 )
 
 
-async def status(*, namesrv: NameServer = NAME_SERVER_DEFAULT, json: AsJson = False) -> int:
+async def status(
+    *, namesrv: NameServer = NAME_SERVER_DEFAULT, security: Security = IN_THE_CLEAR, json: AsJson = False
+) -> int:
     """Show roles, terms, commit and applied indices, and the lag of each replica.
 
     Lag is how many entries a replica has yet to apply of what its leader has committed. A replica that only its leader
@@ -54,7 +63,7 @@ async def status(*, namesrv: NameServer = NAME_SERVER_DEFAULT, json: AsJson = Fa
     """
     from broker.cli.output import print_json, print_table
 
-    brokers = await _registered(name_servers(namesrv))
+    brokers = await _registered(name_servers(namesrv), security)
     rows = [_row(broker, brokers) for broker in brokers] + _unregistered(brokers)
     healthy = (
         bool(brokers) and all(broker.error is None for broker in brokers) and _every_group_is_led(brokers)
@@ -71,7 +80,7 @@ async def status(*, namesrv: NameServer = NAME_SERVER_DEFAULT, json: AsJson = Fa
     return 0 if healthy else 1
 
 
-async def _registered(addresses: list[str]) -> list[RegisteredBroker]:
+async def _registered(addresses: list[str], security: Security) -> list[RegisteredBroker]:
     """From the first name server that answers; raises the last one's ClientError."""
     from broker.client.errors import ClientError
     from broker.cluster.query import registered_brokers
@@ -79,7 +88,9 @@ async def _registered(addresses: list[str]) -> list[RegisteredBroker]:
     failure: ClientError | None = None
     for address in addresses:
         try:
-            return await registered_brokers(address)
+            return await registered_brokers(
+                address, tls=security.context(), credentials=security.credentials()
+            )
         except ClientError as error:
             failure = error
     assert failure is not None

@@ -7,7 +7,14 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from broker.cli.errors import USAGE, CommandError
-from broker.cli.options import NAME_SERVER_DEFAULT, AsJson, NameServer, name_servers
+from broker.cli.options import (
+    IN_THE_CLEAR,
+    NAME_SERVER_DEFAULT,
+    AsJson,
+    NameServer,
+    Security,
+    name_servers,
+)
 
 app = App(name="topic", help="Create, list and describe topics.", help_format="plaintext", backend="trio")
 
@@ -35,6 +42,7 @@ async def create(
     ordered: Annotated[bool, Parameter(help="Mark the topic as ordered.", negative="")] = False,
     cluster: Annotated[str | None, Parameter(help="Only on this cluster's brokers.")] = None,
     namesrv: NameServer = NAME_SERVER_DEFAULT,
+    security: Security = IN_THE_CLEAR,
     json: AsJson = False,
 ) -> int:
     """Create a topic, or change it, and wait until the name server routes it."""
@@ -44,7 +52,9 @@ async def create(
     if not 1 <= queues <= 1024:
         raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
     bits = {"read": 4, "write": 2, "read-write": 6}[permission]
-    async with AdminClient(name_servers(namesrv)) as admin:
+    async with AdminClient(
+        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
+    ) as admin:
         await admin.create_topic(topic, queues=queues, perm=bits, cluster=cluster, ordered=ordered)
     if json:
         print_json({"topic": topic, "queues": queues, "permission": permission, "ordered": ordered})
@@ -60,13 +70,16 @@ async def list_topics(
         bool, Parameter(name="--all", negative="", help="Also the topics that the system made.")
     ] = False,
     namesrv: NameServer = NAME_SERVER_DEFAULT,
+    security: Security = IN_THE_CLEAR,
     json: AsJson = False,
 ) -> int:
     """List the topics that the name server knows."""
     from broker.cli.output import print_json
     from broker.client.admin import AdminClient
 
-    async with AdminClient(name_servers(namesrv)) as admin:
+    async with AdminClient(
+        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
+    ) as admin:
         info = await admin.cluster_info()
         topics = await admin.topics()
     hidden = _SYSTEM_TOPICS | info.broker_table.keys() | info.cluster_table.keys()
@@ -84,13 +97,16 @@ async def describe(
     topic: Annotated[str, Parameter(help="Name of the topic.")],
     *,
     namesrv: NameServer = NAME_SERVER_DEFAULT,
+    security: Security = IN_THE_CLEAR,
     json: AsJson = False,
 ) -> int:
     """Show the queues of a topic, with the offsets of the messages that they hold."""
     from broker.cli.output import print_json, print_table
     from broker.client.admin import AdminClient
 
-    async with AdminClient(name_servers(namesrv)) as admin:
+    async with AdminClient(
+        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
+    ) as admin:
         route = await admin.route(topic)
         queues = await admin.describe_topic(topic)
     rows = [
