@@ -6,12 +6,13 @@ from collections import Counter, defaultdict
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from spark_analysis.history import History
 from spark_analysis.log_model import check_log
 from spark_analysis.raft_invariants import check_replicas
-from spark_analysis.registers import check_offsets
+from spark_analysis.registers import RegisterFindings, check_offsets
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
 
 if TYPE_CHECKING:
@@ -33,12 +34,13 @@ def check(history: History) -> Verdict:
         found.append(log.findings)
     if log.unsure is not None:
         doubtful.append(log.unsure)
-    offsets: DataFrame | None = None
+    offsets: RegisterFindings | None = None
     if facts["functions"].keys() & {"commit_offset", "fetch_offset"}:
-        offsets = check_offsets(history.operations).cache()
-        if offsets.limit(1).count():
-            found.append(offsets.where("NOT unsure").drop("unsure"))
-            doubtful.append(offsets.where("unsure").drop("unsure"))
+        offsets = check_offsets(history.operations)
+        stale = offsets.found.cache()
+        if stale.limit(1).count():
+            found.append(stale.where("NOT unsure").drop("unsure"))
+            doubtful.append(stale.where("unsure").drop("unsure"))
     counts: Counter[str] = Counter()
     anomalies: list[Anomaly] = []
     if found:
@@ -55,7 +57,8 @@ def check(history: History) -> Verdict:
     unsure = [row for frame in doubtful for row in frame.limit(100).collect()]
     log.release()
     if offsets is not None:
-        offsets.unpersist()
+        offsets.found.unpersist()
+        offsets.release()
     undecided = tuple(f"{row['key']}: {row['kind']} at {row['position']}" for row in unsure)
     return Verdict(
         history.path,
@@ -106,28 +109,27 @@ def _facts(history: History) -> tuple[dict[str, Any], int]:
 
 
 def _examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> list[Anomaly]:
-    """The first few findings of each kind with the operations that touch them."""
-    chosen: list[Any] = []
-    for kind in kinds:
-        chosen += (
-            findings.where(sf.col("kind") == kind)
-            .orderBy("key", "position")
-            .limit(EXAMPLES_OF_EACH_KIND)
-            .collect()
-        )
-    spark = findings.sparkSession
-    numbered = [
-        (number, row["key"], row["position"], row["lower"], row["upper"]) for number, row in enumerate(chosen)
-    ]
-    wanted = spark.createDataFrame(
-        numbered, "number INT, queue STRING, at BIGINT, lower BIGINT, upper BIGINT"
+    """The first few findings of each kind with the operations that touch them.
+
+    A finding about an order names two moments; one about a position is shown with what touches the position.
+    """
+    first_of_kind = Window.partitionBy("kind").orderBy("key", "position")
+    chosen: list[Any] = sorted(
+        findings.withColumn("place", sf.row_number().over(first_of_kind))
+        .where(sf.col("place") <= EXAMPLES_OF_EACH_KIND)
+        .collect(),
+        key=lambda row: (kinds.index(row["kind"]), row["place"]),
     )
+    wanted = findings.sparkSession.createDataFrame(
+        [
+            (number, row["key"], row["position"], row["lower"], row["upper"])
+            for number, row in enumerate(chosen)
+        ],
+        "number INT, queue STRING, at BIGINT, lower BIGINT, upper BIGINT",
+    )
+    count = sf.greatest(sf.coalesce(sf.size("values"), sf.lit(1)), sf.lit(1))
     first = sf.coalesce("first_offset", "offset")
-    last = sf.coalesce(
-        sf.element_at("offsets", -1),
-        sf.col("first_offset") + sf.greatest(sf.size("values"), sf.lit(1)) - 1,
-        sf.col("offset"),
-    )
+    last = sf.coalesce(sf.element_at("offsets", -1), sf.col("first_offset") + count - 1, sf.col("offset"))
     touches = sf.col("at").between(first, last)
     begins = sf.col("invoke_ns") == sf.col("lower")
     ends = sf.col("complete_ns") == sf.col("upper")
@@ -135,8 +137,20 @@ def _examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> l
         sf.col("function").isin("commit_offset", "fetch_offset"), sf.concat_ws(" ", "key", "group")
     ).otherwise(sf.col("key"))
     ordered = sf.col("lower").isNotNull()
+    # Comparisons with constants first: the join pairs every operation of a queue with every finding about it.
+    moments = [row["lower"] for row in chosen if row["lower"] is not None]
+    limits = [row["upper"] for row in chosen if row["upper"] is not None]
+    places = sorted(
+        {row["position"] for row in chosen if row["lower"] is None and row["position"] is not None}
+    )
+    near = reduce(
+        lambda one, other: one | other,
+        (sf.lit(place).between(first, last) for place in places),
+        sf.col("invoke_ns").isin(moments) | sf.col("complete_ns").isin(limits),
+    )
     proofs = (
-        operations.withColumn("of", queue)
+        operations.where(near)
+        .withColumn("of", queue)
         .join(
             sf.broadcast(wanted),
             (sf.col("of") == sf.col("queue")) & sf.when(ordered, begins | ends).otherwise(touches | ends),

@@ -1,6 +1,8 @@
 """Raft's guarantees, judged from what the replicas themselves recorded (figure 3 of the extended Raft paper).
 
-Every check is a grouping or a window inside one node's events, whose order is their place in the node's file.
+Every check is a grouping, or a sweep along one node's events, whose order is their place in the node's file. A sweep
+goes through ranges of the file (:mod:`spark_analysis.sweep`), so that a node's history of any length is spread over
+all tasks.
 Findings are rows (kind, key, position, detail): ``key`` is a node or a term, ``position`` a log index or a term.
 """
 
@@ -8,13 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
 from pyspark.sql import functions as sf
+
+from spark_analysis.sweep import Running, running
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-COLUMNS: Final = ("kind", "key", "position", "detail")
+# Events of 4 MiB of a file, some 10**5, are one bucket of a sweep.
+RANGE_BITS: Final = 22
 
 
 def check_replicas(events: DataFrame) -> DataFrame:
@@ -46,12 +50,21 @@ def _two_leaders(events: DataFrame) -> DataFrame:
     )
 
 
+def _before(events: DataFrame, keys: list[str], **wanted: Running) -> DataFrame:
+    """``events`` with running aggregates over the earlier events of the same node (and life)."""
+    return running(
+        events.withColumn("range", sf.shiftright("position", RANGE_BITS)),
+        keys,
+        ["file", "range"],
+        ["file", "position"],
+        **wanted,
+    )
+
+
 def _backward_terms(events: DataFrame) -> DataFrame:
     """A node's term never decreases, over all its lives: it is durable before any answer."""
-    before = Window.partitionBy("node").orderBy("file", "position").rowsBetween(Window.unboundedPreceding, -1)
     return (
-        events.where("kind IN ('role', 'start')")
-        .withColumn("earlier", sf.max("term").over(before))
+        _before(events.where("kind IN ('role', 'start')"), ["node"], earlier=Running("max", "term"))
         .where("term < earlier")
         .select(
             sf.lit("term-went-back").alias("kind"),
@@ -62,22 +75,14 @@ def _backward_terms(events: DataFrame) -> DataFrame:
     )
 
 
-def _with_life(events: DataFrame) -> DataFrame:
-    along = Window.partitionBy("node").orderBy("file", "position")
-    return events.withColumn("life", sf.sum((sf.col("kind") == "start").cast("int")).over(along))
-
-
 def _backward_commits(events: DataFrame) -> DataFrame:
     """The commit index never decreases while a node runs (after a restart it is learned again)."""
-    before = (
-        Window.partitionBy("node", "life")
-        .orderBy("file", "position")
-        .rowsBetween(Window.unboundedPreceding, -1)
+    starts = events.where("kind IN ('start', 'commit')").withColumn(
+        "starts", (sf.col("kind") == "start").cast("int")
     )
+    commits = _before(starts, ["node"], life=Running("sum", "starts")).where("kind = 'commit'")
     return (
-        _with_life(events.where("kind IN ('start', 'commit')"))
-        .where("kind = 'commit'")
-        .withColumn("earlier", sf.max("last_index").over(before))
+        _before(commits, ["node", "life"], earlier=Running("max", "last_index"))
         .where("last_index < earlier")
         .select(
             sf.lit("commit-went-back").alias("kind"),
@@ -90,11 +95,11 @@ def _backward_commits(events: DataFrame) -> DataFrame:
 
 def _truncated_commits(events: DataFrame) -> DataFrame:
     """What a node has once known committed it never removes, in this life or a later one."""
-    before = Window.partitionBy("node").orderBy("file", "position").rowsBetween(Window.unboundedPreceding, -1)
-    committed = sf.when(sf.col("kind") == "commit", sf.col("last_index"))
+    known = events.where("kind IN ('commit', 'truncate')").withColumn(
+        "known", sf.when(sf.col("kind") == "commit", sf.col("last_index"))
+    )
     return (
-        events.where("kind IN ('commit', 'truncate')")
-        .withColumn("committed", sf.max(committed).over(before))
+        _before(known, ["node"], committed=Running("max", "known"))
         .where("kind = 'truncate' AND last_index < committed")
         .select(
             sf.lit("committed-truncated").alias("kind"),

@@ -20,12 +20,15 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark import StorageLevel
 
 from spark_analysis.search import Call, search
+from spark_analysis.sweep import Running, by_quantiles, running
 from spark_analysis.unknown import Finding
 from spark_analysis.verdict import UNDECIDED, VIOLATED
 
@@ -110,12 +113,28 @@ def register_step(state: int, function: str, argument: Any, _result: Any, _compl
 
 
 _FOUND: Final = "key STRING, kind STRING, position BIGINT, lower BIGINT, upper BIGINT, unsure BOOLEAN"
+_BEFORE_ALL: Final = -(1 << 63)
 
 
-def check_offsets(operations: DataFrame) -> DataFrame:
-    """Judge every (queue, group) of ``operations``; rows (key, kind, position, lower, upper, unsure).
+@dataclass(frozen=True)
+class RegisterFindings:
+    """``found``: (key, kind, position, lower, upper, unsure), whose position is the value concerned."""
 
-    One task judges one register. They are many and small: a consumer commits every few seconds, not every message.
+    found: DataFrame
+    held: tuple[DataFrame, ...]
+
+    def release(self) -> None:
+        """Free what is kept on the executors' disks."""
+        for frame in self.held:
+            frame.unpersist()
+
+
+def check_offsets(operations: DataFrame) -> RegisterFindings:
+    """Judge every (queue, group) of ``operations``: the rules of :func:`check_register`, over the cluster.
+
+    The zone of a value is a hash aggregation; that zones exclude each other is a sweep over time in buckets, so that
+    the history of one register is spread over all tasks. Only registers into which one value was written twice are
+    judged each by one task, with a budget.
     """
     from pyspark.sql import functions as sf
 
@@ -129,7 +148,101 @@ def check_offsets(operations: DataFrame) -> DataFrame:
         "invoke_ns",
         "complete_ns",
     )
-    return accesses.groupBy("key").applyInArrow(_check_one, _FOUND)
+    values = _values(accesses).persist(StorageLevel.DISK_ONLY)
+    census = values.agg(
+        sf.count(sf.lit(1)).alias("values"), sf.count_if(sf.expr("writes > 1")).alias("rewritten")
+    ).collect()[0]
+    rewritten = values.where("writes > 1").select("key").distinct()
+    phantoms = values.where(sf.col("writes") == 0)
+    plain = values
+    searched: list[DataFrame] = []
+    if census["rewritten"]:
+        phantom_keys = phantoms.select("key").distinct()
+        plain = values.join(rewritten, "key", "left_anti")
+        searched.append(
+            accesses.join(rewritten, "key", "left_semi")
+            .join(phantom_keys, "key", "left_anti")
+            .groupBy("key")
+            .applyInArrow(_check_one, _FOUND)
+        )
+    before_written = plain.where("first_end < write_begin")
+    found = [
+        _named(phantoms, "phantom-offset"),
+        _named(before_written, "stale-offset"),
+        _named(_excluded(plain, census["values"]), "stale-offset"),
+        *searched,
+    ]
+    return RegisterFindings(reduce(lambda one, other: one.unionByName(other), found), (values,))
+
+
+def _values(accesses: DataFrame) -> DataFrame:
+    """One row for each value of each register: how often it was written, and the ends of its zone.
+
+    A write of unknown outcome whose value nobody read is left out. Every register was once written its initial
+    value, before everything else.
+    """
+    from pyspark.sql import functions as sf
+
+    is_read = sf.col("reads") > 0
+    is_initial = sf.col("value") == INITIAL
+    return (
+        accesses.groupBy("key", "value")
+        .agg(
+            sf.count_if(~sf.col("is_write")).alias("reads"),
+            sf.count_if("is_write").alias("attempted"),
+            sf.count_if(sf.col("is_write") & sf.col("complete_ns").isNotNull()).alias("written"),
+            sf.min("complete_ns").alias("known_end"),
+            sf.max("invoke_ns").alias("last_begin"),
+            sf.max(sf.when(sf.col("complete_ns").isNotNull(), sf.col("invoke_ns"))).alias("known_begin"),
+            sf.max(sf.when(sf.col("is_write"), sf.col("invoke_ns"))).alias("write_begin"),
+        )
+        .select(
+            "key",
+            "value",
+            (
+                sf.when(is_read, sf.col("attempted")).otherwise(sf.col("written")) + is_initial.cast("int")
+            ).alias("writes"),
+            sf.when(is_initial, sf.lit(_BEFORE_ALL)).otherwise(sf.col("known_end")).alias("first_end"),
+            sf.when(is_read, sf.col("last_begin")).otherwise(sf.col("known_begin")).alias("last_begin"),
+            sf.when(~is_initial, sf.col("write_begin")).alias("write_begin"),
+            is_read.alias("is_read"),
+        )
+        .where("writes > 0 OR is_read")
+    )
+
+
+def _excluded(values: DataFrame, count: int) -> DataFrame:
+    """Values whose zone ends before a forward zone that begins earlier ends: neither can come first."""
+    from pyspark.sql import functions as sf
+
+    forward = sf.col("first_end") < sf.col("last_begin")
+    zones = values.where("last_begin IS NOT NULL").select(
+        "key",
+        "value",
+        "first_end",
+        forward.alias("is_forward"),
+        sf.when(forward, sf.col("first_end")).otherwise(sf.col("last_begin")).alias("begin"),
+        sf.when(forward, sf.col("last_begin")).alias("forward_end"),
+    )
+    zones = zones.withColumn("bucket", by_quantiles(zones, "begin", count))
+    # At one moment backward zones come first: only a forward zone that begins strictly earlier excludes them.
+    order = ["begin", "is_forward", "value"]
+    reach = Running("max", "forward_end")
+    return running(zones, ["key"], ["bucket"], order, reach=reach).where("first_end < reach")
+
+
+def _named(rows: DataFrame, kind: str) -> DataFrame:
+    from pyspark.sql import functions as sf
+
+    nothing = sf.lit(None).cast("bigint")
+    return rows.select(
+        "key",
+        sf.lit(kind).alias("kind"),
+        sf.col("value").alias("position"),
+        nothing.alias("lower"),
+        nothing.alias("upper"),
+        sf.lit(False).alias("unsure"),
+    )
 
 
 def _check_one(table: pa.Table) -> pa.Table:

@@ -92,7 +92,12 @@ def test_a_stale_read_between_two_recorders_is_proved(
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_what_replicas_recorded_is_judged(judge: Judge, tmp_path: Path) -> None:
+@pytest.mark.parametrize("range_bits", [22, 4])
+def test_what_replicas_recorded_is_judged(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_bits: int
+) -> None:
+    """Whether a node's events are one range of its file or, each of them, several."""
+    monkeypatch.setattr("spark_analysis.raft_invariants.RANGE_BITS", range_bits)
     history = tmp_path / "history"
     history.mkdir()
     a, b = recorder(history / "n0.trace", "replica"), recorder(history / "n1.trace", "replica")

@@ -1,0 +1,177 @@
+"""Large histories for measuring the checker: the workload of ``spark_analysis.generator``, made column by column.
+
+Ten million operations take seconds here, and minutes one by one. Every operation takes effect at a moment of its own,
+in the order of its number; its interval encloses the moment by up to 20 microseconds on both sides, so that about
+twenty operations overlap. The follower of a queue takes up to four values at a time; where it stands after k reads is
+p(k) = min(length(k - 1), p(k - 1) + 4), which is 4k plus a running minimum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+APPEND, READ, TAIL, COMMIT, FETCH = range(5)
+NAMES: Final = ("append", "read", "tail", "commit_offset", "fetch_offset")
+OK, FAIL, INFO = range(3)
+OUTCOMES: Final = ("ok", "fail", "info")
+READ_VALUES: Final = 4
+ROWS_OF_A_FILE: Final = 500_000
+CLIENTS: Final = 16
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Columns:
+    """One entry for each operation; -1 where an operation has none. ``flat``: the values of all, named by number."""
+
+    queue: Integers
+    kind: Integers
+    outcome: Integers
+    invoke_ns: Integers
+    complete_ns: Integers
+    offset: Integers
+    first_offset: Integers
+    next_offset: Integers
+    counts: Integers
+    flat: Integers
+
+
+def good_history(operations: int, queues: int, unknown: int, seed: int = 0) -> Columns:
+    """A linearizable history; ``unknown`` of its appends have no answer, half of those took effect."""
+    rng = np.random.default_rng(seed)
+    moment = 1_000_000 + np.cumsum(rng.integers(1, 2_000, operations))
+    invoke_ns = moment - rng.integers(0, 20_000, operations)
+    complete_ns = moment + rng.integers(0, 20_000, operations)
+    queue = rng.integers(0, queues, operations)
+    kind = np.searchsorted([0.5, 0.9, 0.96, 0.98], rng.random(operations), side="right").astype(np.int64)
+    outcome = np.zeros(operations, np.int64)
+    appends = np.flatnonzero(kind == APPEND)
+    outcome[rng.choice(appends, len(appends) // 1_000, replace=False)] = FAIL
+    unanswered = rng.choice(appends, unknown, replace=False)
+    outcome[unanswered] = INFO
+    complete_ns[unanswered] = -1
+    happened = (kind == APPEND) & (outcome == OK)
+    happened[unanswered[: unknown // 2]] = True
+    offset, first_offset, next_offset = (np.full(operations, -1, np.int64) for _ in range(3))
+    counts = np.where(kind == APPEND, 1, 0)
+    logs: list[Integers] = []
+    by_queue = np.split(
+        np.argsort(queue, kind="stable"), np.cumsum(np.bincount(queue, minlength=queues))[:-1]
+    )
+    for mine in by_queue:
+        length = np.cumsum(happened[mine]) - happened[mine]
+        logs.append(mine[happened[mine]])
+        acknowledged = (kind[mine] == APPEND) & (outcome[mine] == OK)
+        first_offset[mine[acknowledged]] = length[acknowledged]
+        reads = kind[mine] == READ
+        seen_by_read = length[reads]
+        number = np.arange(len(seen_by_read) + 1)
+        limits = np.concatenate([[0], seen_by_read - READ_VALUES * number[1:]])
+        position = np.minimum.accumulate(limits) + READ_VALUES * number
+        taken = np.diff(position)
+        offset[mine[reads]] = position[:-1]
+        first_offset[mine[reads]] = np.where(taken > 0, position[:-1], -1)
+        next_offset[mine[reads]] = position[1:]
+        counts[mine[reads]] = taken
+        tails = kind[mine] == TAIL
+        offset[mine[tails]] = length[tails]
+        stands = position[np.cumsum(reads) - reads]
+        # A position is committed once; an attempt to commit it again becomes a question.
+        commits = np.flatnonzero(kind[mine] == COMMIT)
+        again = np.diff(stands[commits], prepend=0) == 0
+        kind[mine[commits[again]]] = FETCH
+        commits = commits[~again]
+        offset[mine[commits]] = stands[commits]
+        fetches = np.flatnonzero(kind[mine] == FETCH)
+        stored = np.concatenate([[-1], stands[commits]])
+        offset[mine[fetches]] = stored[np.searchsorted(commits, fetches)]
+    starts = np.cumsum(counts) - counts
+    flat = np.zeros(int(counts.sum()), np.int64)
+    flat[starts[kind == APPEND]] = np.flatnonzero(kind == APPEND)
+    reads = np.flatnonzero((kind == READ) & (counts > 0))
+    within = np.arange(int(counts[reads].sum())) - np.repeat(
+        np.cumsum(counts[reads]) - counts[reads], counts[reads]
+    )
+    bases = np.cumsum([0, *(len(log) for log in logs)])[queue[reads]]
+    whole = np.concatenate(logs)
+    flat[np.repeat(starts[reads], counts[reads]) + within] = whole[
+        np.repeat(bases + first_offset[reads], counts[reads]) + within
+    ]
+    return Columns(
+        queue, kind, outcome, invoke_ns, complete_ns, offset, first_offset, next_offset, counts, flat
+    )
+
+
+def spoil(history: Columns) -> None:
+    """Plant a stale tail, a stale read, a duplicate offset and a value that nobody wrote, late in the history."""
+    late = np.arange(len(history.kind)) >= len(history.kind) * 3 // 4
+    tail = np.flatnonzero(late & (history.kind == TAIL))[0]
+    history.offset[tail] //= 2
+    empty = np.flatnonzero(late & (history.kind == READ) & (history.counts == 0))[0]
+    history.offset[empty] //= 2
+    history.next_offset[empty] = history.offset[empty]
+    append = np.flatnonzero(late & (history.kind == APPEND) & (history.outcome == OK))[0]
+    history.first_offset[append] //= 2
+    read = np.flatnonzero(late & (history.kind == READ) & (history.counts > 0))[-1]
+    history.flat[(np.cumsum(history.counts) - history.counts)[read]] = len(history.kind) + 1
+
+
+def write_parquet(history: Columns, directory: Path) -> None:
+    """The history as ``trivet analyze --to-parquet`` would keep it: files of schema.RECORDS, operations only."""
+    target = directory / "records" / "record=operation"
+    target.mkdir(parents=True, exist_ok=True)
+    starts = np.cumsum(history.counts) - history.counts
+    for first in range(0, len(history.kind), ROWS_OF_A_FILE):
+        rows = np.arange(first, min(first + ROWS_OF_A_FILE, len(history.kind)))
+        flat = history.flat[starts[rows[0]] : starts[rows[-1]] + history.counts[rows[-1]]]
+        has_values = history.kind[rows] <= READ
+        kinds = history.kind[rows]
+        table = {
+            "file": _dictionary(np.zeros(len(rows), np.int64), ["generated"]),
+            "position": pa.array(rows),
+            "op": pa.array(rows),
+            "client": _dictionary(rows * 7919 % CLIENTS, [f"client-{number}" for number in range(CLIENTS)]),
+            "function": _dictionary(kinds, NAMES),
+            "key": _dictionary(
+                history.queue[rows],
+                [f"generated/{number}" for number in range(int(history.queue.max()) + 1)],
+            ),
+            "group": pa.array(np.where(kinds >= COMMIT, "group", ""), mask=kinds < COMMIT),
+            "outcome": _dictionary(history.outcome[rows], OUTCOMES),
+            "invoke_ns": pa.array(history.invoke_ns[rows]),
+            "complete_ns": _known(history.complete_ns[rows]),
+            "offset": _known(history.offset[rows]),
+            "filtered": pa.array(np.zeros(len(rows), bool)),
+            "first_offset": _known(history.first_offset[rows]),
+            "values": pa.ListArray.from_arrays(
+                pa.array(np.concatenate([starts[rows] - starts[rows[0]], [len(flat)]]), pa.int32()),
+                _texts(flat),
+                mask=pa.array(~has_values),
+            ),
+            "next_offset": _known(history.next_offset[rows]),
+        }
+        pq.write_table(pa.table(table), target / f"part-{first // ROWS_OF_A_FILE:05d}.parquet")
+
+
+def _dictionary(places: Integers, names: list[str] | tuple[str, ...]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(names)).cast(pa.string())
+
+
+def _known(numbers: Integers) -> pa.Array:
+    return pa.array(numbers, mask=numbers < 0)
+
+
+def _texts(numbers: Integers) -> pa.Array:
+    """Each number as sixteen hexadecimal digits, the length of the broker's own message ids' distinct part."""
+    shifts = np.arange(60, -4, -4)
+    digits = np.frombuffer(b"0123456789ABCDEF", np.uint8)[(numbers[:, None] >> shifts) & 15]
+    ends = pa.py_buffer(np.arange(len(numbers) + 1, dtype=np.int32) * 16)
+    return pa.StringArray.from_buffers(len(numbers), ends, pa.py_buffer(np.ascontiguousarray(digits)))
