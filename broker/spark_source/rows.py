@@ -17,22 +17,24 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COLUMNS: Final = {
-    "topic": "STRING",
-    "broker": "STRING",
-    "queue": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "born_timestamp": "TIMESTAMP",
-    "tags": "STRING",
-    "keys": "ARRAY<STRING>",
-    "body": "BINARY",
-    "properties": "MAP<STRING, STRING>",
-    "message_id": "STRING",
+    "topic": "string",
+    "broker": "string",
+    "queue": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "born_timestamp": "timestamp",
+    "tags": "string",
+    "keys": "array<string>",
+    "body": "binary",
+    "properties": "map<string,string>",
+    "message_id": "string",
 }
 """The schema (docs/spark.md): column to Spark type."""
 SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
-_FILLERS: Final[dict[str, Callable[[Sequence[MessageView]], list[Any]]]] = {
+_Filler = Callable[[Sequence[MessageView]], list[Any]]
+
+_FROM_FIELDS: Final[dict[str, _Filler]] = {
     "topic": lambda messages: [message.queue.topic for message in messages],
     "broker": lambda messages: [message.queue.broker_name for message in messages],
     "queue": lambda messages: [message.queue.queue_id for message in messages],
@@ -42,22 +44,28 @@ _FILLERS: Final[dict[str, Callable[[Sequence[MessageView]], list[Any]]]] = {
     "tags": lambda messages: [message.tags for message in messages],
     "keys": lambda messages: [message.keys for message in messages],
     "body": lambda messages: [message.body for message in messages],
-    "properties": lambda messages: [list(message.properties.items()) for message in messages],
     "message_id": lambda messages: [message.message_id for message in messages],
+}
+# Where all properties are decoded anyway, a look into their dict is cheaper than a search in the bytes.
+_FROM_PROPERTIES: Final[dict[str, _Filler]] = {
+    "tags": lambda messages: [message.properties.get("TAGS") for message in messages],
+    "keys": lambda messages: [message.properties.get("KEYS", "").split() for message in messages],
+    "properties": lambda messages: [list(message.properties.items()) for message in messages],
+    "message_id": lambda messages: [
+        message.properties.get("UNIQ_KEY") or message.offset_message_id for message in messages
+    ],
 }
 
 
 def check_columns(schema: StructType) -> None:
     """Raises OptionError for a schema of the user's that has columns which do not exist, or with other types."""
-    from pyspark.sql.types import _parse_datatype_string
-
-    known = {field.name: field.dataType for field in _parse_datatype_string(SCHEMA).fields}  # type: ignore[attr-defined]
     for field in schema.fields:
-        if known.get(field.name) != field.dataType:
+        if COLUMNS.get(field.name) != field.dataType.simpleString():
             raise OptionError(f"schema: {field.simpleString()} is no column; columns are {SCHEMA}")
 
 
 def to_batch(messages: Sequence[MessageView], schema: pa.Schema) -> pa.RecordBatch:
     """One batch of the columns that the schema names. Raises DamagedMessage for a body that cannot be unpacked."""
-    arrays = [pa.array(_FILLERS[field.name](messages), field.type) for field in schema]
+    fillers = _FROM_FIELDS | _FROM_PROPERTIES if "properties" in schema.names else _FROM_FIELDS
+    arrays = [pa.array(fillers[field.name](messages), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
