@@ -28,6 +28,7 @@ from broker.replica import APPEND_BYTES_MAX, Replica
 from broker.retention import Retention
 from broker.settings import CONSUME_QUEUE_UNIT_BYTES, BrokerConfig, ImpossibleSettingError, split_address
 from broker.stats import Stats
+from broker.timers import TimerService
 from broker.topics import default_template
 from broker.trace import TraceWriter
 from broker.transactions.checks import TransactionChecks
@@ -116,6 +117,7 @@ def build_node(
             max_message_bytes=config.storage.max_message_bytes,
             default_template=default_template(broker.default_queue_count, broker.auto_create_topics),
             delay_levels=len(broker.delay_level_ms),
+            timer_delay_ms_max=broker.timer_max_delay_s * 1000,
             reject_transactions=broker.reject_transactions,
             stats=stats,
             random=random,
@@ -146,6 +148,7 @@ def build_node(
             random=random,
         ),
         DelayService(node, len(broker.delay_level_ms)),
+        TimerService(node),
         decisions,
         TransactionChecks(node, decisions, broker, config.retention.reserved_hours * _HOUR_MS),
         StatusProcessor(

@@ -123,9 +123,9 @@ class DeliverTimed(_Command, frozen=True, tag="deliver_timed"):
 
 
 class SettleTimed(_Command, frozen=True, tag="settle_timed"):
-    """Says what of the last `DeliverTimed` is done, as a step; without one, nothing of it."""
+    """Says what is done, all of it, as steps of `DeliverTimed`: what it announced last may have come about in part."""
 
-    step: tuple[int, int, int] | None
+    steps: tuple[tuple[int, int, int], ...]
 
 
 class Several(_Command, frozen=True, tag="several"):

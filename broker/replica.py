@@ -41,6 +41,7 @@ from log.entry_log import FlushJob
 from log.entry_range import EntryRange
 from log.errors import DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
+from log.layout import HEADER_BYTES
 from log.properties import get_property
 from log.record import encode_record, peek
 from log.retention import RetentionPolicy
@@ -849,8 +850,15 @@ class Replica:
         if len(starts) < 2:
             return 0
 
+        waiting_from = self._first_timed_index()
+
         def delete() -> int:
-            return store.delete_expired(policy, wall_ms=self.wall_ms, is_delete_hour=is_delete_hour)
+            return store.delete_expired(
+                policy,
+                wall_ms=self.wall_ms,
+                is_delete_hour=is_delete_hour,
+                waiting_from_index=waiting_from,
+            )
 
         removed = delete()
         if not removed and entry_log.index_at(starts[1]) > store.snapshot_index + 1:
@@ -860,7 +868,21 @@ class Replica:
         if removed:
             self.raft.drop_before(entry_log.first_index)
             self._save_membership()
+            if waiting_from is not None and waiting_from < entry_log.first_index:
+                log.error("timed messages that nobody got went with the head of the log: the disk is full")
         return removed
+
+    def _first_timed_index(self) -> int | None:
+        """The first entry whose message still waits for its time, or one before it; None if none waits."""
+        timers, progress = self.store.timers, self.metadata.timers
+        queue = timers.queue
+        if queue is None:
+            return None
+        offset = timers.first_pending(progress.floor, progress.steps)
+        unit = queue.unit(offset)
+        if unit is None or unit[0] < self._log.first_position:
+            return None
+        return self._log.index_at(unit[0] - HEADER_BYTES)
 
     def save_snapshot(self) -> None:
         """Writes the applied state durably; the log before it may be deleted then."""

@@ -127,6 +127,7 @@ BROKER_KEYS: dict[str, Meaning] = {
     "defaultTopicQueueNums": Meaning("broker.default_queue_count", integer),
     "brokerPermission": Meaning("broker.permission", permission),
     "messageDelayLevel": Meaning("broker.delay_levels", text),
+    "timerMaxDelaySec": Meaning("broker.timer_max_delay_s", integer),
     "slaveReadEnable": Meaning("broker.follower_reads", boolean),
     "longPollingEnable": Meaning("broker.long_polling", boolean),
     "rejectTransactionMessage": Meaning("broker.reject_transactions", boolean),

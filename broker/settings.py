@@ -160,6 +160,8 @@ class BrokerSettings(Settings, frozen=True):
     """brokerPermission: what clients may do here at all."""
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """messageDelayLevel: delays of levels 1, 2, ..., each a number with s, m, h or d."""
+    timer_max_delay_s: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 3 * 86_400
+    """timerMaxDelaySec: how far away a message's own delivery time may be, in seconds."""
     follower_reads: bool = True
     """slaveReadEnable: whether a follower answers pulls itself (committed messages only); else it forwards them."""
     long_polling: bool = True

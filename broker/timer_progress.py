@@ -25,15 +25,12 @@ class TimerProgress:
 
     def announced(self, command: DeliverTimed) -> "TimerProgress":
         """After one more announcement: what was announced before it is done."""
-        return TimerProgress(command.floor, self._with_batch(), command)
+        steps = self.steps if self.batch is None else add_step(self.steps, Step(*self.batch.step))
+        return TimerProgress(command.floor, steps, command)
 
     def settled(self, command: SettleTimed) -> "TimerProgress":
-        """After a settlement, which says what of the batch is done; nothing without a step."""
-        steps = self.steps if command.step is None else add_step(self.steps, Step(*command.step))
-        return TimerProgress(self.floor, steps)
-
-    def _with_batch(self) -> Steps:
-        return self.steps if self.batch is None else add_step(self.steps, Step(*self.batch.step))
+        """After a settlement, which leaves nothing of a batch open."""
+        return TimerProgress(self.floor, tuple(Step(*step) for step in command.steps))
 
     def to_fields(self) -> list[Any]:
         """For a snapshot."""

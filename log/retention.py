@@ -37,10 +37,12 @@ def files_to_delete(
     used_ratio: float,
     is_delete_hour: bool,
     covered_index: int,
+    waiting_index: int | None = None,
 ) -> int:
     """How many of `files` (oldest first, without the last file of the log) to delete now.
 
-    `covered_index` is the last entry that nobody needs from the log any more.
+    `covered_index` is the last entry that nobody needs from the log any more. From `waiting_index` on there are
+    messages that are still to be delivered: age does not delete them, only a disk that is nearly full.
     """
     forced = used_ratio > policy.force_ratio
     if not (forced or is_delete_hour or used_ratio > policy.delete_ratio):
@@ -48,7 +50,8 @@ def files_to_delete(
     count = 0
     for file in files[: policy.files_per_pass]:
         expired = wall_ms - file.newest_ms > policy.reserved_ms
-        if file.next_index - 1 > covered_index or not (expired or forced):
+        waits = waiting_index is not None and file.next_index > waiting_index
+        if file.next_index - 1 > covered_index or not (forced or (expired and not waits)):
             break
         count += 1
     return count

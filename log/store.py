@@ -319,11 +319,13 @@ class Store:
         wall_ms: int,
         is_delete_hour: bool,
         needed_from_index: int | None = None,
+        waiting_from_index: int | None = None,
     ) -> int:
         """Deletes data files by age and disk usage, and queue and index files below the new beginning.
 
         Nothing behind the snapshot, the durable and the dispatched index goes, nor from `needed_from_index`
-        on. Returns the number of data files deleted. Raises DiskError.
+        on; for its age nothing from `waiting_from_index` on. Returns the number of data files deleted. Raises
+        DiskError.
         """
         usage = self._disk.usage()
         covered = min(self.snapshot_index, self.dispatched_index, self.log.durable_index)
@@ -345,6 +347,7 @@ class Store:
             used_ratio=1 - usage.free_bytes / max(usage.total_bytes, 1),
             is_delete_hour=is_delete_hour,
             covered_index=covered,
+            waiting_index=waiting_from_index,
         )
         if not count:
             return 0

@@ -172,7 +172,8 @@ class TimerIndex:
         All units before `floor` are done. Raises DiskError.
         """
         queue = self.queue
-        if queue is None:
+        if queue is None or queue.min_offset == queue.max_offset:
+            # Where an empty queue begins may be a guess of the store's until its units are dispatched again.
             return True
         self.end = max(self.end, floor, queue.min_offset)
         for offset, dues in _dues(queue, self.end, self.end + CATCH_UP_UNITS):
@@ -263,11 +264,16 @@ class TimerIndex:
         if queue is None:
             return floor
         floor = max(floor, queue.min_offset)
-        for offset, dues in _dues(queue, floor, floor + CATCH_UP_UNITS):
-            pending = ~_are_done(steps, dues, np.arange(offset, offset + len(dues), dtype=np.int64))
-            if pending.any():
-                return offset + int(pending.argmax())
-            floor = offset + len(dues)
+        end = floor + CATCH_UP_UNITS
+        while floor < end:
+            for offset, dues in _dues(queue, floor, floor + TAIL_UNITS):
+                offsets = np.arange(offset, offset + len(dues), dtype=np.int64)
+                pending = ~_are_done(steps, dues, offsets)
+                if pending.any():
+                    return offset + int(pending.argmax())
+                floor = offset + len(dues)
+            if floor >= queue.max_offset:
+                break
         return floor
 
     def _first_of(self, run: _Run, steps: Steps, until_ms: int, count: int) -> tuple[_Integers, _Integers]:

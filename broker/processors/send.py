@@ -19,6 +19,7 @@ from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import JSON, OWN_LANGUAGE, OWN_VERSION, RemotingCommand
 from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
 from broker.stats import Stats
+from broker.timers import due_ms_of, timed_properties, without_timer
 from broker.topics import (
     DEAD_LETTER_PREFIX,
     DEFAULT_TOPIC,
@@ -26,6 +27,7 @@ from broker.topics import (
     HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     InvalidNameError,
     check_topic_name,
     retries_max,
@@ -34,7 +36,7 @@ from broker.topics import (
 from broker.transactions.sending import check_no_half, check_sys_flag, sent_as_half, stored_half
 from log.batch import parse_batch
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
-from log.properties import get_property, terminated, without_property
+from log.properties import terminated, without_property
 from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED
 from raft.state import RandomSource
 
@@ -117,6 +119,7 @@ class SendProcessor:
         max_message_bytes: int,
         default_template: TopicConfig | None,
         delay_levels: int,
+        timer_delay_ms_max: int,
         reject_transactions: bool,
         stats: Stats,
         random: RandomSource,
@@ -125,6 +128,7 @@ class SendProcessor:
         self._once = OnceSends(node)
         self._default_template = default_template
         self._delay_levels = delay_levels
+        self._timer_delay_ms_max = timer_delay_ms_max
         self._reject_transactions = reject_transactions
         self._stats = stats
         self._max_message_bytes = max_message_bytes
@@ -207,9 +211,12 @@ class SendProcessor:
                     header, properties, queue_id, unique_key, rejected=self._reject_transactions
                 )
                 topic, queue_id = HALF_TOPIC, 0
-            elif level := self._check_special(properties):
-                properties = scheduled_properties(properties, topic, queue_id, level)
+            elif level := delay_level(properties, self._delay_levels):
+                properties = scheduled_properties(without_timer(properties), topic, queue_id, level)
                 topic, queue_id = SCHEDULE_TOPIC, level - 1
+            elif due_ms := due_ms_of(properties, self._node.wall_ms, self._timer_delay_ms_max):
+                properties = timed_properties(properties, topic, queue_id, due_ms)
+                topic, queue_id = TIMER_TOPIC, 0
         try:
             position, pending.queue_offset = self._node.replica.append_message(
                 topic,
@@ -256,7 +263,7 @@ class SendProcessor:
         ]
         for properties, _ in stored:
             check_no_half(properties)
-        if any(self._check_special(properties) for properties, _ in stored):
+        if any(self._waits(properties) for properties, _ in stored):
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot be delayed")
         self._node.replica.check_may_append(len(items))
         append = self._node.replica.append_message
@@ -297,15 +304,12 @@ class SendProcessor:
         pending.message_ids = ",".join(message_ids)
         self._stats.put += len(items)
 
-    def _check_special(self, properties: bytes) -> int:
-        """The delay level of a message, 0 for none; refuses what would be done wrongly if it were just stored."""
-        for name in (b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC"):
-            if get_property(properties, name) is not None:
-                raise RequestError(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    f"the broker delivers by delay level (DELAY), not at any time ({name.decode()})",
-                )
-        return delay_level(properties, self._delay_levels)
+    def _waits(self, properties: bytes) -> bool:
+        """Whether a message is to be delivered later."""
+        return bool(
+            delay_level(properties, self._delay_levels)
+            or due_ms_of(properties, self._node.wall_ms, self._timer_delay_ms_max)
+        )
 
     def _check_retry(self, command: RemotingCommand, header: Header) -> None:
         """A consumer that could not give a message back sends it itself; after the last retry it is a dead letter."""

@@ -56,7 +56,7 @@ single_commands = st.one_of(
     st.builds(DeliverDelayed, st.integers(1, 3), offset, st.integers(1, 9), offset),
     st.builds(SettleDelayed, st.integers(1, 3), offset),
     st.builds(DeliverTimed, st.lists(offset, max_size=3).map(tuple), step, offset, offset),
-    st.builds(SettleTimed, st.none() | step),
+    st.builds(SettleTimed, st.lists(step, max_size=2).map(tuple)),
 )
 commands = st.one_of(single_commands, st.builds(Several, st.lists(single_commands, max_size=3).map(tuple)))
 

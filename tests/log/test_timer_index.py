@@ -150,6 +150,16 @@ def test_units_before_the_floor_are_never_read() -> None:
     assert waiting.index.first_pending(0, (Step(7, 2, 3),)) == 3
 
 
+def test_a_queue_that_is_built_again_is_taken_in_from_its_first_unit() -> None:
+    """A start after a crash gives a queue that it cannot trust its end, and then its units, from the first."""
+    waiting = Waiting()
+    waiting.queues.make(TOPIC, 0).start_at(2)
+    waiting.catch_up()
+    waiting.add(8, 7)
+    waiting.catch_up()
+    assert waiting.index.due((), 10, 10) == [(7, 1), (8, 0)]
+
+
 def test_a_queue_that_was_emptied_is_begun_anew() -> None:
     waiting = Waiting()
     waiting.add(1, 2, 3)

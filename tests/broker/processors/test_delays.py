@@ -195,8 +195,6 @@ def test_full_disk_in_the_middle_of_a_batch_is_settled(group: Group, monkeypatch
     ("properties", "code"),
     [
         ({"TRAN_MSG": "true", "DELAY": "1"}, ResponseCode.MESSAGE_ILLEGAL),
-        ({"TIMER_DELIVER_MS": "1"}, ResponseCode.MESSAGE_ILLEGAL),
-        ({"TIMER_DELAY_SEC": "1"}, ResponseCode.MESSAGE_ILLEGAL),
     ],
 )
 def test_what_the_broker_cannot_do_is_refused(
