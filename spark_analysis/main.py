@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 WRONG_USAGE: Final = 2
 FAILED: Final = 4
 SMALL_BYTES: Final = 64 << 20
-FORMATS: Final = ("trace", "jsonl", "jepsen-etcd", "porcupine-kv", "knossos")
+# A shuffle of the checker carries about as many bytes as a compressed history has; a task sorts its part in memory.
+PARTITION_BYTES: Final = 32 << 20
+MOST_PARTITIONS: Final = 2000
+FORMATS: Final = ("trace", "parquet", "jsonl", "jepsen-etcd", "porcupine-kv", "knossos")
 LOG_MODEL: Final = "log"
+RECORDS: Final = "records"  # the directory of a kept history that has its rows
 
 
 class UsageError(ValueError):
@@ -49,14 +53,16 @@ def analyze(
     """Judge each path as a history of its own, in one Spark session, and print the verdicts.
 
     A path is a file, or a directory whose ``*.trace`` files form one history. ``to_parquet`` keeps the histories as
-    Parquet (docs/checker.md has the schema). ``scratch`` is where intermediate files go, a directory or any URL that
+    Parquet (docs/trace-schema.md). ``scratch`` is where intermediate files go, a directory or any URL that
     Spark can write; executors on other machines must reach it as well as the paths. Returns the exit code: 0 all
     linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4
     the analysis itself failed.
     """
     try:
         model = _check_usage(paths, format, model)
-        spark = start_session(master, small=_total_bytes(paths) < SMALL_BYTES)
+        size = _total_bytes(paths)
+        partitions = None if size < PARTITION_BYTES else min(MOST_PARTITIONS, 8 + size // PARTITION_BYTES)
+        spark = start_session(master, small=size < SMALL_BYTES, shuffle_partitions=partitions)
     except (UsageError, AnalysisUnavailableError) as error:
         print(f"trivet analyze: {error}", file=sys.stderr)
         return WRONG_USAGE
@@ -100,13 +106,17 @@ def _check_usage(paths: Sequence[Path], format: str, model: str) -> str:
     known = (LOG_MODEL, *MODELS)
     if model not in known:
         raise UsageError(f"--model {model}: unknown; known are {', '.join(known)}")
-    if format == "trace" and model != LOG_MODEL:
+    if format in ("trace", "parquet") and model != LOG_MODEL:
         raise UsageError(f"--model {model}: a trace is judged by the model log")
-    if model == LOG_MODEL and format not in ("trace", "jsonl"):
+    if model == LOG_MODEL and format not in ("trace", "parquet", "jsonl"):
         model = DEFAULT_MODELS[format]
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path}: no such file or directory")
+        if format == "parquet":
+            if not (path / RECORDS).is_dir():
+                raise UsageError(f"{path}: not a directory that --to-parquet has made: it has no {RECORDS}")
+            continue
         if path.is_dir() and not any(path.glob("*.trace")):
             raise UsageError(f"{path}: no *.trace files in this directory")
         if path.is_dir() and format != "trace":
@@ -115,8 +125,8 @@ def _check_usage(paths: Sequence[Path], format: str, model: str) -> str:
 
 
 def _total_bytes(paths: Sequence[Path]) -> int:
-    files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path])]
-    return sum(file.stat().st_size for file in files)
+    files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
@@ -154,12 +164,14 @@ def _place(spark: SparkSession, to_parquet: Path | None, scratch: str | None, na
 
 
 def _load(spark: SparkSession, path: Path, format: str, place: str) -> History:
-    from spark_analysis.history import History, load_trace, no_events
+    from spark_analysis.history import History, load_parquet, load_trace, no_events
     from spark_analysis.json_lines import load_json_lines
 
     # Executors run in directories of their own: they are given no relative path.
     if format == "trace":
         return replace(load_trace(spark, str(path.resolve()), place), path=str(path))
+    if format == "parquet":
+        return load_parquet(spark, str(path), (path.resolve() / RECORDS).as_uri(), f"{place}/joined")
     operations, damage = load_json_lines(spark, str(path.resolve()), place)
     return History(str(path), operations, no_events(spark), damage)
 

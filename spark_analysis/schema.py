@@ -1,5 +1,5 @@
 """The tables of the analysis; also the documented Parquet schema of ``trivet analyze --to-parquet``
-(docs/checker.md).
+(docs/trace-schema.md).
 
 Everything a trace can say fits one wide table, ``RECORDS``, so that a trace is decoded exactly once: column
 ``record`` tells operations from replica events, faults and damage. ``operations`` is what importers of other

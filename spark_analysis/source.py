@@ -10,6 +10,8 @@ operations widened by the stated error.
 
 from __future__ import annotations
 
+import errno
+import glob
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +36,21 @@ Row = tuple[Any, ...]
 
 
 def trace_files(path: str) -> list[str]:
-    """The files of one history: the file itself, or every ``*.trace`` file of a directory, sorted."""
-    place = Path(path)
-    if place.is_dir():
-        return [str(file) for file in sorted(place.glob(f"*{TRACE_SUFFIX}"))]
-    return [path]
+    """The files of one history, absolute: a file itself, each ``*.trace`` of a directory, or of what a glob matches.
+
+    Sorted. Absolute, because executors run in directories of their own. Raises FileNotFoundError if there is none.
+    """
+    matches = [path] if Path(path).exists() else sorted(glob.glob(path))  # noqa: PTH207 - a user's pattern
+    places = [Path(match) for match in matches]
+    found: list[str] = []
+    for place in places:
+        files = sorted(place.glob(f"*{TRACE_SUFFIX}")) if place.is_dir() else [place]
+        found += [str(file.resolve()) for file in files]
+    if not found:
+        raise FileNotFoundError(
+            errno.ENOENT, f"no trace file, and no directory or glob with *{TRACE_SUFFIX}", path
+        )
+    return list(dict.fromkeys(found))
 
 
 @dataclass
@@ -59,7 +71,7 @@ class TraceSplit(InputPartition):
 
 
 class TraceDataSource(DataSource):
-    """Options: ``path`` (from ``load``: a file, or a directory of ``*.trace``), ``splitBytes``."""
+    """Options: ``path`` (from ``load``: a file, a directory of ``*.trace``, or a glob), ``splitBytes``."""
 
     @classmethod
     def name(cls) -> str:
