@@ -27,6 +27,11 @@ _COMMANDS = (
     ),
     ("analyze", "broker.cli.analysis:analyze", "Decide with Spark whether traces are linearizable."),
     ("simulate", "broker.cli.simulate:simulate", "Run a whole group in a simulated world full of faults."),
+    (
+        "chaos",
+        "broker.cli.chaos:chaos",
+        "Run a real group under load and faults, and judge what clients saw.",
+    ),
     ("bench", "broker.cli.benchmark:bench", "Measure a local group against the limits of this machine."),
 )
 

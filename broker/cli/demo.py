@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -12,12 +11,10 @@ from cyclopts import Parameter
 
 from broker.cli.errors import USAGE, CommandError
 from broker.cli.options import AsJson
+from broker.cli.run_directory import judge_traces, prepare_directory
 
 if TYPE_CHECKING:
     from broker.demo.scenario import Demonstration, Narrate, Summary
-
-_MARKER = ".trivet-demo"
-_VERDICTS = {0: "holds", 1: "VIOLATED", 3: "undecided"}
 
 
 def demo(
@@ -47,7 +44,7 @@ def demo(
     if not lines:
         raise CommandError(f"--input {input}: has no lines", USAGE)
     directory = dir.absolute()
-    _prepare(directory)
+    prepare_directory(directory, "demo")
     begin = time.monotonic()
 
     def narrate(text: str) -> None:
@@ -66,16 +63,6 @@ def demo(
     else:
         _print_summary(summary)
     return code
-
-
-def _prepare(directory: Path) -> None:
-    """An empty directory with a mark that says whose it is; nothing that somebody else put there is deleted."""
-    if directory.exists():
-        if not (directory / _MARKER).exists() and any(directory.iterdir()):
-            raise CommandError(f"--dir {directory}: has files that no demo left there; choose another", USAGE)
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
-    (directory / _MARKER).touch()
 
 
 async def _run_with_progress(demonstration: Demonstration) -> None:
@@ -105,18 +92,9 @@ async def _show_progress(demonstration: Demonstration) -> None:
 
 def _judge(summary: Summary, directory: Path, narrate: Narrate) -> int:
     """Ask Spark; fills in the verdict and returns the exit code."""
-    from broker.cli.analysis import analyze
-
     narrate("Spark judges the traces")
-    report = directory / "report"
-    try:
-        code = analyze(directory / "traces", report=report)
-    except CommandError as error:
-        print(f"trivet: {error}", file=sys.stderr)
-        code = 3
-    summary.verdict = _VERDICTS.get(code, "undecided")
-    summary.report = str(report) if report.exists() else None
-    return code if code in _VERDICTS else 3
+    code, summary.verdict, summary.report = judge_traces(directory)
+    return code
 
 
 def _print_summary(summary: Summary) -> None:

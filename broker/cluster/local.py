@@ -188,6 +188,14 @@ class LocalCluster:
         assert not self.nodes[node_id].running, f"{node_id} runs"
         del self.nodes[node_id]
 
+    def write_peers(self) -> None:
+        """Name the present nodes in all configurations, as operators do after a change of members."""
+        peers = {node.id: node.peer_address for node in self.nodes.values()}
+        for node in self.nodes.values():
+            raft = msgspec.structs.replace(node.config.raft, peers=peers)
+            node.config = msgspec.structs.replace(node.config, raft=raft)
+            node.config_path.write_text(to_toml(node.config), encoding="utf-8")
+
     def _reserve(self, number: int) -> tuple[str, str]:
         """Addresses for a node's clients and for its peers."""
         options = self.options

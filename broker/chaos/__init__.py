@@ -1,0 +1,5 @@
+"""Chaos: the simulator's load and faults against real processes, and the same verdict at the end.
+
+Read `schedule` (what a seed means), `proxy` (the network between the processes), `faults` (what is done to them),
+`workload` (what clients do meanwhile) and `run` (the course of it all) in this order.
+"""

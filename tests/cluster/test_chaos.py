@@ -1,0 +1,83 @@
+"""`trivet chaos` as its users call it: a short run that holds, one that is interrupted, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+LIMIT_S = 240.0
+"""Ends a test that hangs."""
+
+
+def chaos(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "trivet", "chaos", "--dir", str(directory), "--no-analysis", *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Command lines of living processes that name the directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            continue
+        if str(directory) in line and path.parent.name != str(os.getpid()):
+            found.append(line)
+    return found
+
+
+def test_a_short_run_holds(tmp_path: Path) -> None:
+    process = chaos(tmp_path / "run", "--minutes", "0.4", "--seed", "1", "--json")
+    output, narration = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, narration
+    summary = json.loads(output)
+    assert narration.startswith("seed 1\n")
+    assert summary["seed"] == 1
+    assert summary["finding"] is None
+    assert sum(summary["fired"].values()) > 3
+    assert summary["acknowledged"] > 100
+    assert summary["entries_compared"] > summary["acknowledged"]
+    traces = sorted(path.name for path in (tmp_path / "run" / "traces").iterdir())
+    assert {"driver.trace", "n0.trace", "n1.trace", "n2.trace", "producer.trace"} <= set(traces)
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
+    process = chaos(tmp_path / "run", "--minutes", "30", "--seed", "1")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "pause" in line:  # a node stands still: it must be woken before it can be ended
+            break
+    process.send_signal(signal.SIGINT)
+    _, narration = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, narration
+    assert processes_of(tmp_path) == []
+
+
+def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    process = chaos(tmp_path, "--minutes", "1")
+    _, complaint = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2
+    assert "has files that no chaos left there" in complaint
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "100000"])
+def test_impossible_lengths(tmp_path: Path, minutes: str) -> None:
+    process = chaos(tmp_path / "run", f"--minutes={minutes}")
+    _, complaint = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2
+    assert "--minutes" in complaint
