@@ -46,6 +46,7 @@ from simulation.scheduler import SECOND, Scheduler
 from simulation.workload import ACTORS
 from simulation.workload.actor import Invariant
 from simulation.workload.names import TOPIC
+from simulation.workload.transact import CHECKS_MAX
 
 __all__ = ["Result", "World", "run_plan"]
 
@@ -157,7 +158,13 @@ class World:
                 ),
                 raft=RaftSettings(peers=peers),
                 # A topic made by a send has as many queues as the administrator makes: fewer would hide messages.
-                broker=BrokerSettings(default_queue_count=plan.queues),
+                # Producers are asked about transactions soon and often.
+                broker=BrokerSettings(
+                    default_queue_count=plan.queues,
+                    transaction_timeout_ms=1000,
+                    transaction_check_interval_ms=1000,
+                    transaction_check_max=CHECKS_MAX,
+                ),
                 storage=StorageSettings(
                     flush=plan.flush, data_file_bytes=plan.data_file_bytes, max_message_bytes=4096
                 ),

@@ -11,7 +11,7 @@
     ├── NotDelivered               all attempts within the time limit failed, and none took effect: safe to send again
     ├── SendOutcomeUnknown         all attempts failed and one of them may have taken effect: `Producer.resume` finds
     │                              out; a new send of the message may store it twice
-    ├── TransactionUndecided       no broker has confirmed a commit or rollback in time: it will ask the producer's `check`
+    ├── TransactionUndecided       no broker confirmed a commit or rollback in time: it will ask the producer's `check`
     ├── ReplyTimeout               no reply came in time: whether the request was handled is unknown
     ├── DamagedMessage             a received body does not match its checksum or cannot be unpacked; another replica
     │                              of the broker may have it whole

@@ -162,7 +162,12 @@ class Producer:
         return self._prepare.message(message)
 
     async def send_prepared(
-        self, outgoing: Outgoing, message: Message, *, queue: QueueChoice = None, timeout_s: float | None = None
+        self,
+        outgoing: Outgoing,
+        message: Message,
+        *,
+        queue: QueueChoice = None,
+        timeout_s: float | None = None,
     ) -> SendResult:
         """Send what `prepare` gave for ``message``. Raises as `send`."""
         return (await self._send(outgoing, message, queue, timeout_s))[0]

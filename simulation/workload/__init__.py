@@ -13,6 +13,7 @@ from simulation.workload.administer import administer
 from simulation.workload.audit import audit
 from simulation.workload.consume import consume
 from simulation.workload.produce import produce
+from simulation.workload.transact import Transactions, transact
 
 __all__ = ["ACTORS"]
 
@@ -31,5 +32,6 @@ ACTORS: Final[dict[str, Actor]] = {
     "consumer": Actor(consume, processes=lambda plan: 2),
     "auditor": Actor(audit),
     "administrator": Actor(administer),
+    "transactor": Actor(transact, share=0.4, processes=lambda plan: 2, invariant=Transactions),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

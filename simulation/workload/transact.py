@@ -1,0 +1,222 @@
+"""Messages in transactions: committed, rolled back, or left for the broker to ask about.
+
+What is to become of each transaction is drawn before it begins and written down in the invariant, which plays the
+application's database: whoever is asked finds it there, also after the process that began it is gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.client.errors import BrokerError, ClientError
+from broker.client.message import Message, MessageView
+from broker.client.transactions import Decision, TransactionalProducer
+from broker.commands import CheckTransactions, Command, Several
+from broker.remoting.codes import ResponseCode
+from broker.topics import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
+from broker.trace import TraceWriter
+from log.record import SYS_FLAG_COMMIT, SYS_FLAG_TRANSACTION_MASK
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedMessage, Violation
+from simulation.workload.actor import Invariant
+
+if TYPE_CHECKING:
+    from broker.node import Node
+    from simulation.broker_host import BrokerHost
+    from simulation.world import World
+
+__all__ = ["Transactions", "transact"]
+
+TOPIC: Final = "transfers"
+CHECKS_MAX: Final = 15
+"""As in the world's settings: questions before a transaction is given up."""
+
+_LANES = 2
+_LEFT_TO_CHECK = 0.4
+_UNKNOWN_AT_FIRST = 0.3
+
+
+class Transactions(Invariant):
+    """Each transaction is decided once, as it should be; none is visible before, none is forgotten."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._number = 0
+        self._fates: dict[str, Decision] = {}
+        self._halves: list[CommittedMessage] = []
+        """By half offset."""
+        self._decided: dict[int, str] = {}
+        """Half offset -> how, as the log says."""
+        self._listed: dict[int, None] = {}
+        """Those with an operation message."""
+        self._questions: dict[int, int] = {}
+        self._committed: dict[str, None] = {}
+
+    # ---- what the application knows ------------------------------------------------------------------
+
+    def new(self, fate: Decision) -> str:
+        """A transaction's name; what is to become of it is known from now on."""
+        self._number += 1
+        name = f"transfer{self._number}"
+        self._fates[name] = fate
+        return name
+
+    def fate(self, name: str) -> Decision:
+        """What is to become of a transaction."""
+        return self._fates[name]
+
+    def acknowledged(self, name: str) -> None:
+        """A producer was told that its transaction is decided as it should be."""
+        if (self.fate(name) is Decision.COMMIT) != (name in self._committed):
+            raise Violation(
+                "acknowledged decisions are committed",
+                "clients",
+                f"{name} was to be {self.fate(name).name}, delivered: {name in self._committed}",
+            )
+
+    # ---- what the group commits ----------------------------------------------------------------------
+
+    def committed(self, message: CommittedMessage) -> None:
+        """Half messages, decisions, and what must be none of them."""
+        match message.record.topic:
+            case topic if topic == HALF_TOPIC:
+                self._halves.append(message)
+            case topic if topic == HALF_OPERATIONS_TOPIC:
+                for item in message.record.body.split(b","):
+                    if item:
+                        self._operation(int(item))
+            case topic if topic == CHECK_EXHAUSTED_TOPIC:
+                self._given_up(message)
+            case topic if topic == TOPIC:
+                self._delivered(message)
+
+    def applied(self, command: Command, now_ns: int) -> None:
+        """Questions are counted."""
+        for single in command.commands if isinstance(command, Several) else (command,):
+            if isinstance(single, CheckTransactions):
+                for half_offset in single.half_offsets:
+                    self._questions[half_offset] = self._questions.get(half_offset, 0) + 1
+
+    def _operation(self, half_offset: int) -> None:
+        if half_offset in self._listed:
+            raise Violation("one operation message", "group", f"half message {half_offset} is listed twice")
+        self._listed[half_offset] = None
+        if half_offset in self._decided:
+            return
+        half = self._decide(half_offset, "rolled back")
+        name = half.property(b"KEYS") or ""
+        # A half message that was deleted with the log's head cannot be committed any more.
+        if self.fate(name) is not Decision.ROLLBACK and not self.world.monitor.model.retention_ran:
+            raise Violation("decided as it should be", "group", f"{name} was rolled back")
+
+    def _given_up(self, message: CommittedMessage) -> None:
+        half = self._decide(int(message.property(b"TRAN_PREPARED_QUEUE_OFFSET") or -1), "given up")
+        asked = self._questions.get(half.record.queue_offset, 0)
+        if asked < CHECKS_MAX or message.property(b"TRANSACTION_CHECK_TIMES") != str(asked):
+            raise Violation(
+                "given up after all questions",
+                "group",
+                f"{message.property(b'KEYS')}: asked {asked} times, "
+                f"it says {message.property(b'TRANSACTION_CHECK_TIMES')}",
+            )
+        self.world.did("transaction given up")
+
+    def _delivered(self, message: CommittedMessage) -> None:
+        name = message.property(b"KEYS") or ""
+        record = message.record
+        if (
+            message.property(b"TRAN_MSG") is not None
+            or record.sys_flag & SYS_FLAG_TRANSACTION_MASK != SYS_FLAG_COMMIT
+        ):
+            raise Violation("no half message visible", "group", f"{name} in {TOPIC}/{record.queue_id}")
+        if name in self._committed:
+            raise Violation("committed once", "group", f"{name} is there twice")
+        if self.fate(name) is not Decision.COMMIT:
+            raise Violation("decided as it should be", "group", f"{name} was committed")
+        half = self._decide(int(message.property(b"TRAN_PREPARED_QUEUE_OFFSET") or -1), "committed")
+        if half.property(b"KEYS") != name or half.record.body != record.body:
+            raise Violation("decided as it should be", "group", f"{name} is not its half message's message")
+        self._committed[name] = None
+
+    def _decide(self, half_offset: int, how: str) -> CommittedMessage:
+        if not 0 <= half_offset < len(self._halves):
+            raise Violation("decided as it should be", "group", f"{how}: no half message {half_offset}")
+        before = self._decided.setdefault(half_offset, how)
+        if before is not how:
+            raise Violation("decided once", "group", f"half message {half_offset}: {before}, then {how}")
+        return self._halves[half_offset]
+
+    # ---- at the end ----------------------------------------------------------------------------------
+
+    def check_node(self, host: BrokerHost, node: Node) -> None:
+        """The state that each node derived from the log is the one derived here."""
+        state = node.replica.metadata.transactions
+        opened = sorted(state.open_before(len(self._halves)))
+        expected = [offset for offset in range(len(self._halves)) if offset not in self._decided]
+        owed = [offset for offset in self._decided if offset not in self._listed]
+        if opened != expected or sorted(state.operations_owed) != sorted(owed):
+            raise Violation(
+                "open transactions are known",
+                host.name,
+                f"open {opened}, owed {list(state.operations_owed)}; by the log {expected} and {owed}",
+            )
+        for offset in expected:
+            if state.times(offset) != self._questions.get(offset, 0):
+                raise Violation("questions are counted", host.name, f"half message {offset}")
+
+    def check_end(self) -> None:
+        """Nothing is left undecided while a producer lives."""
+        for offset, half in enumerate(self._halves):
+            if offset not in self._decided:
+                raise Violation(
+                    "undecided ones are asked about",
+                    "group",
+                    f"{half.property(b'KEYS')}, half message {offset}, asked {self._questions.get(offset, 0)} times",
+                )
+
+
+async def transact(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Begins transactions for ever, from several lanes, and answers what the broker asks."""
+    invariant = world.invariant(Transactions)
+    random = runtime.random
+
+    async def check(message: MessageView) -> Decision:
+        if random.random() < _UNKNOWN_AT_FIRST:
+            return Decision.UNKNOWN
+        world.did("transaction asked about")
+        return invariant.fate(message.keys[0])
+
+    async with TransactionalProducer(
+        world.name_server_addresses, group="transactors", check=check, runtime=runtime
+    ) as producer:
+
+        async def lane() -> None:
+            while True:
+                await runtime.sleep(random.expovariate(1 / 0.5))
+                if world.load_stopped:
+                    continue
+                fate = Decision.COMMIT if random.random() < 0.7 else Decision.ROLLBACK
+                name = invariant.new(fate)
+                try:
+                    transaction = await producer.begin(
+                        Message(TOPIC, random.randbytes(random.choice((10, 100, 700))), keys=[name])
+                    )
+                    if random.random() < _LEFT_TO_CHECK:
+                        continue
+                    await runtime.sleep(random.expovariate(1 / 0.2))
+                    if fate is Decision.COMMIT:
+                        await transaction.commit()
+                    else:
+                        await transaction.rollback()
+                except BrokerError as error:
+                    if error.code == ResponseCode.TRANSACTION_FAILED and "given up" not in str(error.remark):
+                        raise Violation("decided as it should be", "clients", f"{name}: {error}") from error
+                except ClientError:
+                    await runtime.sleep(0.05)
+                else:
+                    invariant.acknowledged(name)
+                    world.did("transaction decided")
+
+        async with runtime.task_group() as group:
+            for _ in range(_LANES):
+                group.start_soon(lane)
