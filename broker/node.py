@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from broker.access.control import AccessControl
 from broker.client_calls import ClientCalls
 from broker.client_registry import ClientRegistry
 from broker.commands import Command, DeleteTopic, PutTopic, Several
@@ -119,6 +120,8 @@ class Node:
         self._forwarded: dict[tuple[int, int], tuple[str, RemotingCommand]] = {}
         self._forwarding: dict[int, str] = {}
         self.calls: ClientCalls
+        self.access: AccessControl | None = None
+        """Decides what clients of this node may do; None lets them do everything."""
         self._relayed_bytes: dict[str, int] = {}
         """By node, what was relayed to its clients since the last turn: the link does not count it as unsent yet."""
 
@@ -174,6 +177,8 @@ class Node:
             if asking is not None and connection in self._client_numbers:
                 self._send_forward(asking, self._client_numbers[connection], connection, command)
             return
+        if self.access is not None and not self._is_allowed(self.access, connection, command):
+            return
         route = self._routes.get(command.code)
         if route is None:
             self.reply(
@@ -195,6 +200,20 @@ class Node:
                 self._handle(connection, command, handler)
         else:
             self.forward(connection, command)
+
+    def _is_allowed(self, access: AccessControl, connection: Connection, command: RemotingCommand) -> bool:
+        """Whether a request may go on; if not, it is answered. What a peer forwards was allowed there."""
+        if isinstance(connection, RelayedConnection):
+            return True
+        try:
+            access.check(connection.host, command)
+        except RequestError as refused:
+            self.reply(connection, command, refused.code, refused.remark)
+        except RemotingError as error:
+            self.reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
+        else:
+            return True
+        return False
 
     def begin(self, now_ns: int, wall_ms: int) -> None:
         """Sets the time for the calls that follow: whatever brings something from outside calls this first."""

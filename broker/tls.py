@@ -9,10 +9,15 @@ TLS 1.2 and 1.3, no renegotiation. A file that cannot be used is reported with t
 """
 
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from broker.settings import ImpossibleSettingError, TlsSettings
+
+log = structlog.get_logger("trivet.tls")
 
 _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -54,6 +59,11 @@ class PeerContexts:
     dialling: ssl.SSLContext
     accepting: ssl.SSLContext
 
+    @property
+    def both(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """For what is done to either."""
+        return self.dialling, self.accepting
+
 
 def peer_contexts(tls: TlsSettings) -> PeerContexts | None:
     """None for links in the clear."""
@@ -66,6 +76,27 @@ def peer_contexts(tls: TlsSettings) -> PeerContexts | None:
         _trust(context, tls.peer_ca, "tls.peer_ca")
         _show_certificate(context, tls, "tls.")
     return PeerContexts(dialling, accepting)
+
+
+def reload_certificates(
+    contexts: Iterable[ssl.SSLContext | None], tls: TlsSettings, prefix: str = "tls."
+) -> None:
+    """Shows what the certificate's files hold now on connections that begin from now on.
+
+    Files that cannot be used are logged and change nothing. Authorities are only read at the start: one that is taken
+    away from a context goes on being believed.
+    """
+    if not tls.certificate:
+        return
+    try:
+        _show_certificate(_context(ssl.PROTOCOL_TLS_SERVER), tls, prefix)
+    except ImpossibleSettingError as error:
+        log.warning("certificate not reloaded", setting=error.setting, reason=error.reason)
+        return
+    for context in contexts:
+        if context is not None:
+            _show_certificate(context, tls, prefix)
+    log.info("certificate reloaded", file=tls.certificate)
 
 
 def client_context(ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import trio
 
+from broker.access.accounts import AccountsError
 from broker.cli.errors import FAILED, USAGE, CommandError
 from broker.client.errors import ClientError, UsageError
 from broker.cluster.child import ChildDiedError
@@ -33,7 +34,7 @@ def describe(error: BaseException) -> Failure | None:
         return Failure(str(error), error.exit_code)
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", 130)
-    if isinstance(error, (ConfigError, ImpossibleSettingError, UsageError)):
+    if isinstance(error, (AccountsError, ConfigError, ImpossibleSettingError, UsageError)):
         return Failure(str(error), USAGE)
     if isinstance(
         error,

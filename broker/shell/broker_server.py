@@ -22,7 +22,8 @@ from broker.registration import registration, unregistration
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import BrokerConfig, join_address, split_address
-from broker.shell.clock import machine_clock, machine_memory_bytes, stop_on_signal
+from broker.shell.access_file import AccessFile
+from broker.shell.clock import machine_clock, machine_memory_bytes, reload_on_hangup, stop_on_signal
 from broker.shell.metrics import MetricsServer
 from broker.shell.peer_links import PeerLinks
 from broker.shell.registrar import Changes, Registrar
@@ -31,7 +32,7 @@ from broker.shell.tls import Entrance
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
 from broker.shell.worker import Worker
-from broker.tls import name_server_context, peer_contexts, server_context
+from broker.tls import name_server_context, peer_contexts, reload_certificates, server_context
 from log.checkpoint import CheckpointJob
 from log.cold_reads import LoadJob
 from log.entry_log import FlushJob
@@ -56,13 +57,15 @@ class BrokerServer:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
+        client_tls = server_context(config.tls)
         self._entrance = Entrance(
-            server_context(config.tls),
+            client_tls,
             enforcing=config.tls.mode == "enforcing",
             first_byte_s=config.limits.idle_seconds,
         )
         name_server_tls = name_server_context(config.tls)
         peer_tls = peer_contexts(config.tls)
+        self._contexts = [client_tls, name_server_tls, *(() if peer_tls is None else peer_tls.both)]
         self._client_listener = listen(config.node.listen)
         self._vip_listener = None
         if config.node.vip:
@@ -117,11 +120,18 @@ class BrokerServer:
             )
             for name_server in config.node.name_servers
         ]
+        self._access = AccessFile(config.acl.file, self.node) if config.acl.file else None
         self._stop = trio.Event()
 
     def stop(self) -> None:
         """Asks `serve` to end in order."""
         self._stop.set()
+
+    def reload(self) -> None:
+        """Reads certificates and accounts anew; what cannot be used is logged, and what was before holds."""
+        reload_certificates(self._contexts, self._config.tls)
+        if self._access is not None:
+            self._access.reload()
 
     async def serve(self) -> None:
         """Serves until `stop`; raises `log.errors.DiskError` when the disk fails: nothing it holds is sure then."""
@@ -239,9 +249,11 @@ class BrokerServer:
         await self._links.serve_accepted(sock, f"{address[0]}:{address[1]}")
 
     async def _sweep(self) -> None:
-        """Closes the connections of clients that neither read nor write (remoting.md 1)."""
+        """Closes the connections of clients that neither read nor write (remoting.md 1); looks at the accounts."""
         while True:
             await trio.sleep(_SWEEP_S)
+            if self._access is not None:
+                self._access.look()
             oldest = trio.current_time() - self._config.limits.idle_seconds
             for client in list(self._clients.values()):
                 if client.last_active < oldest:
@@ -362,6 +374,7 @@ async def serve(
     server = BrokerServer(config)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, server.stop)
+        nursery.start_soon(reload_on_hangup, server.reload)
         task_status.started(server)
         await server.serve()
         nursery.cancel_scope.cancel()

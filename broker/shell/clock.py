@@ -24,6 +24,13 @@ def machine_memory_bytes() -> int:
         return 0
 
 
+async def reload_on_hangup(reload: Callable[[], None]) -> None:
+    """Calls `reload` at each SIGHUP, until cancelled."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            reload()
+
+
 async def stop_on_signal(stop: Callable[[], None]) -> None:
     """Calls `stop` at the first SIGTERM or SIGINT."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

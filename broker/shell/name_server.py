@@ -15,10 +15,10 @@ from broker.remoting.command import encode
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import NameServerConfig, join_address
-from broker.shell.clock import stop_on_signal
+from broker.shell.clock import reload_on_hangup, stop_on_signal
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
-from broker.tls import server_context
+from broker.tls import reload_certificates, server_context
 
 log = structlog.get_logger("trivet.namesrv")
 
@@ -61,8 +61,9 @@ class NameServerProcess:
         self._config = config
         storage = FileStorage(Path(config.kv_config_path)) if config.kv_config_path else None
         self._core = NameServer(config, storage)
+        self._context = server_context(config.tls, "tls_")
         self._entrance = Entrance(
-            server_context(config.tls, "tls_"),
+            self._context,
             enforcing=config.tls_mode == "enforcing",
             first_byte_s=config.idle_seconds,
         )
@@ -80,6 +81,10 @@ class NameServerProcess:
     def stop(self) -> None:
         """Asks `serve` to end."""
         self._stop.set()
+
+    def reload(self) -> None:
+        """Reads the certificate anew; one that cannot be used is logged, and the one before is shown."""
+        reload_certificates([self._context], self._config.tls, "tls_")
 
     async def serve(self) -> None:
         """Serves until `stop`."""
@@ -159,6 +164,7 @@ async def serve(
     server = NameServerProcess(config)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, server.stop)
+        nursery.start_soon(reload_on_hangup, server.reload)
         task_status.started(server)
         await server.serve()
         nursery.cancel_scope.cancel()

@@ -11,6 +11,7 @@ import msgspec
 import trio
 
 from broker.cluster.ports import PortReservations
+from broker.cluster.query import cluster_info
 from broker.config import to_toml
 from broker.settings import (
     BrokerConfig,
@@ -49,6 +50,15 @@ class Servers:
             if leader is not None:
                 return leader
             await trio.sleep(0.01)
+
+    async def wait_registered(self) -> None:
+        """Until every name server knows a broker that takes writes."""
+        for address in self.name_servers:
+            while True:
+                brokers = (await cluster_info(address)).broker_table.values()
+                if any(0 in broker.broker_addresses for broker in brokers):
+                    break
+                await trio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

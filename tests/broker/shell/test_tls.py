@@ -202,3 +202,28 @@ def test_old_versions_are_not_spoken(certificates: Certificates) -> None:
     context = server_context(TlsSettings(certificate=certificate, key=key))
     assert context is not None
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+async def test_certificate_is_read_anew(certificates: Certificates) -> None:
+    """A renewed certificate is shown to whoever connects next; a broken one changes nothing."""
+    certificate, key = certificates.issue()
+    server = NameServerProcess(
+        NameServerConfig(listen="127.0.0.1:0", tls_certificate=certificate, tls_key=key)
+    )
+    new_certificate, new_key = certificates.issue("127.0.0.1", "new")
+    renewed = certificates.client(authority="new")
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve)
+            await cluster_info(server.address, tls=certificates.client())
+            with pytest.raises(ConnectFailed):
+                await cluster_info(server.address, tls=renewed)
+            Path(certificate).write_bytes(Path(new_certificate).read_bytes())
+            with structlog.testing.capture_logs() as logs:
+                server.reload()  # the key is still the old one
+            assert [entry["event"] for entry in logs] == ["certificate not reloaded"]
+            await cluster_info(server.address, tls=certificates.client())
+            Path(key).write_bytes(Path(new_key).read_bytes())
+            server.reload()
+            await cluster_info(server.address, tls=renewed)
+            nursery.cancel_scope.cancel()

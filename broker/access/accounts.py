@@ -1,0 +1,164 @@
+"""The file of accounts.
+
+It is TOML, with what the reference keeps in its plain_acl.yml under the same names in this house's spelling:
+
+    white_remote_addresses = ["10.0.0.*"]
+
+    [[accounts]]
+    access_key = "orders-service"
+    secret_key = "a long random text"
+    white_remote_address = ""
+    admin = false
+    default_topic_permission = "DENY"
+    default_group_permission = "DENY"
+    topic_permissions = { orders = "PUB|SUB" }
+    group_permissions = { orders-group = "SUB" }
+
+Whatever is wrong in it is refused as a whole, with file, account and key: half of a list of permissions would be
+either a hole or an outage.
+"""
+
+from __future__ import annotations
+
+import enum
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from broker.access import addresses
+
+PermissionText = Literal["DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB"]
+KeyText = Annotated[str, msgspec.Meta(min_length=7)]
+"""The reference wants keys of more than 6 characters, too."""
+
+
+class Permission(enum.IntFlag):
+    """What an account may do with a topic or group; none of both is DENY."""
+
+    DENY = 0
+    PUB = 1
+    SUB = 2
+    ANY = 3
+
+
+_PERMISSIONS = {
+    "DENY": Permission.DENY,
+    "PUB": Permission.PUB,
+    "SUB": Permission.SUB,
+    "PUB|SUB": Permission.ANY,
+    "SUB|PUB": Permission.ANY,
+}
+
+
+class AccountsError(ValueError):
+    """A file of accounts that cannot be used; the text names file, account and key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One account, its permissions resolved. ``trusts`` are addresses that need not sign."""
+
+    access_key: str
+    secret_key: str
+    admin: bool
+    trusts: addresses.Matcher
+    default_topic: Permission
+    default_group: Permission
+    topics: dict[str, Permission]
+    groups: dict[str, Permission]
+
+    def topic(self, name: str) -> Permission:
+        return self.topics.get(name, self.default_topic)
+
+    def group(self, name: str) -> Permission:
+        return self.groups.get(name, self.default_group)
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """The whole file: accounts by access key; ``trusts`` are addresses from which nobody need say who they are."""
+
+    trusts: addresses.Matcher
+    by_access_key: dict[str, Account]
+
+
+class _AccountEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    access_key: KeyText
+    secret_key: KeyText
+    white_remote_address: str = ""
+    admin: bool = False
+    default_topic_permission: PermissionText = "DENY"
+    default_group_permission: PermissionText = "DENY"
+    topic_permissions: dict[str, PermissionText] = {}
+    group_permissions: dict[str, PermissionText] = {}
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    white_remote_addresses: tuple[str, ...] = ()
+    accounts: tuple[_AccountEntry, ...] = ()
+
+
+def load(path: str | Path) -> Accounts:
+    """Reads the file. Raises `AccountsError`."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise AccountsError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise AccountsError(f"{path}: byte {error.start} is not UTF-8 text") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, file: str) -> Accounts:
+    """The accounts in a file's text. Raises `AccountsError`."""
+    try:
+        found = tomllib.loads(text)
+        entries = msgspec.convert(found, _File)
+    except tomllib.TOMLDecodeError as error:
+        raise AccountsError(f"{file}: not TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        raise AccountsError(f"{file}: {_in_words(error, found)}") from None
+    by_access_key: dict[str, Account] = {}
+    for entry in entries.accounts:
+        if entry.access_key in by_access_key:
+            raise AccountsError(f"{file}: two accounts have the access_key {entry.access_key!r}")
+        by_access_key[entry.access_key] = Account(
+            entry.access_key,
+            entry.secret_key,
+            entry.admin,
+            _matcher((entry.white_remote_address,), file, f"{entry.access_key}: white_remote_address"),
+            _PERMISSIONS[entry.default_topic_permission],
+            _PERMISSIONS[entry.default_group_permission],
+            {name: _PERMISSIONS[text] for name, text in entry.topic_permissions.items()},
+            {name: _PERMISSIONS[text] for name, text in entry.group_permissions.items()},
+        )
+    return Accounts(_matcher(entries.white_remote_addresses, file, "white_remote_addresses"), by_access_key)
+
+
+def _matcher(patterns: Sequence[str], file: str, key: str) -> addresses.Matcher:
+    try:
+        return addresses.parse(",".join(patterns))
+    except addresses.AddressPatternError as error:
+        raise AccountsError(f"{file}: {key}: {error}") from None
+
+
+def _in_words(error: msgspec.ValidationError, found: dict[str, object]) -> str:
+    """msgspec's message, with the account named where it counts it."""
+    reason, _, path = str(error).partition(" - at `$")
+    place = path.removesuffix("`").lstrip(".")
+    if not place:
+        return reason
+    listed, _, rest = place.partition("]")
+    if listed.startswith("accounts["):
+        number = int(listed.removeprefix("accounts["))
+        entries = found["accounts"]
+        assert isinstance(entries, list)
+        name = entries[number].get("access_key") if isinstance(entries[number], dict) else None
+        place = f"account {name if isinstance(name, str) else number + 1}" + (
+            f", {rest.lstrip('.')}" if rest else ""
+        )
+    return f"{place}: {reason}"

@@ -1,0 +1,71 @@
+"""Patterns of client addresses, in the reference's notation (its RemoteAddressStrategyFactory).
+
+``*`` is everyone. An IPv4 pattern has four parts: a number, ``*``, a range ``1-9`` or a list ``{1,2,3}``. An IPv6
+pattern is an address. Beyond the reference, networks such as ``10.0.0.0/8`` and ``fd00::/8`` are understood, and an
+IPv4 part of each kind may stand anywhere. Several patterns are joined by commas outside of braces.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable
+
+Matcher = Callable[[str], bool]
+
+_COMMA_OUTSIDE_BRACES = re.compile(r",(?![^{]*\})")
+
+
+class AddressPatternError(ValueError):
+    """Text that is no pattern; its own text says why."""
+
+
+def parse(text: str) -> Matcher:
+    """Whether an address (without port) is meant. Raises `AddressPatternError`. An empty text means nobody."""
+    matchers = [_parse_one(part.strip()) for part in _COMMA_OUTSIDE_BRACES.split(text) if part.strip()]
+    return lambda address: any(matcher(address) for matcher in matchers)
+
+
+def _parse_one(text: str) -> Matcher:
+    if text in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
+        return lambda address: True
+    if "/" in text or ":" in text:
+        try:
+            network = ipaddress.ip_network(text, strict=False)
+        except ValueError as error:
+            raise AddressPatternError(f"{text!r}: {error}") from None
+        return lambda address: _in_network(address, network)
+    parts = text.split(".")
+    if len(parts) != 4:
+        raise AddressPatternError(f"{text!r} is neither an address nor four parts joined by dots")
+    allowed = [_numbers(part.strip(), text) for part in parts]
+    return lambda address: _matches(address, allowed)
+
+
+def _numbers(part: str, text: str) -> frozenset[str]:
+    """The values that one part stands for, as they are written in an address."""
+    if part == "*":
+        low, high = 0, 255
+    elif match := re.fullmatch(r"(\d{1,3})-(\d{1,3})", part):
+        low, high = int(match[1]), int(match[2])
+    elif match := re.fullmatch(r"\{(\d{1,3}(?:\s*,\s*\d{1,3})*)\}", part):
+        values = [int(value) for value in match[1].split(",")]
+        if max(values) > 255:
+            raise AddressPatternError(f"{text!r}: a part is at most 255")
+        return frozenset(str(value) for value in values)
+    elif re.fullmatch(r"\d{1,3}", part):
+        low = high = int(part)
+    else:
+        raise AddressPatternError(
+            f"{text!r}: {part!r} is no number, *, range such as 1-9 or list such as {{1,2}}"
+        )
+    if not low <= high <= 255:
+        raise AddressPatternError(f"{text!r}: {part!r} is no range within 0 to 255")
+    return frozenset(str(value) for value in range(low, high + 1))
+
+
+def _matches(address: str, allowed: list[frozenset[str]]) -> bool:
+    parts = address.split(".")
+    return len(parts) == 4 and all(part in values for part, values in zip(parts, allowed, strict=True))
+
+
+def _in_network(address: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    return ipaddress.ip_address(address) in network

@@ -1,0 +1,142 @@
+"""Accounts on running brokers: what is refused reaches no processor, followers decide for their own clients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog.testing
+import trio
+
+from broker.access.accounts import AccountsError
+from broker.client.admin import AdminClient
+from broker.client.credentials import Credentials
+from broker.client.errors import BrokerError, NotDelivered
+from broker.client.message import Message
+from broker.client.producer import Producer
+from broker.client.pull_consumer import PullConsumer
+from broker.cluster.query import ask
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.settings import AclSettings, BrokerConfig
+from tests.broker.shell.servers import Servers, running
+
+ACCOUNTS = """
+[[accounts]]
+access_key = "operator"
+secret_key = "operator-secret"
+admin = true
+
+[[accounts]]
+access_key = "orders-service"
+secret_key = "orders-secret"
+topic_permissions = { orders = "PUB|SUB" }
+group_permissions = { orders-group = "SUB" }
+"""
+
+OPERATOR = Credentials("operator", "operator-secret")
+ORDERS = Credentials("orders-service", "orders-secret")
+
+
+@contextlib.asynccontextmanager
+async def guarded(folder: Path, nodes: int = 1) -> AsyncIterator[tuple[Servers, Path]]:
+    """Brokers with accounts, and the file of them."""
+    file = folder / "accounts.toml"
+    file.write_text(ACCOUNTS)
+
+    def change(config: BrokerConfig) -> BrokerConfig:
+        return msgspec.structs.replace(config, acl=AclSettings(file=str(file)))
+
+    async with running(folder, nodes=nodes, change=change) as servers:
+        await servers.wait_leader()
+        await servers.wait_registered()
+        yield servers, file
+
+
+async def test_accounts_bound_what_clients_do(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (servers, _):
+        leader = await servers.wait_leader()
+        name_server = servers.name_server
+        async with AdminClient(name_server, credentials=ORDERS) as admin:
+            with pytest.raises(BrokerError, match="needs an administrator") as refused:
+                await admin.create_topic("orders", queues=1)
+            assert refused.value.code == ResponseCode.NO_PERMISSION
+        async with AdminClient(name_server, credentials=OPERATOR) as admin:
+            await admin.create_topic("orders", queues=1)
+            await admin.create_topic("payroll", queues=1)
+        async with Producer(name_server, group="p", credentials=ORDERS, send_timeout_s=2) as producer:
+            sent = await producer.send(Message("orders", b"1"))
+            with pytest.raises(NotDelivered, match="needs PUB on topic 'payroll'"):
+                await producer.send(Message("payroll", b"1"))
+        async with PullConsumer(name_server, group="orders-group", credentials=ORDERS) as consumer:
+            consumer.assign({sent.queue: 0})
+            assert [message.body for message in await consumer.poll()] == [b"1"]
+        async with Producer(name_server, group="p", send_timeout_s=2) as producer:
+            with pytest.raises(NotDelivered, match="names no AccessKey"):
+                await producer.send(Message("orders", b"1"))
+        assert leader.node.stats.put == 1
+
+
+async def test_follower_decides_and_the_leader_believes_it(tmp_path: Path) -> None:
+    """Forwarded requests are checked where they came in; the leader takes the follower's word."""
+    async with guarded(tmp_path, nodes=3) as (servers, _):
+        leader = await servers.wait_leader()
+        follower = next(broker for broker in servers.brokers.values() if broker is not leader)
+        fields = {
+            "topic": "orders",
+            "defaultTopic": "TBW102",
+            "readQueueNums": "1",
+            "writeQueueNums": "1",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
+        }
+        create = RequestCode.UPDATE_AND_CREATE_TOPIC
+        for credentials in (None, ORDERS, Credentials("operator", "another-secret")):
+            with pytest.raises(BrokerError) as refused:
+                await ask(follower.address, create, fields, credentials=credentials)
+            assert refused.value.code == ResponseCode.NO_PERMISSION
+        assert "orders" not in leader.node.replica.metadata.topics
+        await ask(follower.address, create, fields, credentials=OPERATOR)
+        assert "orders" in leader.node.replica.metadata.topics
+
+
+async def test_accounts_are_read_anew(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (servers, file):
+        broker = await servers.wait_leader()
+        new = Credentials("newcomer", "newcomer-secret")
+        with pytest.raises(BrokerError, match="no account has the AccessKey 'newcomer'"):
+            await ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO, credentials=new)
+        file.write_text(ACCOUNTS + '[[accounts]]\naccess_key = "newcomer"\nsecret_key = "newcomer-secret"\n')
+        broker.reload()
+        await ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO, credentials=new)
+        with structlog.testing.capture_logs() as logs:
+            file.write_text("[[accounts]]\naccess_key = 7\n")
+            broker.reload()
+        assert "account 1, access_key: Expected `str`" in logs[0]["reason"]
+        await ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO, credentials=new)
+
+
+async def test_changed_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.shell.broker_server._SWEEP_S", 0.05)
+    async with guarded(tmp_path) as (servers, file):
+        broker = await servers.wait_leader()
+        file.write_text('white_remote_addresses = ["127.0.0.1"]\n' + ACCOUNTS)
+        while True:
+            try:
+                await ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
+                break
+            except BrokerError:
+                await trio.sleep(0.02)
+
+
+async def test_broker_without_its_accounts_does_not_start(tmp_path: Path) -> None:
+    def change(config: BrokerConfig) -> BrokerConfig:
+        return msgspec.structs.replace(config, acl=AclSettings(file=str(tmp_path / "none.toml")))
+
+    with pytest.raises(ExceptionGroup) as refused:
+        async with running(tmp_path, change=change):
+            pass
+    assert refused.group_contains(AccountsError, match=r"none\.toml: No such file")
