@@ -62,6 +62,7 @@ class BrokerHost:
         self.ip = ip
         self.config = config
         self.address = config.node.listen
+        self.peer_address = f"{ip}:40911"
         self.options = replace(options, dledger_directory=f"dledger-{config.node.id}")
         self.clock = clock
         self.random = random
@@ -69,6 +70,8 @@ class BrokerHost:
         self.disk.fired = world.fired
         self.process: BrokerProcess | None = None
         self.paused = False
+        self.in_service = True
+        """Whether its operator wants a broker to run on it."""
         self.frame_faults: FrameFaults | None = None
         self.disk_delay_ns = 100 * MICROSECOND
         """About how long a flush takes."""
@@ -91,7 +94,7 @@ class BrokerHost:
 
     def start(self) -> None:
         """Starts a process over what the disk holds; does nothing while one runs."""
-        if self.process is not None or self.needs_new_disk:
+        if self.process is not None or self.needs_new_disk or not self.in_service:
             return
         self.world.network.set_dark(self.name, False)
         self.incarnation += 1
@@ -147,7 +150,7 @@ class BrokerHost:
         self.deferred.clear()
         self.backlog.clear()
         self.world.network.stop_listening(self.address)
-        self.world.network.stop_listening(self.config.raft.peers[self.config.node.id])
+        self.world.network.stop_listening(self.peer_address)
         if process is not None:
             process.dead = True
             self.world.monitor.stopped(self)
@@ -239,12 +242,9 @@ class BrokerProcess:
         host = self.host
         network = host.world.network
         host.world.monitor.started(host, self.node)
-        peer_address = host.config.raft.peers[host.config.node.id]
         network.listen(host.address, host.name, self.guarded_accept(self._accept_client))
-        network.listen(peer_address, host.name, self.guarded_accept(self.links.accept))
-        for peer in host.config.raft.peers:
-            if peer != host.config.node.id:
-                self.links.dial(peer)
+        network.listen(host.peer_address, host.name, self.guarded_accept(self.links.accept))
+        self.links.follow_membership()
         for registrar in self.registrars:
             registrar.dial()
         self.call_after(_SWEEP_NS, self._sweep)
@@ -317,6 +317,7 @@ class BrokerProcess:
                 if connection.close_requested:
                     endpoint.close_when_sent()
                     self.call_after(0, self._client_closed, connection)
+        self.links.follow_membership()
         replica = self.node.replica
         flush = replica.flush_job()
         if flush is not None:

@@ -258,6 +258,11 @@ class SimulatedDisk:
                     inode.cached[page : page + PAGE_BYTES] = inode.durable[page : page + PAGE_BYTES]
                 del inode.dropped[page]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever written to it."""
+        return not self._names and not self._durable_names
+
     def wipe(self) -> None:
         """An empty disk in place of this one."""
         self.locked = False

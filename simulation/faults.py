@@ -36,7 +36,8 @@ def inject(world: World, fault: Fault) -> None:
 def _target(world: World, fault: Fault) -> BrokerHost:
     """Odd targets mean the leader, while there is one: most of what can go wrong goes wrong around it."""
     leader = world.leader() if fault.target & 1 else None
-    return leader or world.brokers[(fault.target >> 1) % len(world.brokers)]
+    hosts = world.members.in_service()
+    return leader or hosts[(fault.target >> 1) % len(hosts)]
 
 
 def _done(world: World, host: str, fault: Fault, detail: str = "") -> None:
@@ -92,7 +93,7 @@ def _cut(world: World, pairs: list[tuple[str, str]], fault: Fault, host: str) ->
 
 
 def _cut_one_way(world: World, host: BrokerHost, fault: Fault) -> None:
-    others = [other.name for other in world.brokers if other is not host]
+    others = [other.name for other in world.members.in_service() if other is not host]
     other = others[int(fault.amount * len(others))]
     _cut(world, [(host.name, other)], fault, host.name)
 
@@ -119,7 +120,7 @@ def _partition(world: World, host: BrokerHost, fault: Fault) -> None:
 
 
 def _clog(world: World, host: BrokerHost, fault: Fault) -> None:
-    others = [other.name for other in world.brokers if other is not host]
+    others = [other.name for other in world.members.in_service() if other is not host]
     other = others[int(fault.amount * len(others))]
     world.network.set_clogged(host.name, other, True)
     world.network.set_cut(host.name, other, True)
@@ -176,7 +177,7 @@ def _may_lose_power(world: World, host: BrokerHost) -> bool:
 
 
 def _others_are_whole(world: World, host: BrokerHost) -> bool:
-    others = [other.process for other in world.brokers if other is not host]
+    others = [other.process for other in world.members.in_service() if other is not host]
     return all(other is not None and other.node.replica.raft.recovering is None for other in others)
 
 
@@ -195,7 +196,7 @@ def _power_inside(world: World, host: BrokerHost, fault: Fault) -> None:
 
 
 def _power_of_all(world: World, host: BrokerHost, fault: Fault) -> None:
-    for other in world.brokers:
+    for other in world.members.in_service():
         if other.process is not None:
             other.lose_power()
         other.start_after(fault.duration_ns)
@@ -214,6 +215,7 @@ def _new_disk(world: World, host: BrokerHost, fault: Fault) -> None:
         host.kill()
         host.disk.wipe()
         host.needs_new_disk = False
+        world.members.configure(host)
         world.monitor.wiped(host)
         _done(world, host.name, fault)
         host.start_after(fault.duration_ns)
@@ -280,7 +282,7 @@ def _full_disk(world: World, host: BrokerHost, fault: Fault) -> None:
 
 
 def _retention(world: World, host: BrokerHost, fault: Fault) -> None:
-    hosts = world.brokers if fault.amount < 0.5 else [host]
+    hosts = world.members.in_service() if fault.amount < 0.5 else [host]
     for one in hosts:
         one.disk.used_by_others = _DISK_PRESSURE
     world.monitor.model.retention_ran = True
@@ -336,6 +338,9 @@ def _misdirected_write(world: World, host: BrokerHost, fault: Fault) -> None:
 
 
 def _transfer(world: World, host: BrokerHost, fault: Fault) -> None:
+    if fault.amount < 0.5:
+        world.transfers_wanted += 1  # counted by the operator who has got one
+        return
     leader = world.leader()
     if leader is not None and leader.process is not None and not leader.paused:
         process = leader.process
@@ -344,6 +349,10 @@ def _transfer(world: World, host: BrokerHost, fault: Fault) -> None:
         process.wake()
         if target is not None:
             _done(world, leader.name, fault, f"to {target}")
+
+
+def _membership(world: World, host: BrokerHost, fault: Fault) -> None:
+    world.member_changes_wanted += 1  # counted by the operator
 
 
 def _client_kill(world: World, host: BrokerHost, fault: Fault) -> None:
@@ -383,6 +392,7 @@ _INJECTORS: Final[dict[str, Callable[[World, BrokerHost, Fault], None]]] = {
     "misdirected write": _misdirected_write,
     "retention": _retention,
     "transfer": _transfer,
+    "membership": _membership,
     "client kill": _client_kill,
     "topics": _topics,
 }
@@ -410,6 +420,7 @@ def heal_everything(world: World) -> None:
             # Its disk was found damaged beyond repair: the operator gives it a new one.
             host.disk.wipe()
             host.needs_new_disk = False
+            world.members.configure(host)
             world.monitor.wiped(host)
         host.start()
     for name_server in world.name_servers:

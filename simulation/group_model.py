@@ -12,6 +12,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Protocol
 
+import cbor2
+
 from broker.commands import Command, CommitOffsets, DeleteGroup, DeleteTopic, Several, decode_command
 from broker.replica import INTERNAL_TOPIC
 from log.entry_log import EntryLog
@@ -102,6 +104,9 @@ class GroupModel:
         self.keys: dict[tuple[str, str], list[tuple[int, int]]] = {}
         """(topic, unique key) -> (queue id, offset) of each message that has it. A message that the broker moves (a
         half message, a retry) keeps its key in its next topic."""
+        self.voters: tuple[str, ...] = ()
+        self.learners: tuple[str, ...] = ()
+        """Members by the newest committed configuration."""
         self.listeners: list[Listener] = []
         self._terms: dict[int, _TermImage] = {}
         self._leaders: dict[int, str] = {}
@@ -230,8 +235,11 @@ class GroupModel:
             topic = record[head.topic_begin : head.topic_end].decode()
             properties = record[head.properties_begin : head.properties_end]
             if topic == INTERNAL_TOPIC:
-                if get_property(properties, TAGS) == b"command":
+                tag = get_property(properties, TAGS)
+                if tag == b"command":
                     self._apply(record[head.body_begin : head.body_end], now_ns)
+                elif tag == b"configuration":
+                    self._change_members(node, index, record[head.body_begin : head.body_end])
             else:
                 queue = self.queues.setdefault((topic, head.queue_id), _Queue())
                 if head.queue_offset != len(queue.keys):
@@ -252,6 +260,18 @@ class GroupModel:
                     for listener in self.listeners:
                         listener.committed(message)
             at += size
+
+    def _change_members(self, node: str, index: int, body: bytes) -> None:
+        """Majorities of neighbouring configurations overlap: one voter comes or goes at a time (dissertation 4.1)."""
+        voters, learners, _ = cbor2.loads(body)
+        changed = [name for name in {*voters, *self.voters} if (name in voters) != (name in self.voters)]
+        if len(changed) > 1:
+            raise Violation(
+                "one member at a time",
+                node,
+                f"entry {index} makes the voters {voters}, they were {self.voters}",
+            )
+        self.voters, self.learners = tuple(voters), tuple(learners)
 
     def _apply(self, body: bytes, now_ns: int) -> None:
         command = decode_command(body)

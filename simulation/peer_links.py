@@ -1,7 +1,7 @@
 """The connections between the replicas: the simulator's stand-in for `broker.shell.peer_links`, with the same duties.
 
 TCP loses, repeats and reorders nothing, but Raft must bear all three; so single Raft messages can be dropped, doubled
-or held back here, where a link hands them to the node.
+or held back here, where a link hands them to the node. The handshake is the real one, with an empty secret.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.connection import Connection
+from broker.peer_handshake import HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Accepting, Dialling
 from broker.peer_protocol import (
     PROTOCOL_VERSION,
     Frame,
@@ -18,6 +19,7 @@ from broker.peer_protocol import (
     PeerProtocolError,
     RaftFrame,
     encode_frame,
+    take_frame,
 )
 from raft.messages import VoteResponse
 from simulation.network import Endpoint
@@ -32,6 +34,7 @@ _CONNECT_TIMEOUT_NS = 2 * SECOND
 _HELLO_TIMEOUT_NS = 5 * SECOND
 _RETRY_NS_MIN = 20 * MILLISECOND
 _RETRY_NS_MAX = 500 * MILLISECOND
+_REFUSED_RETRY_NS = 2 * SECOND
 _USER_TIMEOUT_NS = 5 * SECOND
 
 
@@ -47,12 +50,28 @@ class FrameFaults:
 class _Inbound:
     """A link that a peer dialled."""
 
-    __slots__ = ("decoder", "endpoint", "source")
+    __slots__ = ("accepting", "decoder", "endpoint", "pending", "source")
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, accepting: Accepting) -> None:
         self.endpoint = endpoint
+        self.accepting = accepting
+        self.pending = b""
         self.decoder = PeerDecoder()
         self.source: str | None = None
+
+
+class _Dialled:
+    """The link, or the attempt to get one, with a peer of this process; `gone` ends it for good."""
+
+    __slots__ = ("address", "attempt", "endpoint", "gone", "peer", "retry_ns")
+
+    def __init__(self, peer: str, address: str) -> None:
+        self.peer = peer
+        self.address = address
+        self.attempt = 0
+        self.retry_ns = _RETRY_NS_MIN
+        self.endpoint: Endpoint | None = None
+        self.gone = False
 
 
 class PeerLinks:
@@ -62,80 +81,132 @@ class PeerLinks:
         self._process = process
         self._node = process.node
         self._inbound: dict[str, _Inbound] = {}
-        self._retry_ns: dict[str, int] = {}
-        self._attempts: dict[str, int] = {}
+        self._peers: dict[str, str] = {}
+        self._dialled: dict[str, _Dialled] = {}
+
+    def follow_membership(self) -> None:
+        """Begins links with new peers and ends those with others; to be called after every turn."""
+        peers = self._node.replica.peers
+        if peers is self._peers:
+            return
+        self._peers = peers
+        for peer in [peer for peer in self._dialled if peer not in peers]:
+            dialled = self._dialled.pop(peer)
+            dialled.gone = True
+            if dialled.endpoint is not None:
+                endpoint = dialled.endpoint
+                endpoint.close()
+                endpoint.on_closed("its peer is none of the group")
+        for peer in peers:
+            if peer not in self._dialled:
+                self._dialled[peer] = _Dialled(peer, peers[peer])
+                self._dial(self._dialled[peer])
+
+    def _nonce(self, size: int) -> bytes:
+        return self._process.host.random.randbytes(size)
 
     # ---- dialled -------------------------------------------------------------------------------------
 
-    def dial(self, peer: str) -> None:
+    def _dial(self, dialled: _Dialled) -> None:
         """Tries to connect with a peer now, and again until it succeeds."""
-        process = self._process
-        address = self._node.replica.membership.addresses.get(peer)
-        if address is None:
+        if dialled.gone:
             return
-        attempt = self._attempts[peer] = self._attempts.get(peer, 0) + 1
+        process = self._process
+        dialled.address = self._peers[dialled.peer]
+        dialled.attempt += 1
+        attempt = dialled.attempt
         host = process.host
 
         def opened(endpoint: Endpoint | None, _: str) -> None:
-            if process.dead or self._attempts[peer] != attempt:
+            if process.dead or dialled.gone or dialled.attempt != attempt:
                 if endpoint is not None:
                     endpoint.close()
                 return
             timeout.cancel()
             if endpoint is None:
-                self._again(peer)
+                self._again(dialled)
             else:
-                self._serve_dialled(peer, endpoint)
+                self._serve_dialled(dialled, endpoint)
 
         def too_slow() -> None:
-            if self._attempts[peer] == attempt:
-                self._again(peer)
+            if dialled.attempt == attempt:
+                self._again(dialled)
 
         timeout: Timer = process.call_after(_CONNECT_TIMEOUT_NS, too_slow)
-        host.world.network.connect(host.name, host.ip, address, process.guarded(opened))
+        host.world.network.connect(host.name, host.ip, dialled.address, process.guarded(opened))
 
-    def _again(self, peer: str) -> None:
-        retry_ns = self._retry_ns.get(peer, _RETRY_NS_MIN)
-        self._retry_ns[peer] = min(2 * retry_ns, _RETRY_NS_MAX)
-        self._attempts[peer] += 1
-        self._process.call_after(retry_ns, self.dial, peer)
+    def _again(self, dialled: _Dialled, retry_ns: int = 0) -> None:
+        retry_ns = retry_ns or dialled.retry_ns
+        dialled.retry_ns = min(2 * dialled.retry_ns, _RETRY_NS_MAX)
+        dialled.attempt += 1
+        self._process.call_after(retry_ns, self._dial, dialled)
 
-    def _serve_dialled(self, peer: str, endpoint: Endpoint) -> None:
-        process, node = self._process, self._node
-        self._retry_ns[peer] = _RETRY_NS_MIN
+    def _serve_dialled(self, dialled: _Dialled, endpoint: Endpoint) -> None:
+        process, node, peer = self._process, self._node, dialled.peer
+        replica = node.replica
+        dialled.retry_ns = _RETRY_NS_MIN
+        dialled.endpoint = endpoint
         endpoint.user_timeout_ns = _USER_TIMEOUT_NS
         connection = Connection(node.outgoing, f"peer {peer}")
         process.endpoints[connection] = endpoint
+        own_address = replica.membership.addresses.get(replica.node_id, "")
+        hello = Hello(
+            PROTOCOL_VERSION, node.group, replica.node_id, peer, own_address, self._nonce(NONCE_BYTES)
+        )
+        handshake = Dialling(hello, "")
+        pending = b""
+        up = False
 
         def lost(_: str) -> None:
             if process.endpoints.pop(connection, None) is None:
                 return
-            if node.replica.links.get(peer) is connection:
-                del node.replica.links[peer]
-            process.begin()
-            node.peer_lost(peer)
-            process.wake()
-            process.call_after(_RETRY_NS_MIN, self.dial, peer)
+            timeout.cancel()
+            dialled.endpoint = None
+            if up:
+                if replica.links.get(peer) is connection:
+                    del replica.links[peer]
+                process.begin()
+                node.peer_lost(peer)
+                process.wake()
+            self._again(dialled, _RETRY_NS_MIN if up else _REFUSED_RETRY_NS)
 
-        def unexpected(_: bytes) -> None:
+        def close(reason: str) -> None:
             endpoint.close()
-            lost("a peer answered on a link that only this node sends on")
+            lost(reason)
 
-        endpoint.on_data = process.guarded(unexpected)
+        def received(data: bytes) -> None:
+            nonlocal pending, up
+            pending += data
+            try:
+                if up:
+                    raise PeerProtocolError("it answers on a link that only this node sends on")
+                taken = take_frame(pending, HANDSHAKE_FRAME_BYTES_MAX)
+                if taken is None:
+                    return
+                proof = handshake.answered(taken[0])
+            except PeerProtocolError as error:
+                close(str(error))
+                return
+            connection.send(*encode_frame(proof))
+            up = True
+            timeout.cancel()
+            replica.links[peer] = connection
+            process.begin()
+            node.peer_connected(peer)
+            process.wake()
+
+        timeout = process.call_after(_HELLO_TIMEOUT_NS, close, "it said nothing")
+        endpoint.on_data = process.guarded(received)
         endpoint.on_closed = process.guarded(lost)
-        hello = Hello(PROTOCOL_VERSION, node.group, node.replica.node_id, peer)
         connection.send(*encode_frame(hello))
-        node.replica.links[peer] = connection
-        process.begin()
-        node.peer_connected(peer)
         process.wake()
 
     # ---- accepted ------------------------------------------------------------------------------------
 
     def accept(self, endpoint: Endpoint) -> None:
         """A peer has dialled this node."""
-        process = self._process
-        link = _Inbound(endpoint)
+        process, node = self._process, self._node
+        link = _Inbound(endpoint, Accepting(node.group, node.replica.node_id, "", self._nonce))
         endpoint.user_timeout_ns = _USER_TIMEOUT_NS
 
         def lost(_: str) -> None:
@@ -148,8 +219,11 @@ class PeerLinks:
         def received(data: bytes) -> None:
             process.begin()
             try:
-                for frame in link.decoder.feed(data):
-                    self._frame(link, frame)
+                if link.source is None:
+                    data = self._shake_hands(link, data)
+                if link.source is not None:
+                    for frame in link.decoder.feed(data):
+                        self._frame(link, frame)
             except PeerProtocolError as error:
                 process.host.note(f"link of peer {link.source} closed: {error}")
                 endpoint.close()
@@ -164,16 +238,31 @@ class PeerLinks:
         """The ends of the links that peers have dialled, for tests that break them."""
         return [link.endpoint for link in self._inbound.values()]
 
+    def _shake_hands(self, link: _Inbound, data: bytes) -> bytes:
+        """Takes the frames of the handshake; returns what follows them, once the peer has proved itself."""
+        link.pending += data
+        accepting = link.accepting
+        while accepting.source is None:
+            taken = take_frame(link.pending, HANDSHAKE_FRAME_BYTES_MAX)
+            if taken is None:
+                return b""
+            frame, link.pending = taken
+            answer = accepting.received(frame)
+            if answer is not None:
+                link.endpoint.send(encode_frame(answer))
+        node = self._node
+        link.source, rest, link.pending = accepting.source, link.pending, b""
+        earlier = self._inbound.pop(link.source, None)
+        self._inbound[link.source] = link
+        if earlier is not None:
+            earlier.endpoint.close()
+            node.peer_lost(link.source)
+        node.replica.peer_met(link.source, accepting.hello.address)
+        return rest
+
     def _frame(self, link: _Inbound, frame: Frame) -> None:
         node = self._node
-        if link.source is None:
-            link.source = self._check_hello(frame)
-            earlier = self._inbound.pop(link.source, None)
-            self._inbound[link.source] = link
-            if earlier is not None:
-                earlier.endpoint.close()
-                node.peer_lost(link.source)
-            return
+        assert link.source is not None, "the handshake is over"
         world = self._process.host.world
         if isinstance(frame, RaftFrame):
             message = frame.message
@@ -213,13 +302,7 @@ class PeerLinks:
     def _inbound_lost(self, link: _Inbound) -> None:
         if link.source is not None and self._inbound.get(link.source) is link:
             del self._inbound[link.source]
+            self._node.replica.peer_parted(link.source)
             self._process.begin()
             self._node.peer_lost(link.source)
             self._process.wake()
-
-    def _check_hello(self, frame: Frame) -> str:
-        node = self._node
-        expected = (PROTOCOL_VERSION, node.group, node.replica.node_id)
-        if not isinstance(frame, Hello) or (frame.version, frame.group, frame.target) != expected:
-            raise PeerProtocolError(f"not the hello that was expected: {frame!r:.100}")
-        return frame.source

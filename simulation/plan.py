@@ -44,6 +44,7 @@ FAULT_KINDS: Final = (
     "misdirected write",
     "retention",
     "transfer",
+    "membership",
     "client kill",
     "topics",
 )

@@ -38,6 +38,7 @@ from simulation.client_judge import ClientJudge, ClientWriter
 from simulation.clock import HostClock
 from simulation.faults import heal_everything, inject
 from simulation.group_model import Violation
+from simulation.members import Members
 from simulation.monitor import Monitor, ReplicaWriter
 from simulation.name_server_host import NameServerHost
 from simulation.network import Link, Network
@@ -53,6 +54,8 @@ __all__ = ["Result", "World", "run_plan"]
 AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
 
 _TRANSCRIPT_LINES: Final = 400
+_SPARE_MACHINES: Final = 1
+"""Beside the group's first members, for the one that joins."""
 _FLUSH_TRACES_NS: Final = SECOND
 _LOAD_STOPS_BEFORE_END_NS: Final = 6 * SECOND
 _RECOVERY_NS: Final = 12 * SECOND
@@ -91,6 +94,8 @@ class World:
         self.network = Network(self.scheduler, self._random("network"), self.fired)
         self.load_stopped = False
         self.topic_changes_wanted = 0
+        self.transfers_wanted = 0
+        self.member_changes_wanted = 0
         self.finding: Violation | None = None
         self.transcript: deque[str] = deque(maxlen=_TRANSCRIPT_LINES)
         self._keep_traces = keep_traces
@@ -113,6 +118,7 @@ class World:
         ]
         self.name_server_addresses = [name_server.address for name_server in self.name_servers]
         self.brokers = self._make_brokers()
+        self.members = Members(self)
         self.clients = self._make_clients()
         self.host_names = [broker.name for broker in self.brokers]
         self.host_names += [name_server.name for name_server in self.name_servers]
@@ -135,9 +141,10 @@ class World:
 
     def _make_brokers(self) -> list[BrokerHost]:
         plan = self.plan
-        names = [f"n{number}" for number in range(plan.nodes)]
+        names = [f"n{number}" for number in range(plan.nodes + _SPARE_MACHINES)]
         ips = {name: f"10.0.0.{number + 1}" for number, name in enumerate(names)}
-        peers = {name: f"{ips[name]}:40911" for name in names}
+        peers = {name: f"{ips[name]}:40911" for name in names[: plan.nodes]}
+        self.monitor.model.voters = tuple(peers)
         options = StoreOptions(
             data_file_bytes=plan.data_file_bytes,
             index_file_units=256,
@@ -172,7 +179,9 @@ class World:
                 retention=RetentionSettings(interval_ms=1000, delete_hours=tuple(range(24))),
             )
             clock, random = self._clock(name), self._random(f"broker {name}")
-            hosts.append(BrokerHost(self, name, ips[name], config, options, clock, random))
+            host = BrokerHost(self, name, ips[name], config, options, clock, random)
+            host.in_service = name in peers
+            hosts.append(host)
         return hosts
 
     def _make_clients(self) -> list[ClientHost]:
@@ -308,7 +317,7 @@ class World:
         if leader is None or leader.process is None:
             return False
         raft = leader.process.node.replica.raft
-        for host in self.brokers:
+        for host in self.members.in_service():
             if host.process is None or host.paused or host.disk.failing_flushes:
                 return False
             replica = host.process.node.replica
@@ -323,6 +332,11 @@ class World:
             if replica.raft.persisted_index != raft.commit_index:
                 return False
         return raft.commit_index == self.monitor.model.last_index
+
+    def operated(self, kind: str, node: str, detail: str) -> None:
+        """An operator's request was granted."""
+        self.fired(kind)
+        self.record_fault(kind, node, detail)
 
     def consumed(self, queue_id: int, offset: int) -> None:
         """A consumer's application got a message."""
@@ -402,7 +416,9 @@ class World:
     def _check_end(self) -> None:
         """Everything must have come together."""
         model = self.monitor.model
-        for host in self.brokers:
+        for host in self.members.in_service():
+            if host.name not in self.members.committed:
+                continue
             process = host.process
             if process is None:
                 raise Violation("liveness", host.name, "it does not run at the end")
@@ -428,6 +444,8 @@ class World:
         lines = []
         for host in self.brokers:
             process = host.process
+            if not host.in_service:
+                continue
             if process is None:
                 lines.append(f"{host.name}: down{', needs a new disk' if host.needs_new_disk else ''}")
                 continue
@@ -441,7 +459,8 @@ class World:
             )
         model = self.monitor.model
         lines.append(
-            f"group: committed up to {model.last_index}, {self.judge.acknowledged} messages acknowledged"
+            f"group: voters {' '.join(model.voters)}, learners {' '.join(model.learners) or 'none'}, "
+            f"committed up to {model.last_index}, {self.judge.acknowledged} messages acknowledged"
         )
         return lines
 

@@ -12,6 +12,7 @@ from simulation.workload.actor import Actor
 from simulation.workload.administer import administer
 from simulation.workload.audit import audit
 from simulation.workload.consume import consume
+from simulation.workload.operate import operate
 from simulation.workload.produce import produce
 from simulation.workload.transact import Transactions, transact
 
@@ -33,5 +34,6 @@ ACTORS: Final[dict[str, Actor]] = {
     "auditor": Actor(audit),
     "administrator": Actor(administer),
     "transactor": Actor(transact, share=0.4, processes=lambda plan: 2, invariant=Transactions),
+    "operator": Actor(operate),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

@@ -269,7 +269,7 @@ def stale_read_from_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
     def handle_after_barrier(self: Node, connection: Any, command: Any, handler: Any) -> None:
         self._handle(connection, command, handler)
 
-    patch.setattr(Node, "_handle_after_barrier", handle_after_barrier)
+    patch.setattr(Node, "handle_after_barrier", handle_after_barrier)
 
 
 def read_index_without_a_round(patch: pytest.MonkeyPatch) -> None:
