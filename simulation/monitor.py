@@ -117,6 +117,8 @@ class Monitor:
         replica = node.replica
         log = replica.store.log
         watched.log = log
+        # It may know of commits that others made durable, and have lost what it had not flushed itself.
+        watched.committed_floor = min(watched.committed_floor, log.last_index)
         watched.first_index = log.first_index
         watched.checked_index = log.first_index - 1
         watched.arrived = {}

@@ -9,30 +9,34 @@ way it does so. Afterwards the faults that are left are made shorter, and the ru
 from collections.abc import Callable
 from dataclasses import replace
 
-from simulation.plan import Fault
+from simulation.plan import Fault, Plan
 from simulation.scheduler import MILLISECOND
 from simulation.world import Result, run_plan
 
 __all__ = ["shrink"]
 
 Progress = Callable[[int, int], object]
+Run = Callable[[Plan], Result]
 
 
-def shrink(failed: Result, *, runs_max: int = 200, progress: Progress | None = None) -> Result:
-    """The result of the smallest failing plan found with at most `runs_max` runs.
+def shrink(
+    failed: Result, *, runs_max: int = 200, run: Run = run_plan, progress: Progress | None = None
+) -> Result:
+    """The result of the smallest failing plan found with at most `runs_max` runs of `run`.
 
     `progress` is told the runs so far and the number of faults left.
     """
     assert failed.violation is not None, "only a failure can be shrunk"
-    search = _Search(failed, runs_max, progress)
+    search = _Search(failed, runs_max, run, progress)
     search.remove_faults()
     search.shorten_faults()
     return search.best
 
 
 class _Search:
-    def __init__(self, failed: Result, runs_max: int, progress: Progress | None) -> None:
+    def __init__(self, failed: Result, runs_max: int, run: Run, progress: Progress | None) -> None:
         self.best = failed
+        self._run = run
         self._runs_left = runs_max
         self._runs_max = runs_max
         self._progress = progress
@@ -42,7 +46,7 @@ class _Search:
         if self._runs_left <= 0:
             return False
         self._runs_left -= 1
-        result = run_plan(replace(self.best.plan, faults=faults))
+        result = self._run(replace(self.best.plan, faults=faults))
         assert self.best.violation is not None
         same = result.violation is not None and result.violation.invariant == self.best.violation.invariant
         if same:

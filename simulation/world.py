@@ -14,7 +14,7 @@ import logging
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, TypeVar
@@ -49,7 +49,10 @@ from simulation.workload.actor import Invariant
 from simulation.workload.names import TOPIC
 from simulation.workload.transact import CHECKS_MAX
 
-__all__ = ["Result", "World", "run_plan"]
+__all__ = ["JudgeHistory", "Result", "World", "run_plan"]
+
+JudgeHistory = Callable[[Mapping[str, bytes]], str]
+"""From clients' traces by name to what is wrong with them, "" for nothing: a checker that this room may not import."""
 
 AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
 
@@ -87,7 +90,9 @@ class Result:
 class World:
     """All that exists. `run` once."""
 
-    def __init__(self, plan: Plan, *, keep_traces: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, *, keep_traces: bool = False, judge_history: JudgeHistory | None = None
+    ) -> None:
         self.plan = plan
         self.scheduler = Scheduler()
         self.fault_counts: dict[str, int] = {}
@@ -98,9 +103,12 @@ class World:
         self.member_changes_wanted = 0
         self.finding: Violation | None = None
         self.transcript: deque[str] = deque(maxlen=_TRANSCRIPT_LINES)
-        self._keep_traces = keep_traces
+        self._keep_traces = keep_traces or judge_history is not None
+        self._judge_history = judge_history
         self._traces: dict[str, list[bytes]] = {}
         self._digests: dict[str, Any] = {}
+        self.histories: list[str] = []
+        """Names of the clients' traces."""
         self._writers: list[TraceWriter] = []
         self._driver = TraceWriter(self._sink("driver"), self._header("driver", "driver"))
         self._writers.append(self._driver)
@@ -237,6 +245,7 @@ class World:
 
     def client_writer(self, process: str, *, at_most_once: bool) -> ClientWriter:
         """A trace writer for a new client process."""
+        self.histories.append(process)
         writer = ClientWriter(
             self._sink(process),
             self._header("client", process),
@@ -436,6 +445,12 @@ class World:
                     f"{topic}/{queue_id}: read up to {self._consumed.get(queue_id, -1)} of {len(queue.keys) - 1}",
                 )
         self.judge.check_outcomes()
+        if self._judge_history is not None:
+            for writer in self._writers:
+                writer.flush()
+            problem = self._judge_history({name: b"".join(self._traces[name]) for name in self.histories})
+            if problem:
+                raise Violation("linearizability", "clients", problem)
         for invariant in self._invariants:
             invariant.check_end()
 
@@ -505,6 +520,6 @@ class _NoteHandler(logging.Handler):
         self._world.note("client", record.getMessage())
 
 
-def run_plan(plan: Plan, *, keep_traces: bool = False) -> Result:
-    """Runs a plan from beginning to end."""
-    return World(plan, keep_traces=keep_traces).run()
+def run_plan(plan: Plan, *, keep_traces: bool = False, judge_history: JudgeHistory | None = None) -> Result:
+    """Runs a plan from beginning to end; `judge_history` has the last word on what clients were told."""
+    return World(plan, keep_traces=keep_traces, judge_history=judge_history).run()

@@ -7,14 +7,19 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from broker.cli.errors import USAGE, CommandError
+
+if TYPE_CHECKING:
+    from simulation.plan import Plan
+    from simulation.world import Result
 
 _RERUN_EVERY = 20
 """Of a batch, every so manieth seed is run again in a process with another hash seed."""
@@ -31,6 +36,7 @@ class _Outcome:
     simulated_s: float
     cpu_s: float
     fault_counts: dict[str, int] = field(default_factory=dict)
+    work_counts: dict[str, int] = field(default_factory=dict)
 
 
 def simulate(
@@ -46,8 +52,9 @@ def simulate(
 ) -> int:
     """Run the broker's code in a world in which everything, faults included, comes from one seed.
 
-    Checks the invariants of docs/simulation.md as it runs. A finding ends the run and is shrunk to a small plan of
-    faults, which --replay runs again. Exit codes: 0 everything holds, 1 something does not.
+    Checks the invariants of docs/simulation.md as it runs, and afterwards what clients were told, with the checker that
+    trivet analyze uses. A finding ends the run and is shrunk to a small plan of faults, which --replay runs again.
+    Exit codes: 0 everything holds, 1 something does not.
     """
     if sum(option is not None for option in (seed, seeds, replay)) > 1:
         raise CommandError("--seed, --seeds and --replay exclude each other", USAGE)
@@ -78,10 +85,9 @@ def _seed_range(text: str) -> range:
 def _single(seed: int, seconds: int, nodes: int, out: Path | None, *, shrink: bool) -> int:
     print(f"seed {seed}", flush=True)
     from simulation.plan import draw_plan
-    from simulation.world import run_plan
 
     begin = time.process_time()
-    result = run_plan(draw_plan(seed, seconds=seconds, nodes=nodes), keep_traces=out is not None)
+    result = _run(draw_plan(seed, seconds=seconds, nodes=nodes), keep_traces=out is not None)
     return _finish(result, time.process_time() - begin, out, shrink=shrink)
 
 
@@ -89,7 +95,6 @@ def _replay(path: Path, out: Path | None, *, shrink: bool) -> int:
     import msgspec
 
     from simulation.plan import decode_plan
-    from simulation.world import run_plan
 
     try:
         plan = decode_plan(path.read_bytes())
@@ -99,19 +104,36 @@ def _replay(path: Path, out: Path | None, *, shrink: bool) -> int:
         raise CommandError(f"--replay {path}: not a plan: {error}", USAGE) from error
     print(f"seed {plan.seed}", flush=True)
     begin = time.process_time()
-    result = run_plan(plan, keep_traces=out is not None)
+    result = _run(plan, keep_traces=out is not None)
     return _finish(result, time.process_time() - begin, out, shrink=shrink)
 
 
-def _finish(result: object, cpu_s: float, out: Path | None, *, shrink: bool) -> int:
+def _run(plan: Plan, *, keep_traces: bool = False) -> Result:
+    from simulation.world import run_plan
+
+    return run_plan(plan, keep_traces=keep_traces, judge_history=_judge_history)
+
+
+def _judge_history(traces: Mapping[str, bytes]) -> str:
+    """The word of the checker of client histories, which the simulator itself may not import."""
+    try:
+        from spark_analysis.plain import check_traces
+    except ImportError:
+        return ""  # the extra "analysis" is not installed; `ClientJudge` has looked at every answer already
+    from simulation.workload.names import TOPIC
+
+    verdict = check_traces(traces, is_judged=lambda key: key.startswith(f"{TOPIC}/"))
+    return "; ".join(verdict.findings) if verdict.verdict == "violated" else ""
+
+
+def _finish(result: Result, cpu_s: float, out: Path | None, *, shrink: bool) -> int:
     from simulation import shrink as shrinking
     from simulation.plan import encode_plan
     from simulation.report import describe_finding, summary_line
-    from simulation.world import Result
 
-    assert isinstance(result, Result)
     print(summary_line(result, cpu_s))
-    _print_faults(result.fault_counts)
+    _print_counts(result.fault_counts)
+    _print_counts(result.work_counts)
     if out is not None:
         _write_traces(out, result.traces)
     if result.violation is None:
@@ -121,7 +143,7 @@ def _finish(result: object, cpu_s: float, out: Path | None, *, shrink: bool) -> 
         def progress(runs: int, faults: int) -> None:
             print(f"shrinking: {runs} runs, {faults} faults left", end="\r", file=sys.stderr, flush=True)
 
-        result = shrinking.shrink(result, progress=progress)
+        result = shrinking.shrink(result, run=_run, progress=progress)
         print(file=sys.stderr)
     path = (out or Path()) / f"seed-{result.plan.seed}.json"
     path.write_bytes(encode_plan(result.plan))
@@ -153,11 +175,16 @@ def _batch(seeds: range, seconds: int, nodes: int, jobs: int, out: Path | None) 
                 differences += 1
                 print(f"seed {outcome.seed}: another process came to another trace", flush=True)
             print(f"{len(outcomes)} of {len(seeds)}: {outcome.line}", file=sys.stderr, flush=True)
-    counts: dict[str, int] = {}
+    from simulation.plan import FAULT_KINDS
+
+    faults, work = dict.fromkeys(FAULT_KINDS, 0), dict[str, int]()
     for outcome in outcomes:
-        for kind, count in outcome.fault_counts.items():
-            counts[kind] = counts.get(kind, 0) + count
-    _print_faults(counts)
+        _add(faults, outcome.fault_counts)
+        _add(work, outcome.work_counts)
+    print("faults that took effect")
+    _print_counts(faults)
+    print("what actors did")
+    _print_counts(work)
     simulated = sum(outcome.simulated_s for outcome in outcomes)
     cpu = sum(outcome.cpu_s for outcome in outcomes)
     print(
@@ -170,11 +197,10 @@ def _batch(seeds: range, seconds: int, nodes: int, jobs: int, out: Path | None) 
 def _run_for_batch(arguments: tuple[int, int, int, str]) -> _Outcome:
     from simulation.plan import draw_plan, encode_plan
     from simulation.report import describe_finding, summary_line
-    from simulation.world import run_plan
 
     seed, seconds, nodes, directory = arguments
     begin = time.process_time()
-    result = run_plan(draw_plan(seed, seconds=seconds, nodes=nodes))
+    result = _run(draw_plan(seed, seconds=seconds, nodes=nodes))
     cpu_s = time.process_time() - begin
     finding = ""
     if result.violation is not None:
@@ -189,6 +215,7 @@ def _run_for_batch(arguments: tuple[int, int, int, str]) -> _Outcome:
         result.simulated_ns / 1e9,
         cpu_s,
         result.fault_counts,
+        result.work_counts,
     )
 
 
@@ -200,6 +227,11 @@ def _same_again(outcome: _Outcome, seconds: int, nodes: int) -> bool:
     return done.stdout.split("\n", 1)[0] == outcome.digest
 
 
-def _print_faults(counts: dict[str, int]) -> None:
+def _add(sums: dict[str, int], counts: dict[str, int]) -> None:
+    for kind, count in counts.items():
+        sums[kind] = sums.get(kind, 0) + count
+
+
+def _print_counts(counts: dict[str, int]) -> None:
     for kind in sorted(counts):
         print(f"{counts[kind]:>8}  {kind}")

@@ -1,0 +1,53 @@
+"""The checker of client histories has the last word on runs, and would find what the judge within them finds."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from simulation.client_judge import ClientJudge
+from simulation.plan import draw_plan
+from simulation.workload.names import TOPIC
+from simulation.world import World, run_plan
+from spark_analysis.plain import PlainVerdict, check_traces
+from tests.simulation.planted_bugs import PLANTED
+
+
+def check(traces: Mapping[str, bytes]) -> PlainVerdict:
+    return check_traces(traces, is_judged=lambda key: key.startswith(f"{TOPIC}/"))
+
+
+@pytest.mark.parametrize("seed", [5, 9, 21])
+def test_what_clients_were_told_is_linearizable(seed: int) -> None:
+    verdicts = []
+
+    def judge(traces: Mapping[str, bytes]) -> str:
+        verdicts.append(check(traces))
+        return ""
+
+    result = run_plan(draw_plan(seed, seconds=30), judge_history=judge)
+    assert result.violation is None
+    assert verdicts[0].verdict == "linearizable"
+    assert verdicts[0].findings == ()
+    assert verdicts[0].operations > result.acknowledged // 2 > 0
+
+
+def test_a_word_against_the_history_is_a_finding() -> None:
+    plan = replace(draw_plan(5, seconds=30), faults=())
+    violation = run_plan(plan, judge_history=lambda traces: "no").violation
+    assert violation is not None
+    assert (violation.invariant, violation.detail) == ("linearizability", "no")
+
+
+@pytest.mark.parametrize("mistake", ["offsets rewound", "offsets acknowledged from memory"])
+def test_it_finds_what_the_judge_within_the_run_would(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    PLANTED[mistake].patch(monkeypatch)
+    for name in ("offset_was", "offset_stored", "was_read", "ended_at"):
+        monkeypatch.setattr(ClientJudge, name, lambda *_: None)
+    for seed in range(12):
+        world = World(draw_plan(seed, seconds=30), keep_traces=True)
+        result = world.run()
+        traces = {name: data for name, data in result.traces.items() if name in world.histories}
+        if check(traces).verdict == "violated":
+            return
+    pytest.fail("not found")
