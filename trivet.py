@@ -27,6 +27,7 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.intake import FetchLimits
+from broker.client.listening import Handled, listen
 from broker.client.message import Message, MessageQueue, MessageView, SendResult, SendStatus
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
@@ -48,6 +49,7 @@ __all__ = [
     "DamagedMessage",
     "Decision",
     "FetchLimits",
+    "Handled",
     "Message",
     "MessageQueue",
     "MessageRejected",
@@ -67,4 +69,5 @@ __all__ = [
     "TransactionUndecided",
     "TransactionalProducer",
     "UsageError",
+    "listen",
 ]

@@ -12,10 +12,11 @@ members the last messages may come again, and none is skipped. Messages of one q
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
@@ -110,7 +111,8 @@ class Consumer:
         version = runtime.wall_ms()
         self.group = group
         self._start = start
-        self._broadcast = broadcast
+        self.broadcast = broadcast
+        """Whether every member reads everything; there is no sending back then."""
         self._strategy = allocate_everything if broadcast else strategy
         self._subscriptions = {
             topic: Subscription.parse(topic, wanted, version) for topic, wanted in topics.items()
@@ -210,6 +212,27 @@ class Consumer:
         finally:
             self._reading = False
 
+    @contextlib.contextmanager
+    def reading_alone(self) -> Iterator[Intake]:
+        """For `listening`, which accounts itself for what is done: what was fetched, while nobody else may read.
+
+        What was handed out before is done with; the rest of its batch comes first. Raises UsageError, ClientClosed.
+        """
+        self.core.check_open()
+        if self._reading:
+            raise UsageError("two tasks are reading from one consumer")
+        self._settle()
+        if self._batch is not None and self._reader is not None:
+            self._batch.messages = self._batch.messages[self._handed_out :]
+            self._intake.put_back(self._reader, self._batch)
+            self._batch = self._reader = None
+            self._handed_out = 0
+        self._reading = True
+        try:
+            yield self._intake
+        finally:
+            self._reading = False
+
     def _settle(self) -> None:
         """Everything that was handed out is done with."""
         batch, reader = self._batch, self._reader
@@ -256,7 +279,7 @@ class Consumer:
 
         ``delay_level`` 0 takes longer each time, -1 gives up at once. Raises as `commit` does.
         """
-        if self._broadcast:
+        if self.broadcast:
             raise UsageError("a broadcast consumer has no retry topic")
         fields = {
             "offset": str(message.head.physical_offset),
@@ -282,7 +305,7 @@ class Consumer:
 
     async def _store_positions(self, readers: Sequence[QueueReader]) -> list[ClientError]:
         """Store what is not stored yet; one storing at a time, so that a queue's position never goes back."""
-        if self._broadcast:
+        if self.broadcast:
             return []
         while self._committing is not None:
             await self._committing.wait()
@@ -361,7 +384,7 @@ class Consumer:
 
     async def _share_of(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
         """This member's queues; None when the brokers do not know this member yet."""
-        if self._broadcast:
+        if self.broadcast:
             return list(queues)
         members = await self._members(sorted({queue.broker_name for queue in queues}), topic)
         if self.core.client_id not in members:
@@ -407,7 +430,7 @@ class Consumer:
         async def find_start() -> int:
             if fixed_start is not None:
                 return fixed_start
-            stored = None if self._broadcast else await self._calls.committed_offset(queue)
+            stored = None if self.broadcast else await self._calls.committed_offset(queue)
             if stored is None:
                 return await self._first_offset(queue)
             reader.committed = stored
@@ -432,7 +455,7 @@ class Consumer:
         data = ConsumerData(
             group_name=self.group,
             consume_from_where=from_where,
-            message_model=MessageModel.BROADCASTING if self._broadcast else MessageModel.CLUSTERING,
+            message_model=MessageModel.BROADCASTING if self.broadcast else MessageModel.CLUSTERING,
             subscription_data_set=[subscription.data() for subscription in self._subscriptions.values()],
         )
         return HeartbeatData(client_id=self.core.client_id, consumer_data_set=[data])

@@ -119,6 +119,12 @@ class QueueReader:
             self._room = None
         return batch
 
+    def put_back(self, batch: Batch) -> None:
+        """Undo `take` of what was the oldest batch."""
+        self._batches.appendleft(batch)
+        self._waiting_messages += len(batch.messages)
+        self._waiting_bytes += batch.size
+
     def has_batch(self) -> bool:
         """Whether `take` would give one."""
         return bool(self._batches)
@@ -247,24 +253,46 @@ class Intake:
         """A reader got a batch."""
         if reader not in self._ready:
             self._ready.append(reader)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have everyone in `wait_arrival` look again."""
         if self._arrival is not None:
             self._arrival.set()
             self._arrival = None
 
     def next_nowait(self) -> tuple[QueueReader, Batch] | None:
         """The next batch with messages in it, None when nothing waits. Batches without messages are done at once."""
+        while (taken := self.take_nowait()) is not None:
+            reader, batch = taken
+            if batch.messages:
+                return taken
+            reader.finished_batch(batch)
+        return None
+
+    def take_nowait(
+        self, may_take: Callable[[QueueReader], bool] | None = None
+    ) -> tuple[QueueReader, Batch] | None:
+        """The next batch, also one without messages, None when nothing waits; of the allowed readers only."""
         ready = self._ready
-        while ready:
+        for _ in range(len(ready)):
             reader = ready.popleft()
             if reader.dropped or not reader.has_batch():
+                continue
+            if may_take is not None and not may_take(reader):
+                ready.append(reader)
                 continue
             batch = reader.take()
             if reader.has_batch():
                 ready.append(reader)
-            if batch.messages:
-                return reader, batch
-            reader.finished_batch(batch)
+            return reader, batch
         return None
+
+    def put_back(self, reader: QueueReader, batch: Batch) -> None:
+        """Have a batch handed out again, with the messages that it still has, before all later ones of its queue."""
+        if not reader.dropped:
+            reader.put_back(batch)
+            self.arrived(reader)
 
     async def wait_arrival(self) -> None:
         """Wait until a reader gets a batch."""

@@ -26,11 +26,12 @@ from broker.remoting.route import BrokerData, QueueData, TopicRouteData
 from log.batch import parse_batch
 from log.java_hash import java_hash_utf8
 from log.message_id import offset_message_id
-from log.properties import get_property
+from log.properties import get_property, with_property
 from log.record import decode_record, encode_record, pack_host
 
 WALL_START_MS = 1_700_000_000_000
 NAME_SERVER = "ns:9876"
+RETRIES_MAX = 3
 
 
 class Pipe:
@@ -229,6 +230,7 @@ class Group:
         properties: bytes = b"",
         sys_flag: int = 0,
         flag: int = 0,
+        reconsume_times: int = 0,
     ) -> tuple[int, str]:
         """Returns (queue offset, message id)."""
         records = self.queues.setdefault((topic, queue_id), [])
@@ -246,7 +248,7 @@ class Group:
             host,
             now,
             host,
-            0,
+            reconsume_times,
             0,
             body,
             properties,
@@ -311,6 +313,8 @@ class FakeBroker(Server):
                 if not members:
                     return response(command, ResponseCode.SYSTEM_ERROR, "no consumer")
                 return response(command, 0, body=encode_body(ConsumerListBody(members)))
+            case RequestCode.CONSUMER_SEND_MSG_BACK:
+                return self._send_back(command)
         return self._offset_request(command)
 
     def _offset_request(self, command: RemotingCommand) -> RemotingCommand:
@@ -413,6 +417,28 @@ class FakeBroker(Server):
             "maxOffset": str(end),
         }
         return response(command, number, fields=fields, body=body)
+
+    def _send_back(self, command: RemotingCommand) -> RemotingCommand:
+        """The rule of behaviour.md 8.4, with `RETRIES_MAX` and a delay of ten seconds a level."""
+        at, name = int(command.fields["offset"]), command.fields["group"]
+        stored = (decode_record(record) for records in self.group.queues.values() for record in records)
+        record = next((record for record in stored if record.physical_offset == at), None)
+        if record is None:
+            return response(command, ResponseCode.SYSTEM_ERROR, f"no message at {at}")
+        properties = record.properties
+        if get_property(properties, b"RETRY_TOPIC") is None:
+            properties = with_property(properties, b"RETRY_TOPIC", record.topic.encode())
+        again = record.reconsume_times + 1
+        if again > RETRIES_MAX:
+            self.group.append("%DLQ%" + name, 0, record.body, properties, reconsume_times=again)
+        else:
+            self.world.nursery.start_soon(self._retry, "%RETRY%" + name, record.body, properties, again)
+        return response(command, 0)
+
+    async def _retry(self, topic: str, body: bytes, properties: bytes, again: int) -> None:
+        await trio.sleep(10 * again)
+        self.group.append(topic, 0, body, properties, reconsume_times=again)
+        self.wake()
 
     async def _expire(self, seconds: float) -> None:
         await trio.sleep(seconds)

@@ -1,0 +1,210 @@
+"""Listening: a handler is called with every message of a group consumer, several messages at a time.
+
+    async def handle(message: MessageView) -> None:
+        await store(message.body)
+
+    async with Consumer("127.0.0.1:9876", group="g", topics="t") as consumer:
+        await listen(consumer, handle, concurrency=32)
+
+A fixed number of tasks take messages in the order in which they came and call the handler; so messages of one queue
+may be handled at the same time, and out of order. What a queue's stored position may say is kept apart from that: it
+never passes a message that is not done with, whatever has been done after it. A slow message therefore holds its
+queue's position, and, once `SPAN_MAX` messages behind it are done, the queue too: what would be repeated after a crash
+has a bound.
+
+A message whose handler raises goes back to the broker that holds it, which stores it for the group again and delivers
+it later, each time after a longer delay, and into ``%DLQ%group`` after the last (behaviour.md 8.4). It is done with
+when the broker has confirmed that. Where no broker confirms, the handler gets the message again after `AGAIN_S`.
+
+Cancelling is how listening ends. What was not handled to its end is put back then, so that the consumer's next reader
+gets it, or, after the end of the consumer, another member of the group.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from broker.client.consumer import Consumer
+from broker.client.errors import ClientError, UsageError
+from broker.client.intake import Batch, Intake, QueueReader
+from broker.client.message import MessageView
+
+logger = logging.getLogger("trivet.client")
+
+SPAN_MAX: Final = 2000
+"""A queue with so many messages taken behind the oldest unfinished one gives no more (the reference's span)."""
+AGAIN_S: Final = 5.0
+"""After this time a message that could not be sent back is handled again."""
+
+
+class Handled(enum.Enum):
+    """What a handler says of a message; one that says nothing means `DONE`."""
+
+    DONE = "done"
+    RETRY = "retry"
+    """Send it back, as if the handler had raised, but without a line in the log."""
+
+
+Handler = Callable[[MessageView], Awaitable[Handled | None]]
+"""Handles one message; may be called for several at the same time."""
+
+
+async def listen(consumer: Consumer, handler: Handler, *, concurrency: int = 20) -> None:
+    """Call the handler with every message, up to ``concurrency`` at a time, until cancelled.
+
+    Any `Exception` of the handler sends the message back; in a broadcast consumer, which has nowhere to send it, it is
+    logged and the message is done with. Raises UsageError for a concurrency below 1 and while another task reads from
+    the consumer, ClientClosed outside its block.
+    """
+    if concurrency < 1:
+        raise UsageError(f"a concurrency of {concurrency} handles nothing")
+    with consumer.reading_alone() as intake:
+        listener = _Listener(consumer, intake, handler)
+        try:
+            async with consumer.core.runtime.task_group() as tasks:
+                for _ in range(concurrency):
+                    tasks.start_soon(listener.work)
+        finally:
+            listener.put_back()
+
+
+class _Open:
+    """A batch that is not done with: which of its messages are, and before which index all are."""
+
+    __slots__ = ("batch", "done", "first_open")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.done = bytearray(len(batch.messages))
+        self.first_open = 0
+
+
+class _Account:
+    """The open batches of one queue, oldest first, and what its position may say of them."""
+
+    __slots__ = ("_open", "_reader", "_span")
+
+    def __init__(self, reader: QueueReader) -> None:
+        self._reader = reader
+        self._open: deque[_Open] = deque()
+        self._span = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._span >= SPAN_MAX
+
+    def take(self, batch: Batch) -> _Open:
+        taken = _Open(batch)
+        self._open.append(taken)
+        self._span += len(batch.messages)
+        self._settle()  # a batch without messages has nobody who would finish it
+        return taken
+
+    def finish(self, taken: _Open, index: int) -> None:
+        taken.done[index] = 1
+        if taken is self._open[0] and index == taken.first_open:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Move the position up to the oldest message that is not done with."""
+        while self._open:
+            oldest = self._open[0]
+            first_open = oldest.done.find(0, oldest.first_open)
+            if first_open >= 0:
+                if first_open:
+                    self._reader.finished(oldest.batch.messages[first_open - 1])
+                oldest.first_open = first_open
+                return
+            self._open.popleft()
+            self._span -= len(oldest.done)
+            self._reader.finished_batch(oldest.batch)
+
+    def put_back(self, intake: Intake) -> None:
+        for taken in reversed(self._open):
+            batch = taken.batch
+            batch.messages = [
+                message for message, done in zip(batch.messages, taken.done, strict=True) if not done
+            ]
+            intake.put_back(self._reader, batch)
+
+
+class _Listener:
+    """What the tasks of one `listen` share: the batch from which they take messages, and the accounts of all queues."""
+
+    def __init__(self, consumer: Consumer, intake: Intake, handler: Handler) -> None:
+        self._consumer = consumer
+        self._intake = intake
+        self._handler = handler
+        self._runtime = consumer.core.runtime
+        self._accounts: dict[QueueReader, _Account] = {}
+        self._current: tuple[QueueReader, _Account, _Open] | None = None
+        self._next_index = 0
+
+    async def work(self) -> None:
+        """One of the tasks: take a message, handle it, account for it."""
+        while True:
+            # Before anything is taken; it also lets the other tasks have their turn where a handler never waits.
+            await self._runtime.sleep(0)
+            if self._current is None and not self._take_batch():
+                await self._intake.wait_arrival()
+                continue
+            assert self._current is not None
+            reader, account, taken = self._current
+            index = self._next_index
+            self._next_index = index + 1
+            if self._next_index == len(taken.done):
+                self._current = None
+            await self._handle(reader, taken.batch.messages[index])
+            was_full = account.is_full
+            account.finish(taken, index)
+            if was_full and not account.is_full:
+                self._intake.wake()
+
+    def _take_batch(self) -> bool:
+        """Make the next batch with messages the current one; returns False when there is none."""
+        while (found := self._intake.take_nowait(self._may_take)) is not None:
+            reader, batch = found
+            account = self._accounts.get(reader)
+            if account is None:
+                self._forget_dropped()
+                account = self._accounts[reader] = _Account(reader)
+            taken = account.take(batch)
+            if batch.messages:
+                self._current = (reader, account, taken)
+                self._next_index = 0
+                return True
+        return False
+
+    def _may_take(self, reader: QueueReader) -> bool:
+        account = self._accounts.get(reader)
+        return account is None or not account.is_full
+
+    def _forget_dropped(self) -> None:
+        self._accounts = {reader: account for reader, account in self._accounts.items() if not reader.dropped}
+
+    async def _handle(self, reader: QueueReader, message: MessageView) -> None:
+        """Return when the message is done with: handled, stored for a retry, or not this member's any more."""
+        while not reader.dropped:
+            try:
+                if await self._handler(message) is not Handled.RETRY:
+                    return
+            except Exception:
+                logger.exception("group %s: the handler failed at %r", self._consumer.group, message)
+            if self._consumer.broadcast:
+                return
+            try:
+                await self._consumer.send_back(message)
+            except ClientError as error:
+                logger.warning("group %s: %r was not sent back: %s", self._consumer.group, message, error)
+                await self._runtime.sleep(AGAIN_S)
+            else:
+                return
+
+    def put_back(self) -> None:
+        """Give what is not done with to the next reader of the consumer."""
+        for account in self._accounts.values():
+            account.put_back(self._intake)
