@@ -12,6 +12,8 @@ from broker.node import Node
 from broker.offset_commits import OffsetCommits
 from broker.processing import Processor
 from broker.processors.administration import AdministrationProcessor
+from broker.processors.cleaning import CleaningProcessor
+from broker.processors.client_questions import ClientQuestionsProcessor
 from broker.processors.clients import ClientsProcessor
 from broker.processors.group_changes import GroupChangesProcessor
 from broker.processors.locks import LocksProcessor
@@ -21,6 +23,7 @@ from broker.processors.queries import QueriesProcessor
 from broker.processors.replies import RepliesProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
+from broker.processors.statistics import StatisticsProcessor
 from broker.processors.status import StatusProcessor
 from broker.processors.topics import TopicsProcessor
 from broker.recovering import RecoveringFile, Run
@@ -129,14 +132,19 @@ def build_node(
             max_held=config.limits.max_held_pulls,
             follower_reads=broker.follower_reads,
             auto_create_groups=broker.auto_create_groups,
+            sql_filters=broker.sql_filters,
             stats=stats,
         ),
-        ClientsProcessor(node, auto_create_groups=broker.auto_create_groups),
+        ClientsProcessor(node, auto_create_groups=broker.auto_create_groups, sql_filters=broker.sql_filters),
         OffsetsProcessor(node, offsets),
         LocksProcessor(node),
         QueriesProcessor(node),
         TopicsProcessor(node, config),
         AdministrationProcessor(node, broker_name=config.node.group),
+        ClientQuestionsProcessor(node, broker_name=config.node.group),
+        StatisticsProcessor(
+            node, stats, broker_name=config.node.group, cluster=config.node.cluster, address=address
+        ),
         GroupChangesProcessor(node, election_timeout_ns=config.raft.election_timeout_min_ms * _MS),
         SendBackProcessor(node, broker, random),
         RepliesProcessor(
@@ -160,9 +168,10 @@ def build_node(
             disk=disk,
             process_id=process_id,
         ),
+        CleaningProcessor(node, lambda: retention.run(at_any_hour=True)),
     ]
     node.start(replica, processors, stats)
-    Retention(node, disk, config.retention)
+    retention = Retention(node, disk, config.retention)
     return node
 
 

@@ -127,6 +127,7 @@ BROKER_KEYS: dict[str, Meaning] = {
     "defaultTopicQueueNums": Meaning("broker.default_queue_count", integer),
     "brokerPermission": Meaning("broker.permission", permission),
     "messageDelayLevel": Meaning("broker.delay_levels", text),
+    "enablePropertyFilter": Meaning("broker.sql_filters", boolean),
     "timerMaxDelaySec": Meaning("broker.timer_max_delay_s", integer),
     "slaveReadEnable": Meaning("broker.follower_reads", boolean),
     "longPollingEnable": Meaning("broker.long_polling", boolean),
@@ -168,7 +169,6 @@ _RAFT_DECIDES = "the Raft group decides roles"
 _NETTY = "it tunes Netty"
 
 BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
-    "enablePropertyFilter": "SQL92 subscriptions are not supported yet",
     "waitTimeMillsInSendQueue": "sends do not wait in a queue before they are appended",
     "brokerId": _RAFT_DECIDES,
     "brokerRole": _RAFT_DECIDES,

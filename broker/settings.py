@@ -160,6 +160,8 @@ class BrokerSettings(Settings, frozen=True):
     """brokerPermission: what clients may do here at all."""
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """messageDelayLevel: delays of levels 1, 2, ..., each a number with s, m, h or d."""
+    sql_filters: bool = True
+    """enablePropertyFilter: whether consumers may name an SQL92 condition; RocketMQ's default is false."""
     timer_max_delay_s: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 3 * 86_400
     """timerMaxDelaySec: how far away a message's own delivery time may be, in seconds."""
     follower_reads: bool = True

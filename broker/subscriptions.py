@@ -1,17 +1,58 @@
-"""Tag filters: which messages of a queue a consumer wants (behaviour.md 5.3).
+"""Which messages of a queue a consumer wants (behaviour.md 5.3).
 
-The broker compares Java hashes of tags, as the ConsumeQueue holds nothing else; the client compares the tags
-themselves and drops what only has the same hash.
+Of tags the broker compares Java hashes, as the ConsumeQueue holds nothing else; the client compares the tags
+themselves and drops what only has the same hash. SQL92 filters look at the records' properties, here alone.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
+from broker.filters.sql92 import Predicate, SqlError, compile_sql
 from broker.processing import RequestError
 from broker.remoting.codes import ResponseCode
 from log.java_hash import java_hash
 
 TagFilter = frozenset[int] | None
 """The hashes of the wanted tags; None for all messages."""
+
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
+_CHARACTERS_EVALUATED: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """An SQL92 filter; one answer looks at `records_max` records at most, fewer the longer the expression is."""
+
+    matches: Predicate
+    records_max: int
+
+
+Filter = TagFilter | SqlFilter
+
+
+def parse_filter(expression_type: str | None, expression: str, *, sql_filters: bool) -> Filter:
+    """The filter of a subscription.
+
+    Raises `RequestError`: 1 for a type that is unknown or switched off, 23 for an expression that cannot be used.
+    """
+    if expression_type in {None, "", TAG}:
+        return parse_tag_filter(expression)
+    if expression_type != SQL92 or not sql_filters:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {expression_type}",
+        )
+    try:
+        matches = compile_sql(expression)
+    except SqlError as error:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"the subscription {expression[:200]!r} is no SQL92 condition: {error}",
+        ) from error
+    return SqlFilter(matches, _CHARACTERS_EVALUATED // max(len(expression), 1))
 
 
 @lru_cache(maxsize=4096)

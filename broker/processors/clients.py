@@ -28,7 +28,7 @@ from broker.remoting.headers import (
     UnregisterClientHeader,
 )
 from broker.remoting.json_body import decode_body, encode_body
-from broker.subscriptions import parse_tag_filter
+from broker.subscriptions import parse_filter
 from broker.topics import InvalidNameError, check_group_name
 from log.errors import DiskFullError
 
@@ -38,8 +38,11 @@ _NEVER: Final = 1 << 62
 class ClientsProcessor:
     """HEART_BEAT 34, UNREGISTER_CLIENT 35, GET_CONSUMER_LIST_BY_GROUP 38, CHECK_CLIENT_CONFIG 46."""
 
-    def __init__(self, node: Node, *, auto_create_groups: bool, notify_changes: bool = True) -> None:
+    def __init__(
+        self, node: Node, *, auto_create_groups: bool, sql_filters: bool, notify_changes: bool = True
+    ) -> None:
         self._node = node
+        self._sql_filters = sql_filters
         self._auto_create_groups = auto_create_groups
         self._notify_changes = notify_changes
         self._was_serving = False
@@ -116,12 +119,7 @@ class ClientsProcessor:
     def check_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Says whether a subscription's expression can be used on this broker, before the consumer starts."""
         subscription = decode_body(command.body, CheckClientConfigBody).subscription_data
-        if subscription.expression_type not in {"", "TAG"}:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the broker does not support consumer to filter message by {subscription.expression_type}",
-            )
-        parse_tag_filter(subscription.sub_string)
+        parse_filter(subscription.expression_type, subscription.sub_string, sql_filters=self._sql_filters)
         self._node.reply(connection, command, ResponseCode.SUCCESS)
 
     def consumer_list(self, connection: Connection, command: RemotingCommand) -> None:

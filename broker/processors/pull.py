@@ -1,4 +1,4 @@
-"""Pulling: reads of committed messages, with tag filters and long polling (remoting.md 7.2, behaviour.md 5).
+"""Pulling: reads of committed messages, with filters and long polling (remoting.md 7.2, behaviour.md 5).
 
 What is found goes from the log's mapping to the socket as slices; per message there is one unit of the ConsumeQueue to
 look at and one slice to make. A pull that finds nothing and may wait is held, under its queue, until a message is
@@ -26,11 +26,12 @@ from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import PullMessageHeader
 from broker.settings import follower_broker_id
 from broker.stats import Stats
-from broker.subscriptions import TagFilter, parse_tag_filter
+from broker.subscriptions import SQL92, Filter, SqlFilter, parse_filter
 from broker.topics import InvalidNameError, check_group_name
 from log.consume_queue import ConsumeQueue
 from log.dispatch import Arrival
 from log.errors import OutOfRangeError
+from log.record import peek
 
 COUNT_MAX: Final = 1024
 BYTES_MAX: Final = 256 * 1024
@@ -59,13 +60,13 @@ class _HeldPull:
         connection: Connection,
         command: RemotingCommand,
         header: PullMessageHeader,
-        tag_filter: TagFilter,
+        wanted: Filter,
         deadline_ns: int,
     ) -> None:
         self.connection = connection
         self.command = command
         self.header = header
-        self.filter = tag_filter
+        self.filter = wanted
         self.deadline_ns = deadline_ns
         self.done = False
 
@@ -99,9 +100,11 @@ class PullProcessor:
         max_held: int,
         follower_reads: bool,
         auto_create_groups: bool,
+        sql_filters: bool,
         stats: Stats,
     ) -> None:
         self._node = node
+        self._sql_filters = sql_filters
         self._auto_create_groups = auto_create_groups
         self._stats = stats
         self._offsets = offsets
@@ -141,10 +144,10 @@ class PullProcessor:
                 ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too much waits for the link to this client's node"
             )
         topic = self._check(header)
-        tag_filter = self._filter(header)
+        wanted = self._filter(header)
         if header.sys_flag & 1 and header.commit_offset >= 0:
             self._offsets.stage(header.consumer_group, topic, header.queue_id, header.commit_offset)
-        answer = self._read(header, tag_filter)
+        answer = self._read(header, wanted)
         if (
             answer.code == ResponseCode.PULL_NOT_FOUND
             and header.sys_flag & 2
@@ -152,9 +155,9 @@ class PullProcessor:
             and self._long_polling
             and self._held_count < self._max_held
         ):
-            self._hold(connection, command, header, tag_filter)
+            self._hold(connection, command, header, wanted)
         elif answer.code in _ABOUT_THE_END:
-            self._answer_behind_barrier(connection, command, header, tag_filter)
+            self._answer_behind_barrier(connection, command, header, wanted)
         else:
             self._answer(connection, command, answer)
 
@@ -225,16 +228,13 @@ class PullProcessor:
             )
         return header.topic
 
-    def _filter(self, header: PullMessageHeader) -> TagFilter:
-        if header.expression_type not in {None, "", "TAG"}:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the broker does not support consumer to filter message by {header.expression_type}",
-            )
+    def _filter(self, header: PullMessageHeader) -> Filter:
         if header.topic.startswith("%RETRY%"):
             return None
         if header.sys_flag & 4:
-            return parse_tag_filter(header.subscription or "*")
+            return parse_filter(
+                header.expression_type, header.subscription or "*", sql_filters=self._sql_filters
+            )
         subscription = self._node.registry.subscription(header.consumer_group, header.topic)
         if subscription is None:
             raise RequestError(
@@ -246,11 +246,19 @@ class PullProcessor:
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 f"the consumer's subscription to {header.topic} is not the latest",
             )
-        return parse_tag_filter(subscription.sub_string)
+        try:
+            return parse_filter(
+                subscription.expression_type, subscription.sub_string, sql_filters=self._sql_filters
+            )
+        except RequestError as error:
+            if subscription.expression_type != SQL92 or error.code != ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+                raise
+            # The heartbeat that brought it was taken, as the client could do nothing about it there.
+            raise RequestError(ResponseCode.FILTER_DATA_NOT_EXIST, error.remark) from error
 
     # ------------------------------------------------------------------ reading
 
-    def _read(self, header: PullMessageHeader, tag_filter: TagFilter) -> _Answer:
+    def _read(self, header: PullMessageHeader, wanted: Filter) -> _Answer:
         """The rules of behaviour.md 5.2."""
         queue = self._node.replica.store.queues.get(header.topic, header.queue_id)
         offset = header.queue_offset
@@ -267,10 +275,10 @@ class PullProcessor:
             return _Answer(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset, queue)
         if offset > end:
             return _Answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", end, queue)
-        return self._scan(queue, header, tag_filter)
+        return self._scan(queue, header, wanted)
 
-    def _scan(self, queue: ConsumeQueue, header: PullMessageHeader, tag_filter: TagFilter) -> _Answer:
-        wanted = max(1, min(header.max_message_count, COUNT_MAX))
+    def _scan(self, queue: ConsumeQueue, header: PullMessageHeader, wanted: Filter) -> _Answer:
+        count = max(1, min(header.max_message_count, COUNT_MAX))
         bytes_max = BYTES_MAX
         if header.max_message_bytes is not None and header.max_message_bytes > 0:
             bytes_max = min(header.max_message_bytes, BYTES_MAX_REQUESTED)
@@ -278,19 +286,28 @@ class PullProcessor:
         answer = _Answer(ResponseCode.SUCCESS, "FOUND", header.queue_offset, queue)
         records = answer.records
         offset = header.queue_offset
-        end = min(answer.max_offset, offset + max(SCANNED_UNITS_MIN, wanted))
+        scanned = max(SCANNED_UNITS_MIN, count)
+        if isinstance(wanted, SqlFilter):
+            tags, matches, scanned = None, wanted.matches, min(scanned, wanted.records_max)
+        else:
+            tags, matches = wanted, None
+        end = min(answer.max_offset, offset + scanned)
         size = 0
         removed = False
-        while offset < end and len(records) < wanted:
+        while offset < end and len(records) < count:
             for physical_offset, length, tags_code in queue.units(offset, end - offset):
-                if tag_filter is not None and tags_code not in tag_filter:
+                if tags is not None and tags_code not in tags:
                     offset += 1
                     continue
                 if records and size + length > bytes_max:
                     end = offset
                     break
                 try:
-                    records.append(record_at(physical_offset, length))
+                    record = record_at(physical_offset, length)
+                    if matches is not None and not matches(_properties(record)):
+                        offset += 1
+                        continue
+                    records.append(record)
                     if len(records) == 1:
                         answer.position = physical_offset
                 except OutOfRangeError:
@@ -299,7 +316,7 @@ class PullProcessor:
                     continue
                 size += length
                 offset += 1
-                if len(records) == wanted:
+                if len(records) == count:
                     break
         answer.size = size
         answer.next_offset = offset
@@ -333,7 +350,10 @@ class PullProcessor:
             answer.size,
         )
         connection.send(head, *answer.records)
-        self._stats.got += len(answer.records)
+        if answer.records:
+            header = command.decode_fields(PullMessageHeader)
+            now_ns = self._node.now_ns
+            self._stats.given(header.topic, header.consumer_group, len(answer.records), now_ns)
 
     def _suggested(self, answer: _Answer) -> int:
         """The broker id to ask next: a follower's while what is read lies far behind the log's end (behaviour.md 5.2).
@@ -356,11 +376,11 @@ class PullProcessor:
         connection: Connection,
         command: RemotingCommand,
         header: PullMessageHeader,
-        tag_filter: TagFilter,
+        wanted: Filter,
     ) -> None:
         """Reads once it is sure that no other leader has taken messages since the request came."""
         self._node.replica.read_barrier(
-            lambda: self._answer(connection, command, self._read(header, tag_filter)),
+            lambda: self._answer(connection, command, self._read(header, wanted)),
             lambda: self._node.forward(connection, command),
         )
 
@@ -371,10 +391,10 @@ class PullProcessor:
         connection: Connection,
         command: RemotingCommand,
         header: PullMessageHeader,
-        tag_filter: TagFilter,
+        wanted: Filter,
     ) -> None:
         suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX)
-        held = _HeldPull(connection, command, header, tag_filter, self._node.now_ns + suspend_ms * 1_000_000)
+        held = _HeldPull(connection, command, header, wanted, self._node.now_ns + suspend_ms * 1_000_000)
         self._held.setdefault((header.topic, header.queue_id), []).append(held)
         self._held_count += 1
         self._sequence += 1
@@ -393,7 +413,10 @@ class PullProcessor:
                 if held.done:
                     continue
                 answer = self._read(held.header, held.filter)
-                if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+                if (
+                    answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+                    and answer.next_offset >= answer.max_offset
+                ):
                     # Nothing for this consumer among the new: go on waiting behind them.
                     held.header.queue_offset = answer.next_offset
                     still.append(held)
@@ -447,3 +470,9 @@ class PullProcessor:
             for held in waiting:
                 if held.connection is connection:
                     self._take_out(held)
+
+
+def _properties(record: memoryview) -> bytes:
+    """The properties of a record that the log holds."""
+    head = peek(record)
+    return bytes(record[head.properties_begin : head.properties_end])

@@ -1,0 +1,1 @@
+"""Which messages a consumer wants, beyond what their tags tell."""

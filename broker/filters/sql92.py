@@ -1,0 +1,441 @@
+"""SQL92 filters: conditions on the properties of messages (behaviour.md 5.3).
+
+The language is RocketMQ's selector language (`SelectorParser.jj`, ActiveMQ's without LIKE and arithmetic):
+
+    or         = and { OR and }
+    and        = equality { AND equality }
+    equality   = comparison { ("=" | "<>") comparison | IS [NOT] NULL }
+    comparison = unary { (">" | ">=" | "<" | "<=") unary | [NOT] BETWEEN unary AND unary
+                       | [NOT] IN "(" string { "," string } ")"
+                       | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) string }
+    unary      = ("+" | "-" | NOT) unary | number | string | TRUE | FALSE | NULL | property | "(" or ")"
+
+Words are read in any case, names of properties as they stand. Comments are `--` to the end of a line and `/* */`. NOT
+binds as tightly as a sign: `NOT (a = 1)` needs its parentheses.
+
+What an expression means is RocketMQ's, too (`ComparisonExpression` and its neighbours):
+
+- Properties are texts. Beside a number a text is read as one of the number's own kind, beside TRUE or FALSE as a truth
+  value. So `a > 5` reads integers of 32 bits, `a > 5000000000` those of 64, `a > 5.0` decimal fractions. Properties are
+  compared with each other by `<` and its kin as decimal fractions. A text that is no such number is an error.
+- Logic has three values. A comparison with an absent property is unknown; but `=` is unknown if its left side alone
+  is absent, false if its right side alone is, and true if both are. NOT of unknown is unknown; OR and AND are decided by
+  one side where they can be. CONTAINS and its kin are false for what is absent or no text, with NOT before them, too.
+- A message is wanted if the whole is true: not if it is unknown, nor if its evaluation comes upon an error.
+
+It differs where RocketMQ is plainly at fault: text behind a complete expression is refused instead of left unread;
+0.0 is a number; `TRUE = a` means what `a = TRUE` does.
+
+Expressions come from anybody who can reach the broker: length and depth are limited, the parser needs no recursion, and
+AND and OR of any length are one step each. Evaluation works on the bytes of a record's properties.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from lark import Lark, Token, Transformer, v_args
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from log.properties import get_property
+
+EXPRESSION_LENGTH_MAX: Final = 8192
+DEPTH_MAX: Final = 64
+
+Predicate = Callable[[bytes], bool]
+"""Whether a message with these properties, as a record holds them, is wanted."""
+
+_GRAMMAR: Final = r"""
+    ?start: or
+    ?or: and ("OR"i and)*                       -> any_of
+    ?and: equality ("AND"i equality)*           -> all_of
+    ?equality: comparison
+        | equality "=" comparison               -> equal
+        | equality _NOT_EQUAL comparison         -> not_equal
+        | equality "IS"i "NULL"i                -> is_null
+        | equality "IS"i "NOT"i "NULL"i         -> is_not_null
+    ?comparison: unary
+        | comparison ORDER unary                -> ordered
+        | comparison "BETWEEN"i unary "AND"i unary         -> between
+        | comparison "NOT"i "BETWEEN"i unary "AND"i unary  -> not_between
+        | comparison "IN"i "(" STRING ("," STRING)* ")"    -> among
+        | comparison "NOT"i "IN"i "(" STRING ("," STRING)* ")" -> not_among
+        | comparison PART STRING                -> part
+        | comparison "NOT"i PART STRING         -> not_part
+    ?unary: primary
+        | "+" unary
+        | "-" unary                             -> negative
+        | "NOT"i unary                          -> negation
+    ?primary: STRING                            -> text
+        | DECIMAL                               -> integer
+        | FLOAT                                 -> fraction
+        | "TRUE"i                               -> true
+        | "FALSE"i                              -> false
+        | "NULL"i                               -> null
+        | NAME                                  -> property
+        | "(" or ")"                            -> group
+    _NOT_EQUAL.2: "<>"
+    ORDER: ">=" | "<=" | ">" | "<"
+    PART.3: /(contains|startswith|endswith)(?![a-z0-9_$])/i
+    FLOAT.2: /([0-9]+\.[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+/i
+    DECIMAL: /0|[1-9][0-9]*l?/i
+    STRING: /'([^']|'')*'/
+    NAME: /[a-z_$][a-z0-9_$]*/i
+    LINE_COMMENT: /--[^\n\r]*[\n\r]/
+    BLOCK_COMMENT: /\/\*([^*]|\*+[^*\/])*\*+\//
+    %ignore /[ \t\n\r\f]+/
+    %ignore LINE_COMMENT
+    %ignore BLOCK_COMMENT
+"""
+
+
+class SqlError(ValueError):
+    """An expression that cannot be used; `position` counts characters from 0. The client's fault, no retry helps."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"at character {position + 1}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+class _TypeMismatchError(Exception):
+    """A message has a text where a number is needed."""
+
+
+class _Long(int):
+    """An integer literal beyond 32 bits: texts beside it are read with 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A compiled part, from character `at` on. Of a constant the `value` is known; a truth may be unknown (None)."""
+
+    evaluate: Callable[[bytes], Any]
+    depth: int = 1
+    at: int = 0
+    is_truth: bool = False
+    is_constant: bool = False
+    value: Any = None
+    property: str = ""
+
+
+def _constant(value: Any, at: int | None = None) -> _Node:
+    return _Node(
+        lambda _: value,
+        at=at or 0,
+        is_constant=True,
+        value=value,
+        is_truth=value is None or isinstance(value, bool),
+    )
+
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_FRACTION: Final = re.compile(
+    r"\s*[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)\s*"
+)
+
+
+def _as_integer(text: str, like: int) -> int:
+    bits = 63 if isinstance(like, _Long) else 31
+    if len(text) <= 20 and _INTEGER.fullmatch(text):
+        number = int(text)
+        if -(1 << bits) <= number < 1 << bits:
+            return number
+    raise _TypeMismatchError
+
+
+def _as_fraction(text: str) -> float:
+    if len(text) > 400 or not _FRACTION.fullmatch(text):
+        raise _TypeMismatchError
+    return float(text.strip().rstrip("fFdD") if text.strip()[-1:] in "fFdD" else text)
+
+
+def _compare(left: Any, right: Any) -> int:
+    """-1, 0 or 1; kinds that cannot be compared are unequal (-1). Raises `_TypeMismatchError`."""
+    if type(left) is not type(right):
+        if isinstance(left, str):
+            left = _like(left, right)
+        elif isinstance(right, str):
+            right = _like(right, left)
+        elif isinstance(left, bool) or isinstance(right, bool):
+            return -1
+        elif isinstance(left, float) or isinstance(right, float):
+            left, right = float(left), float(right)
+    if left == right:
+        return 0
+    if left != left or right != right:  # NaN is equal to itself and above all others, as in Java
+        return int(left != left) - int(right != right)
+    return 1 if left > right else -1
+
+
+def _like(text: str, other: Any) -> Any:
+    if isinstance(other, bool):
+        return text.lower() == "true"
+    if isinstance(other, int):
+        return _as_integer(text, other)
+    return _as_fraction(text)
+
+
+_ORDERS: Final[dict[str, Callable[[int], bool]]] = {
+    ">": lambda sign: sign > 0,
+    ">=": lambda sign: sign >= 0,
+    "<": lambda sign: sign < 0,
+    "<=": lambda sign: sign <= 0,
+}
+
+_PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
+    "contains": lambda text, wanted: wanted in text,
+    "startswith": str.startswith,
+    "endswith": str.endswith,
+}
+
+
+def _equals(left: _Node, right: _Node) -> _Node:
+    left_of, right_of = left.evaluate, right.evaluate
+
+    def evaluate(properties: bytes) -> bool | None:
+        a, b = left_of(properties), right_of(properties)
+        if a is None:
+            return True if b is None else None
+        return b is not None and _compare(a, b) == 0
+
+    return _Node(evaluate, max(left.depth, right.depth) + 1, left.at, is_truth=True)
+
+
+def _negated(node: _Node) -> _Node:
+    inner = node.evaluate
+
+    def evaluate(properties: bytes) -> bool | None:
+        value: bool | None = inner(properties)
+        return None if value is None else not value
+
+    return _Node(evaluate, node.depth + 1, node.at, is_truth=True)
+
+
+def _joined(nodes: tuple[_Node, ...], decides: bool) -> _Node:
+    """AND (decided by False) or OR (decided by True) of several."""
+    evaluations: tuple[Callable[[bytes], bool | None], ...] = tuple(node.evaluate for node in nodes)
+
+    def evaluate(properties: bytes) -> bool | None:
+        result: bool | None = not decides
+        for evaluation in evaluations:
+            value = evaluation(properties)
+            if value is decides:
+                return decides
+            if value is None:
+                result = None
+        return result
+
+    return _Node(evaluate, max(node.depth for node in nodes) + 1, nodes[0].at, is_truth=True)
+
+
+def _truth(node: _Node) -> _Node:
+    """What stands where a condition must: a property, which is a text and so never true, or a condition."""
+    if node.is_truth:
+        return node
+    if node.property:
+        inner = node.evaluate
+        return _Node(
+            lambda properties: None if inner(properties) is None else False,
+            node.depth + 1,
+            node.at,
+            is_truth=True,
+        )
+    raise _RefusalError(node.at, "a condition is needed here, not a value")
+
+
+class _RefusalError(Exception):
+    """An expression of the right form that means nothing; `at` is where it shows."""
+
+    def __init__(self, at: int | None, reason: str) -> None:
+        super().__init__(reason)
+        self.at = at or 0
+
+
+def _unquoted(token: Token) -> str:
+    return token[1:-1].replace("''", "'")
+
+
+@v_args(inline=True)
+class _Compiler(Transformer[Token, _Node]):
+    """Called by the parser for each part that it has recognized."""
+
+    def any_of(self, *nodes: _Node) -> _Node:
+        return _limited(_joined(tuple(_truth(node) for node in nodes), True))
+
+    def all_of(self, *nodes: _Node) -> _Node:
+        return _limited(_joined(tuple(_truth(node) for node in nodes), False))
+
+    def equal(self, left: _Node, right: _Node) -> _Node:
+        for node in (left, right):
+            if node.is_constant and node.value is None:
+                raise _RefusalError(left.at, "NULL cannot be compared; IS NULL asks for it")
+        if left.is_constant and right.is_constant and left.is_truth != right.is_truth:
+            raise _RefusalError(left.at, f"{left.value} cannot be compared with {right.value}")
+        return _limited(_equals(left, right))
+
+    def not_equal(self, left: _Node, right: _Node) -> _Node:
+        return _negated(self.equal(left, right))
+
+    def is_null(self, node: _Node) -> _Node:
+        inner = node.evaluate
+        return _limited(
+            _Node(lambda properties: inner(properties) is None, node.depth + 1, node.at, is_truth=True)
+        )
+
+    def is_not_null(self, node: _Node) -> _Node:
+        return _negated(self.is_null(node))
+
+    def ordered(self, left: _Node, order: Token, right: _Node) -> _Node:
+        for node in (left, right):
+            if node.is_truth or (node.is_constant and isinstance(node.value, str)):
+                raise _RefusalError(node.at, f"only numbers and properties can be compared by {order}")
+        left_of, right_of, holds = left.evaluate, right.evaluate, _ORDERS[order]
+
+        def evaluate(properties: bytes) -> bool | None:
+            a = left_of(properties)
+            b = None if a is None else right_of(properties)
+            if b is None:
+                return None
+            if isinstance(a, str) and isinstance(b, str):
+                a, b = _as_fraction(a), _as_fraction(b)
+            return holds(_compare(a, b))
+
+        return _limited(_Node(evaluate, max(left.depth, right.depth) + 1, left.at, is_truth=True))
+
+    def between(self, node: _Node, low: _Node, high: _Node) -> _Node:
+        parts = (
+            self.ordered(node, Token("ORDER", ">="), low),
+            self.ordered(node, Token("ORDER", "<="), high),
+        )
+        if low.is_constant and high.is_constant and _compare(low.value, high.value) > 0:
+            raise _RefusalError(
+                low.at, f"the lower bound {low.value} of BETWEEN is above the upper {high.value}"
+            )
+        return _joined(parts, False)
+
+    def not_between(self, node: _Node, low: _Node, high: _Node) -> _Node:
+        parts = (self.ordered(node, Token("ORDER", "<"), low), self.ordered(node, Token("ORDER", ">"), high))
+        return _joined(parts, True)
+
+    def among(self, node: _Node, *texts: Token) -> _Node:
+        if not node.property:
+            raise _RefusalError(texts[0].start_pos, "IN needs a property before it")
+        inner, wanted = node.evaluate, frozenset(_unquoted(text) for text in texts)
+
+        def evaluate(properties: bytes) -> bool | None:
+            value = inner(properties)
+            return None if value is None else value in wanted
+
+        return _Node(evaluate, node.depth + 1, node.at, is_truth=True)
+
+    def not_among(self, node: _Node, *texts: Token) -> _Node:
+        return _negated(self.among(node, *texts))
+
+    def part(self, node: _Node, kind: Token, text: Token) -> _Node:
+        return self._part(node, kind, text, True)
+
+    def not_part(self, node: _Node, kind: Token, text: Token) -> _Node:
+        return self._part(node, kind, text, False)
+
+    def _part(self, node: _Node, kind: Token, text: Token, wanted: bool) -> _Node:
+        inner, holds, sought = node.evaluate, _PARTS[kind.lower()], _unquoted(text)
+
+        def evaluate(properties: bytes) -> bool:
+            value = inner(properties)
+            return bool(sought) and isinstance(value, str) and holds(value, sought) is wanted
+
+        return _limited(_Node(evaluate, node.depth + 1, node.at, is_truth=True))
+
+    def negative(self, node: _Node) -> _Node:
+        if node.is_constant:
+            value = node.value
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                return _Node(lambda _: None, at=node.at)
+            return _constant(_Long(-value) if isinstance(value, _Long) else -value, node.at)
+        return _Node(lambda _: None, node.depth + 1, node.at)
+
+    def negation(self, node: _Node) -> _Node:
+        return _limited(_negated(_truth(node)))
+
+    def group(self, node: _Node) -> _Node:
+        return node
+
+    def text(self, token: Token) -> _Node:
+        return _constant(_unquoted(token), token.start_pos)
+
+    def integer(self, token: Token) -> _Node:
+        digits = token.rstrip("lL")
+        if len(digits) > 19 or int(digits) >= 1 << 63:
+            raise _RefusalError(token.start_pos, f"{token[:40]} is beyond 64 bits")
+        return _constant(int(digits) if int(digits) < 1 << 31 else _Long(digits), token.start_pos)
+
+    def fraction(self, token: Token) -> _Node:
+        value = float(token)
+        if value == float("inf"):
+            raise _RefusalError(token.start_pos, f"{token[:40]} is beyond the largest number")
+        return _constant(value, token.start_pos)
+
+    def true(self) -> _Node:
+        return _constant(True)
+
+    def false(self) -> _Node:
+        return _constant(False)
+
+    def null(self) -> _Node:
+        return _constant(None)
+
+    def property(self, token: Token) -> _Node:
+        name = token.encode()
+
+        def evaluate(properties: bytes) -> str | None:
+            value = get_property(properties, name)
+            return None if value is None else value.decode("utf-8", "replace")
+
+        return _Node(evaluate, at=token.start_pos or 0, property=str(token))
+
+
+def _limited(node: _Node) -> _Node:
+    if node.depth > DEPTH_MAX:
+        raise _RefusalError(node.at, f"it is nested more than {DEPTH_MAX} deep")
+    return node
+
+
+_PARSER: Final = Lark(
+    _GRAMMAR, parser="lalr", lexer="basic", transformer=_Compiler(), maybe_placeholders=False
+)
+
+
+@lru_cache(maxsize=1024)
+def compile_sql(expression: str) -> Predicate:
+    """The expression as a predicate; raises `SqlError`."""
+    if len(expression) > EXPRESSION_LENGTH_MAX:
+        raise SqlError(
+            EXPRESSION_LENGTH_MAX,
+            f"the expression has {len(expression)} characters, at most {EXPRESSION_LENGTH_MAX} are allowed",
+        )
+    try:
+        evaluate = _truth(_PARSER.parse(expression)).evaluate  # type: ignore[arg-type]
+    except UnexpectedInput as error:
+        raise _syntax_error(expression, error) from None
+    except _RefusalError as error:
+        raise SqlError(error.at, str(error)) from None
+
+    def matches(properties: bytes) -> bool:
+        try:
+            return evaluate(properties) is True
+        except _TypeMismatchError:
+            return False
+
+    return matches
+
+
+def _syntax_error(expression: str, error: UnexpectedInput) -> SqlError:
+    position = error.pos_in_stream
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        return SqlError(position or 0, f"{str(error.token)[:40]!r} is not expected here")
+    if isinstance(error, UnexpectedCharacters):
+        return SqlError(position or 0, f"{expression[position or 0]!r} begins nothing that is known")
+    return SqlError(len(expression), "the expression ends too early")

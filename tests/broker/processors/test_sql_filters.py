@@ -1,0 +1,168 @@
+"""SQL92 subscriptions on the wire: what is sent, what wakes a held pull, what is refused (behaviour.md 5.1 and 5.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.remoting.bodies import (
+    CheckClientConfigBody,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+)
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.json_body import encode_body
+from tests.broker.harness import Client, Group, Pulled
+
+
+@pytest.fixture
+def group() -> Group:
+    return prepared()
+
+
+def prepared(**broker: object) -> Group:
+    group = Group(1, broker=broker)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    client.close()
+    return group
+
+
+def start_pull(
+    client: Client,
+    expression: str,
+    offset: int = 0,
+    *,
+    given: bool = True,
+    suspend_ms: int = 0,
+    version: int = 0,
+    kind: str = "SQL92",
+    topic: str = "T",
+) -> int:
+    return client.start_call(
+        RequestCode.PULL_MESSAGE,
+        {
+            "consumerGroup": "g",
+            "topic": topic,
+            "queueId": 0,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": (4 if given else 0) | (2 if suspend_ms else 0),
+            "commitOffset": 0,
+            "suspendTimeoutMillis": suspend_ms,
+            "subVersion": version,
+            "subscription": expression,
+            "expressionType": kind,
+        },
+    )
+
+
+def pull(client: Client, expression: str, offset: int = 0, **options: object) -> RemotingCommand:
+    return client.wait(start_pull(client, expression, offset, **options))  # type: ignore[arg-type]
+
+
+def subscribe(client: Client, expression: str, version: int = 1) -> None:
+    subscription = SubscriptionData(
+        topic="T", sub_string=expression, sub_version=version, expression_type="SQL92"
+    )
+    data = HeartbeatData(client_id="c")
+    data.consumer_data_set.append(ConsumerData(group_name="g", subscription_data_set=[subscription]))
+    client.ok(RequestCode.HEART_BEAT, None, encode_body(data))
+
+
+def send(client: Client, *numbers: int) -> None:
+    for number in numbers:
+        client.send("T", b"%d" % number, 0, {"n": str(number), "region": "eu" if number % 2 else "us"})
+
+
+def test_only_what_matches_is_sent_and_the_rest_is_passed_over(group: Group) -> None:
+    client = group.connect()
+    send(client, *range(10))
+    pulled = Pulled.of(pull(client, "n > 3 and region = 'eu'"))
+    assert (pulled.bodies, pulled.next_offset) == ([b"5", b"7", b"9"], 10)
+    nothing = Pulled.of(pull(client, "n > 30"))
+    assert (nothing.code, nothing.next_offset) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 10)
+
+
+def test_long_expressions_look_at_fewer_messages_and_none_is_left_out(group: Group) -> None:
+    client = group.connect()
+    send(client, *range(60))
+    expression = " or ".join(f"n = {number}" for number in range(300, 1000)) + " or n = 59"
+    offset, found = 0, []
+    while offset < 60:
+        pulled = Pulled.of(pull(client, expression, offset))
+        assert offset < pulled.next_offset <= offset + 32
+        found += pulled.bodies
+        offset = pulled.next_offset
+    assert found == [b"59"]
+
+
+def test_a_held_pull_wakes_for_what_matches_only(group: Group) -> None:
+    client = group.connect()
+    held = start_pull(client, "n = 7", suspend_ms=20_000)
+    send(client, 5, 6)
+    assert held not in client.answers
+    send(client, 7)
+    pulled = Pulled.of(client.wait(held))
+    assert (pulled.bodies, pulled.next_offset) == ([b"7"], 3)
+
+
+def test_the_subscription_of_a_heartbeat_counts(group: Group) -> None:
+    client = group.connect()
+    subscribe(client, "n between 2 and 3")
+    send(client, *range(5))
+    assert Pulled.of(pull(client, "", given=False, version=1)).bodies == [b"2", b"3"]
+    assert pull(client, "", given=False, version=2).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    subscribe(client, "n = 4", 2)
+    assert Pulled.of(pull(client, "", given=False, version=2)).bodies == [b"4"]
+
+
+def test_retry_topics_are_not_filtered(group: Group) -> None:
+    client = group.connect()
+    client.send("%RETRY%g", b"again", 0)
+    assert Pulled.of(pull(client, "n > 1", topic="%RETRY%g")).bodies == [b"again"]
+
+
+REFUSALS = """
+pull     | n >                | SQL92 | 23 | the subscription 'n >' is no SQL92 condition: at character 4: the expression ends too early
+pull     | n > 'x'            | SQL92 | 23 | the subscription "n > 'x'" is no SQL92 condition: at character 5: only numbers and properties can be compared by >
+pull     | n > 5              | LUA   | 1  | The broker does not support consumer to filter message by LUA
+check    | n like 'x'         | SQL92 | 23 | the subscription "n like 'x'" is no SQL92 condition: at character 3: 'like' is not expected here
+check    | n > 5              | LUA   | 1  | The broker does not support consumer to filter message by LUA
+check    | n > 5              | SQL92 | 0  |
+subscribed | n between 5      | SQL92 | 27 | the subscription 'n between 5' is no SQL92 condition: at character 12: the expression ends too early
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("line", REFUSALS.strip().splitlines())
+def test_refusals(group: Group, line: str) -> None:
+    how, expression, kind, code, remark = (cell.strip() for cell in line.split("|"))
+    client = group.connect()
+    if how == "pull":
+        answer = pull(client, expression, kind=kind)
+    elif how == "check":
+        subscription = SubscriptionData(topic="T", sub_string=expression, expression_type=kind)
+        body = encode_body(CheckClientConfigBody("c", "g", subscription))
+        answer = client.call(RequestCode.CHECK_CLIENT_CONFIG, None, body)
+    else:
+        subscribe(client, expression)
+        answer = pull(client, "", given=False, version=1)
+    assert (answer.code, answer.remark or "") == (int(code), remark)
+
+
+def test_without_a_subscription_there_is_no_filter(group: Group) -> None:
+    client = group.connect()
+    client.heartbeat("g", ())
+    assert pull(client, "", given=False).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+def test_filters_can_be_switched_off() -> None:
+    client = prepared(sql_filters=False).connect()
+    answer = pull(client, "n > 5")
+    assert (answer.code, answer.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "The broker does not support consumer to filter message by SQL92",
+    )
