@@ -151,7 +151,8 @@ def _check_readable(path: str, setting: str) -> None:
 
 
 def _reason(error: ssl.SSLError) -> str:
-    match error.reason:
+    reason: str | None = error.reason  # None for text that is no PEM, whatever its declared type says
+    match reason:
         case "KEY_VALUES_MISMATCH":
             return "the key is not the certificate's"
         case "NO_CERTIFICATE_OR_CRL_FOUND":
@@ -160,4 +161,4 @@ def _reason(error: ssl.SSLError) -> str:
             return "the key is encrypted, and the password is wrong"
         case None:
             return "not PEM, or not a certificate and a key"
-    return str(error.reason).replace("_", " ").lower()
+    return reason.replace("_", " ").lower()

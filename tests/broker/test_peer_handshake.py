@@ -44,7 +44,8 @@ class Ends:
 def test_who_knows_the_secret_is_believed(secret: str) -> None:
     ends = Ends(secret, secret)
     proof = ends.dialling.answered(ends.challenge())
-    assert ends.accepting.source is None
+    before = ends.accepting.source
+    assert before is None
     assert ends.accepting.received(proof) is None
     assert ends.accepting.source == "n0"
     assert ends.accepting.hello.address == "127.0.0.1:1"
@@ -62,7 +63,8 @@ def test_each_side_refuses_another_secret(secrets: tuple[str, str]) -> None:
     assert answer is not None
     with pytest.raises(PeerProtocolError, match="peer_secret is another"):
         ends.accepting.received(proof_of_its_own.answered(answer))
-    assert ends.accepting.source is None
+    before = ends.accepting.source
+    assert before is None
 
 
 def test_recorded_proof_is_good_for_no_other_link() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -218,12 +219,12 @@ async def test_certificate_is_read_anew(certificates: Certificates) -> None:
             await cluster_info(server.address, tls=certificates.client())
             with pytest.raises(ConnectFailed):
                 await cluster_info(server.address, tls=renewed)
-            Path(certificate).write_bytes(Path(new_certificate).read_bytes())
+            shutil.copyfile(new_certificate, certificate)
             with structlog.testing.capture_logs() as logs:
                 server.reload()  # the key is still the old one
             assert [entry["event"] for entry in logs] == ["certificate not reloaded"]
             await cluster_info(server.address, tls=certificates.client())
-            Path(key).write_bytes(Path(new_key).read_bytes())
+            shutil.copyfile(new_key, key)
             server.reload()
             await cluster_info(server.address, tls=renewed)
             nursery.cancel_scope.cancel()
