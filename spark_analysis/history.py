@@ -34,15 +34,15 @@ def load_trace(spark: SparkSession, path: str, directory: Path | str) -> History
     return load_parquet(spark, path, parquet)
 
 
-def load_parquet(spark: SparkSession, path: str, parquet: str) -> History:
-    """A history from what :func:`load_trace` has written; halves of operations are joined once, beside it."""
+def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | None = None) -> History:
+    """A history from what :func:`load_trace` has written; halves of operations are joined once, into ``joined``."""
     from pyspark.sql import functions as sf
 
     records = spark.read.schema(schema.RECORDS).parquet(parquet)
     whole = records.where("record = 'operation'").select(*schema.OPERATION_NAMES)
     halves = records.where("record in ('invocation', 'completion')")
     if halves.limit(1).count():
-        joined = f"{parquet}-joined"
+        joined = joined or f"{parquet}-joined"
         join_halves(halves).write.mode("overwrite").parquet(joined)
         whole = whole.unionByName(spark.read.schema(schema.OPERATIONS).parquet(joined))
     placed = ["file", "position"]

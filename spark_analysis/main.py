@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 WRONG_USAGE: Final = 2
 FAILED: Final = 4
-SMALL_BYTES: Final = 64 << 20
+SMALL_BYTES: Final = 16 << 20
 # A shuffle of the checker carries about as many bytes as a compressed history has; a task sorts its part in memory.
 PARTITION_BYTES: Final = 32 << 20
+PARQUET_FACTOR: Final = 2  # what a trace has more bytes than the same history in Parquet
 MOST_PARTITIONS: Final = 2000
 FORMATS: Final = ("trace", "parquet", "jsonl", "jepsen-etcd", "porcupine-kv", "knossos")
 LOG_MODEL: Final = "log"
@@ -60,7 +61,7 @@ def analyze(
     """
     try:
         model = _check_usage(paths, format, model)
-        size = _total_bytes(paths)
+        size = _total_bytes(paths) * (PARQUET_FACTOR if format == "parquet" else 1)
         partitions = None if size < PARTITION_BYTES else min(MOST_PARTITIONS, 8 + size // PARTITION_BYTES)
         spark = start_session(master, small=size < SMALL_BYTES, shuffle_partitions=partitions)
     except (UsageError, AnalysisUnavailableError) as error:
