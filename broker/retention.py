@@ -34,7 +34,7 @@ class Retention:
         self._due_ns = node.now_ns + settings.interval_ms * _MS
         node.add_timer(lambda: self._due_ns, self.run)
 
-    def run(self) -> None:
+    def run(self, *, at_any_hour: bool = False) -> None:
         """One look: the full flag, then what may go."""
         node = self._node
         self._due_ns = node.now_ns + self._settings.interval_ms * _MS
@@ -45,6 +45,8 @@ class Retention:
         if full != was_full:
             log.warning("sends are refused" if full else "sends are taken again", disk_used=round(used, 3))
         hour = time.localtime(node.wall_ms / 1000).tm_hour
-        removed = node.replica.delete_expired(self._policy, hour in self._settings.delete_hours)
+        removed = node.replica.delete_expired(
+            self._policy, at_any_hour or hour in self._settings.delete_hours
+        )
         if removed:
             log.info("data files deleted", count=removed, first_index=node.replica.store.log.first_index)

@@ -7,20 +7,39 @@ ten seconds, of which ten minutes are kept.
 from collections import deque
 from typing import Final
 
+from broker.windows import Windows
+
 SAMPLE_NS: Final = 10_000_000_000
 _SAMPLES_KEPT: Final = 61
+
+GROUPS_COUNTED_MAX: Final = 10_000
+"""Topics by group whose messages are counted; of more, those that came first are forgotten."""
 
 
 class Stats:
     """Messages put and got on this node since it started; `sample` is due every `SAMPLE_NS`."""
 
-    __slots__ = ("_samples", "got", "next_sample_ns", "put", "started_ns", "started_wall_ms")
+    __slots__ = (
+        "_samples",
+        "got",
+        "got_by_group",
+        "got_windows",
+        "next_sample_ns",
+        "put",
+        "put_windows",
+        "started_ns",
+        "started_wall_ms",
+    )
 
     def __init__(self, now_ns: int, wall_ms: int) -> None:
         self.put = 0
         """Messages that were appended to the log for clients."""
         self.got = 0
         """Messages that clients were given."""
+        self.put_windows = Windows()
+        self.got_windows = Windows()
+        self.got_by_group: dict[str, Windows] = {}
+        """Messages given to groups, by ``topic@group``, the reference's key."""
         self.started_ns = now_ns
         self.started_wall_ms = wall_ms
         self.next_sample_ns = now_ns + SAMPLE_NS
@@ -28,8 +47,22 @@ class Stats:
 
     def sample(self, now_ns: int) -> None:
         """Notes the counts of this moment."""
+        _, put_before, got_before = self._samples[-1]
+        self.put_windows.add(now_ns // 1_000_000_000, self.put - put_before)
+        self.got_windows.add(now_ns // 1_000_000_000, self.got - got_before)
         self._samples.append((now_ns, self.put, self.got))
         self.next_sample_ns = now_ns + SAMPLE_NS
+
+    def given(self, topic: str, group: str, count: int, now_ns: int) -> None:
+        """A group was given messages of a topic."""
+        self.got += count
+        key = f"{topic}@{group}"
+        windows = self.got_by_group.get(key)
+        if windows is None:
+            if len(self.got_by_group) >= GROUPS_COUNTED_MAX:
+                del self.got_by_group[next(iter(self.got_by_group))]
+            windows = self.got_by_group[key] = Windows()
+        windows.add(now_ns // 1_000_000_000, count)
 
     def put_rates(self, now_ns: int) -> tuple[float, float, float]:
         """Messages put a second over the last 10, 60 and 600 seconds."""

@@ -12,7 +12,7 @@ from broker.remoting.bodies import ConsumeFromWhere, ConsumeType, MessageModel, 
 from broker.remoting.command import Int32, Int64
 from broker.remoting.json_body import decode_body, decode_object_keyed, encode_body, encode_object_keyed
 
-_decode_queue = msgspec.json.Decoder(MessageQueue, strict=False).decode
+decode_queue = msgspec.json.Decoder(MessageQueue, strict=False).decode
 
 
 class TopicOffset(msgspec.Struct, rename="camel"):
@@ -33,7 +33,7 @@ class TopicStats(msgspec.Struct):
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> TopicStats:
-        return cls(decode_object_keyed(decode_body(body, _TopicStats).offset_table, _decode_queue))
+        return cls(decode_object_keyed(decode_body(body, _TopicStats).offset_table, decode_queue))
 
 
 class _TopicStats(msgspec.Struct, rename="camel"):
@@ -56,17 +56,31 @@ class ConsumeStats(msgspec.Struct):
     consume_tps: float = 0.0
 
     def encode(self) -> bytes:
-        return encode_body({"consumeTps": self.consume_tps, "offsetTable": encode_object_keyed(self.offsets)})
+        return encode_body(self.as_body())
+
+    def as_body(self) -> dict[str, object]:
+        """To stand in a larger body."""
+        return {"consumeTps": self.consume_tps, "offsetTable": encode_object_keyed(self.offsets)}
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> ConsumeStats:
         raw = decode_body(body, _ConsumeStats)
-        return cls(decode_object_keyed(raw.offset_table, _decode_queue), raw.consume_tps)
+        return cls(decode_object_keyed(raw.offset_table, decode_queue), raw.consume_tps)
 
 
 class _ConsumeStats(msgspec.Struct, rename="camel"):
     consume_tps: float = 0.0
     offset_table: dict[str, ConsumeOffset] = {}
+
+
+class QueueTimeSpan(msgspec.Struct, rename="camel"):
+    """One queue in the answer to QUERY_CONSUME_TIME_SPAN 303; times in ms, 0 where there is no message."""
+
+    message_queue: MessageQueue
+    min_time_stamp: Int64 = 0
+    max_time_stamp: Int64 = 0
+    consume_time_stamp: Int64 = 0
+    delay_time: Int64 = 0
 
 
 class QueueOffsets(msgspec.Struct):
@@ -95,7 +109,7 @@ class QueueOffsets(msgspec.Struct):
 
     @classmethod
     def decode(cls, body: bytes | memoryview) -> QueueOffsets:
-        return cls(decode_object_keyed(decode_body(body, _QueueOffsets).offset_table, _decode_queue))
+        return cls(decode_object_keyed(decode_body(body, _QueueOffsets).offset_table, decode_queue))
 
 
 class _QueueOffsets(msgspec.Struct, rename="camel"):

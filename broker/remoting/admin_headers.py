@@ -122,6 +122,30 @@ class ConsumeTimeSpanHeader(msgspec.Struct):
     group: str
 
 
+class CorrectionOffsetHeader(msgspec.Struct, rename="camel"):
+    """QUERY_CORRECTION_OFFSET 308; ``filter_groups`` are joined by commas."""
+
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
+
+
+class BrokerConsumeStatsHeader(msgspec.Struct, rename="camel"):
+    """GET_BROKER_CONSUME_STATS 317."""
+
+    is_order: bool
+
+
+class QueryConsumeQueueHeader(msgspec.Struct, rename="camel"):
+    """QUERY_CONSUME_QUEUE 321: ``count`` units from ``index`` on."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
 class CloneGroupOffsetHeader(msgspec.Struct, rename="camel"):
     """CLONE_GROUP_OFFSET 314."""
 

@@ -1,0 +1,55 @@
+"""How much there was of something in the last minute, hour and day, in a few hundred bytes.
+
+A ring of buckets for each span: six of ten seconds, six of ten minutes, twenty-four of an hour, as the reference's
+statistics have it (remoting.md 9, request 315). A bucket is begun when something falls into it, so that what is not
+counted costs nothing, and a sum passes over buckets that are too old.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+_SPANS: Final = ((10, 6), (600, 6), (3600, 24))
+"""Seconds in a bucket and number of buckets: a minute, an hour, a day."""
+
+MINUTE: Final = 0
+HOUR: Final = 1
+DAY: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What a span has seen: the count, and how many a second that is."""
+
+    count: int
+    per_second: float
+
+
+class Windows:
+    """Counts over the three spans. Times are seconds of a monotonic clock."""
+
+    __slots__ = ("_counts", "_numbers")
+
+    def __init__(self) -> None:
+        self._counts = [[0] * buckets for _, buckets in _SPANS]
+        self._numbers = [[-1] * buckets for _, buckets in _SPANS]
+
+    def add(self, now_s: int, count: int) -> None:
+        """Counts something that happened now."""
+        for span, (seconds, buckets) in enumerate(_SPANS):
+            number = now_s // seconds
+            place = number % buckets
+            if self._numbers[span][place] != number:
+                self._numbers[span][place] = number
+                self._counts[span][place] = 0
+            self._counts[span][place] += count
+
+    def total(self, now_s: int, span: int) -> Total:
+        """What fell into `MINUTE`, `HOUR` or `DAY` until now."""
+        seconds, buckets = _SPANS[span]
+        oldest = now_s // seconds - buckets
+        count = sum(
+            count
+            for number, count in zip(self._numbers[span], self._counts[span], strict=True)
+            if number > oldest
+        )
+        return Total(count, count / (seconds * buckets))

@@ -1,0 +1,156 @@
+"""Figures for administrators: time spans, rates, progress of all groups, units of a queue, cleaning."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.windows import DAY, HOUR, MINUTE, Windows
+from log.message_id import parse_offset_message_id
+from tests.broker.harness import Client, Group
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3)
+    group.elect()
+    return group
+
+
+@pytest.fixture(params=["leader", "follower"])
+def client(group: Group, request: pytest.FixtureRequest) -> Client:
+    client = group.connect(getattr(group, request.param), name="me")
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    return client
+
+
+def body_of(client: Client, code: int, fields: dict[str, Any]) -> Any:
+    return json.loads(bytes(client.ok(code, fields).body))
+
+
+def commit(client: Client, group: str, offset: int, queue_id: int = 0) -> None:
+    fields = {"consumerGroup": group, "topic": "T", "queueId": queue_id, "commitOffset": offset}
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def test_time_span_of_each_queue(client: Client) -> None:
+    times = []
+    for body in (b"0", b"1", b"2"):
+        client.send("T", body)
+        times.append(client.group.wall_ms)
+        client.group.advance(10)
+    commit(client, "g", 1)
+    spans = body_of(client, RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "g"})[
+        "consumeTimeSpanSet"
+    ]
+    first, second = spans
+    assert first["messageQueue"] == {"brokerName": "broker-a", "queueId": 0, "topic": "T"}
+    for field, expected in (("minTimeStamp", 0), ("maxTimeStamp", 2), ("consumeTimeStamp", 0)):
+        assert abs(first[field] - times[expected]) < 1000
+    assert abs(first["delayTime"] - (client.group.wall_ms - times[1])) < 1000
+    assert (second["minTimeStamp"], second["maxTimeStamp"], second["delayTime"]) == (0, 0, 0)
+    commit(client, "g", 3)
+    spans = body_of(client, RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "g"})[
+        "consumeTimeSpanSet"
+    ]
+    assert spans[0]["delayTime"] == 0
+    told = client.call(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "U", "group": "g"})
+    assert told.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_correction_offsets(client: Client) -> None:
+    for number in range(6):
+        client.send("T", b"%d" % number, queue_id=number % 2)
+    for name, offset in (("g", 3), ("h", 2), ("left-out", 1)):
+        commit(client, name, offset)
+    commit(client, "h", 1, queue_id=1)
+    fields = {"filterGroups": "left-out,other", "compareGroup": "g", "topic": "T"}
+    code = RequestCode.QUERY_CORRECTION_OFFSET
+    assert body_of(client, code, fields) == {"correctionOffsets": {"0": 2, "1": 1}}
+    # A group that is behind all others is told that nothing needs correcting.
+    fields = {"compareGroup": "left-out", "filterGroups": "left-out", "topic": "T"}
+    assert body_of(client, code, fields)["correctionOffsets"]["0"] == (1 << 63) - 1
+
+
+def test_progress_of_all_groups(client: Client) -> None:
+    for number in range(5):
+        client.send("T", b"%d" % number)
+    commit(client, "g", 2)
+    commit(client, "h", 5)
+    answer = client.ok(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+    text = bytes(answer.body).decode()
+    assert '"totalDiff":3' in text
+    assert '{"g":[' in text
+    assert '{"h":[' in text
+    assert '{"brokerName":"broker-a","queueId":0,"topic":"T"}:{' in text
+    ordered = bytes(client.ok(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "true"}).body).decode()
+    assert '"consumeStatsList":[]' in ordered
+
+
+def test_units_of_a_queue(client: Client) -> None:
+    receipts = [client.send("T", b"%d" % number, properties={"TAGS": "a"}) for number in range(4)]
+    positions = [parse_offset_message_id(receipt.message_id)[1] for receipt in receipts]
+    fields = {"topic": "T", "queueId": 0, "index": 1, "count": 2, "consumerGroup": "g"}
+    body = body_of(client, RequestCode.QUERY_CONSUME_QUEUE, fields)
+    assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 4)
+    assert [unit["physicOffset"] for unit in body["queueData"]] == positions[1:3]
+    assert all(unit["physicSize"] > 0 for unit in body["queueData"])
+    assert {unit["tagsCode"] for unit in body["queueData"]} == {97}
+    assert body["subscriptionData"]["topic"] == "T"
+    rest = body_of(client, RequestCode.QUERY_CONSUME_QUEUE, {**fields, "index": 3, "count": 100})
+    assert len(rest["queueData"]) == 1
+    for index in (-1, 4, 1 << 40):
+        outside = client.ok(RequestCode.QUERY_CONSUME_QUEUE, {**fields, "index": index})
+        assert outside.remark == f"Index {index} of 0@T is not exist!"
+    assert client.call(RequestCode.QUERY_CONSUME_QUEUE, {**fields, "topic": "U"}).code == 1
+    nobody = body_of(client, RequestCode.QUERY_CONSUME_QUEUE, {**fields, "consumerGroup": "h"})
+    assert nobody["filterData"] == "h@T is not online!"
+
+
+def test_rates_of_a_topic_and_a_group(group: Group) -> None:
+    client = group.connect(group.leader, name="me")
+    client.create_topic("T")
+    client.heartbeat("g")
+    for _ in range(6):
+        client.send("T", b"old")
+    group.advance(100)
+    for _ in range(12):
+        client.send("T", b"new")
+    assert len(client.pull("T", "g", 0).bodies) == 18
+    group.advance(11)
+
+    def stats(name: str, key: str) -> Any:
+        return body_of(client, RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
+
+    put = stats("TOPIC_PUT_NUMS", "T")
+    assert put["statsMinute"] == {"avgpt": 0.0, "sum": 12, "tps": 0.2}
+    assert put["statsHour"]["sum"] == put["statsDay"]["sum"] == 18
+    assert stats("GROUP_GET_NUMS", "T@g")["statsMinute"]["sum"] == 18
+    assert stats("BROKER_PUT_NUMS", "DefaultCluster")["statsHour"]["sum"] == 18
+    assert stats("BROKER_GET_NUMS", "DefaultCluster")["statsHour"]["sum"] == 18
+    for name, key in (("TOPIC_PUT_NUMS", "U"), ("GROUP_GET_NUMS", "T@h"), ("NONE", "T")):
+        told = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
+        assert (told.code, told.remark) == (1, f"The stats <{name}> <{key}> not exist")
+
+
+@pytest.mark.parametrize("code", [306, 316, 329])
+def test_cleaning_is_answered(client: Client, code: int) -> None:
+    client.send("T", b"kept")
+    client.ok(code)
+    assert client.pull("T", "g", 0).bodies == [b"kept"]
+
+
+def test_windows_forget_what_is_old() -> None:
+    windows = Windows()
+    windows.add(1000, 5)
+    windows.add(1009, 1)
+    assert (windows.total(1009, MINUTE).count, windows.total(1009, MINUTE).per_second) == (6, 0.1)
+    assert windows.total(1061, MINUTE).count == 0
+    assert windows.total(1061, HOUR).count == windows.total(1061, DAY).count == 6
+    windows.add(1000 + 3600, 2)
+    assert (windows.total(4600, HOUR).count, windows.total(4600, DAY).count) == (2, 8)
+    assert windows.total(1000 + 25 * 3600, DAY).count == 0
