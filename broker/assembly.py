@@ -28,7 +28,7 @@ from broker.processors.status import StatusProcessor
 from broker.processors.topics import TopicsProcessor
 from broker.recovering import RecoveringFile, Run
 from broker.replica import APPEND_BYTES_MAX, Replica
-from broker.retention import Retention
+from broker.retention import Retention, local_hour
 from broker.settings import CONSUME_QUEUE_UNIT_BYTES, BrokerConfig, ImpossibleSettingError, split_address
 from broker.stats import Stats
 from broker.timers import TimerService
@@ -70,12 +70,14 @@ def build_node(
     process_id: Callable[[], int] = os.getpid,
     memory_bytes: int = 0,
     boot: str = "",
+    hour_of_day: Callable[[int], int] = local_hour,
 ) -> Node:
     """A node over what `disk` holds, recovered and ready to be connected.
 
     `advertised` is the ``host:port`` that clients are told, if it is not what `config` says; its host must be a
     numeric address. `store_options` replaces what follows from `config`. `boot` names the time since the machine was
-    started, "" if that is unknown: pages that were not flushed do not outlive it (broker/recovering.py).
+    started, "" if that is unknown: pages that were not flushed do not outlive it (broker/recovering.py). `hour_of_day`
+    tells the hour at a time in milliseconds, for retention.
     `memory_bytes` is what the machine has, 0 if unknown.
 
     Raises `log.errors.LogFault` when the store cannot be used (locked, damaged, disk), `log.errors.RecordError` when
@@ -171,7 +173,7 @@ def build_node(
         CleaningProcessor(node, lambda: retention.run(at_any_hour=True)),
     ]
     node.start(replica, processors, stats)
-    retention = Retention(node, disk, config.retention)
+    retention = Retention(node, disk, config.retention, hour_of_day)
     return node
 
 

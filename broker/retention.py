@@ -5,6 +5,7 @@ group needs it, and a node that lacks entries which its leader deleted starts ov
 """
 
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -19,11 +20,19 @@ _MS = 1_000_000
 _HOUR_MS = 3_600_000
 
 
-class Retention:
-    """Looks at age and disk every `interval_ms`."""
+def local_hour(wall_ms: int) -> int:
+    """The hour of the day at a time, where this machine stands."""
+    return time.localtime(wall_ms / 1000).tm_hour
 
-    def __init__(self, node: Node, disk: Disk, settings: RetentionSettings) -> None:
+
+class Retention:
+    """Looks at age and disk every `interval_ms`; `hour_of_day` tells the hour at a time in milliseconds."""
+
+    def __init__(
+        self, node: Node, disk: Disk, settings: RetentionSettings, hour_of_day: Callable[[int], int]
+    ) -> None:
         self._node = node
+        self._hour_of_day = hour_of_day
         self._disk = disk
         self._settings = settings
         self._policy = RetentionPolicy(
@@ -44,7 +53,7 @@ class Retention:
         node.replica.disk_full = full
         if full != was_full:
             log.warning("sends are refused" if full else "sends are taken again", disk_used=round(used, 3))
-        hour = time.localtime(node.wall_ms / 1000).tm_hour
+        hour = self._hour_of_day(node.wall_ms)
         removed = node.replica.delete_expired(
             self._policy, at_any_hour or hour in self._settings.delete_hours
         )

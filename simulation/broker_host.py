@@ -44,6 +44,11 @@ _SWEEP_NS = 30 * SECOND
 _RESTART_NS = 200 * MILLISECOND
 
 
+def _hour_of_day(wall_ms: int) -> int:
+    """In UTC, wherever the simulator runs."""
+    return wall_ms // 3_600_000 % 24
+
+
 class BrokerHost:
     """One machine. `process` is None while no broker runs on it."""
 
@@ -233,6 +238,7 @@ class BrokerProcess:
             store_options=host.options,
             process_id=lambda: host.incarnation,
             boot=f"{host.name} boot {host.boots}",
+            hour_of_day=_hour_of_day,
         )
         self.links = PeerLinks(self)
         self.registrars = [Registrar(self, address) for address in host.config.node.name_servers]

@@ -183,8 +183,7 @@ class World:
                 storage=StorageSettings(
                     flush=plan.flush, data_file_bytes=plan.data_file_bytes, max_message_bytes=4096
                 ),
-                # Every hour may delete: which one it is depends on the time zone of whoever runs this.
-                retention=RetentionSettings(interval_ms=1000, delete_hours=tuple(range(24))),
+                retention=RetentionSettings(interval_ms=1000, delete_hours=tuple(range(0, 24, 2))),
             )
             clock, random = self._clock(name), self._random(f"broker {name}")
             host = BrokerHost(self, name, ips[name], config, options, clock, random)
@@ -471,6 +470,8 @@ class World:
                 f"log {raft.log_terms.first_index}..{raft.log_terms.last_index}, persisted {raft.persisted_index}, "
                 f"commit {raft.commit_index}, applied {replica.applied_index}"
                 f"{', serving' if replica.serving else ''}{', paused' if host.paused else ''}"
+                f"{'' if raft.recovering is None else ', recovering ' + raft.recovering.value}"
+                f", voters {' '.join(raft.configuration.voters)}, links {' '.join(replica.links)}"
             )
         model = self.monitor.model
         lines.append(
