@@ -202,9 +202,7 @@ class Dispatcher:
                     self.unreadable_entries += 1
                 else:
                     if topic.waits:
-                        code = (
-                            store_time + self._delay(queue_id) if topic.scheduled else _due_ms(properties)
-                        )
+                        code = store_time + self._delay(queue_id) if topic.scheduled else _due_ms(properties)
                     else:
                         tag = get_property(properties, TAGS)
                         known = tags.get(tag)

@@ -48,8 +48,10 @@ def trace_key(queue: MessageQueue) -> str:
 class Message(msgspec.Struct, frozen=True, kw_only=False):
     """A message to send.
 
-    ``keys`` make it findable by query; ``delay_level`` 1 to 18 delays its delivery (behaviour.md 6); ``flag`` is the
-    application's own number. ``properties`` must not name what has a field of its own here.
+    ``keys`` make it findable by query; ``delay_level`` 1 to 18 delays its delivery (behaviour.md 6), ``delay_ms`` by so
+    many milliseconds from when the broker stores it, ``deliver_at_ms`` until that time (since 1970, by the broker's
+    clock), of which one may be given; ``flag`` is the application's own number. ``properties`` must not name what has a
+    field of its own here.
     """
 
     topic: str
@@ -59,6 +61,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=False):
     properties: Mapping[str, str] = {}
     delay_level: int = 0
     flag: int = 0
+    delay_ms: int | None = None
+    deliver_at_ms: int | None = None
+
+    @property
+    def is_delivered_later(self) -> bool:
+        """Whether it is to wait at the broker."""
+        return bool(self.delay_level) or self.delay_ms is not None or self.deliver_at_ms is not None
 
 
 class SendStatus(enum.IntEnum):

@@ -25,7 +25,7 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 PROPERTIES_BYTES_MAX = 32767
 _SYS_FLAG_ZLIB = 0x1
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
-_OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "UNIQ_KEY")
+_OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY")
 SINGLE_CODE = int(RequestCode.SEND_MESSAGE_V2)
 BATCH_CODE = int(RequestCode.SEND_BATCH_MESSAGE)
 
@@ -83,7 +83,7 @@ class Preparer:
         for message in messages:
             if message.topic != topic:
                 raise MessageRejected(f"a batch goes to one topic: {topic!r} and {message.topic!r}")
-            if message.delay_level:
+            if message.is_delivered_later:
                 raise MessageRejected("a batch cannot be delayed")
             if not len(message.body):
                 raise MessageRejected("an empty body cannot be stored")
@@ -124,6 +124,10 @@ def _properties(message: Message, unique_key: str) -> str:
         text = f"{text}KEYS\x01{' '.join(keys)}\x02"
     if message.delay_level:
         text = f"{text}DELAY\x01{message.delay_level}\x02"
+    if message.delay_ms is not None:
+        text = f"{text}TIMER_DELAY_MS\x01{message.delay_ms}\x02"
+    if message.deliver_at_ms is not None:
+        text = f"{text}TIMER_DELIVER_MS\x01{message.deliver_at_ms}\x02"
     if message.properties:
         for name, value in message.properties.items():
             if not name or name in _OWN_PROPERTIES:

@@ -173,7 +173,7 @@ class TransactionalProducer:
 
         After an error nothing will be delivered, unless ``check`` commits what the broker may have stored after all.
         """
-        if message.delay_level:
+        if message.is_delivered_later:
             raise MessageRejected("a message in a transaction cannot be delayed")
         outgoing = self.producer.prepare(message)
         properties = f"{outgoing.properties}TRAN_MSG\x01true\x02PGROUP\x01{self.group}\x02"

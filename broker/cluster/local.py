@@ -126,6 +126,7 @@ class LocalCluster:
         self._deaths_in, self.deaths = trio.open_memory_channel[Child](1024)
         """Servers that ended without being asked to, in order."""
         self._tasks: trio.Nursery | None = None
+        self._watches: list[trio.CancelScope] = []
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> LocalCluster:
@@ -140,8 +141,7 @@ class LocalCluster:
             self._kill_all()
             self._ports.release()
             if self._tasks is not None:
-                self._tasks.cancel_scope.cancel()
-                await self._stack.aclose()
+                await self._end_tasks(self._tasks)
             raise
         return self
 
@@ -156,8 +156,13 @@ class LocalCluster:
         finally:
             self._kill_all()
             self._ports.release()
-            self._tasks.cancel_scope.cancel()
-            await self._stack.aclose()
+            await self._end_tasks(self._tasks)
+
+    async def _end_tasks(self, tasks: trio.Nursery) -> None:
+        tasks.cancel_scope.cancel()
+        for scope in self._watches:
+            scope.cancel()
+        await self._stack.aclose()
 
     # Lay-out -------------------------------------------------------------------------------------------------------
 
@@ -286,7 +291,13 @@ class LocalCluster:
         return child
 
     async def _watch(self, child: Child) -> None:
-        await child.watch()
+        # Also while the whole block is being cancelled: stopping the servers in order waits for their ends.
+        with trio.CancelScope(shield=True) as scope:
+            self._watches.append(scope)
+            await child.watch()
+            self._watches.remove(scope)
+        if scope.cancelled_caught:
+            return
         if not child.expected_to_end:
             with contextlib.suppress(trio.WouldBlock):
                 self._deaths_in.send_nowait(child)

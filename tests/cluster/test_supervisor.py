@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import trio
 
+from broker.cluster.local import LocalCluster, LocalClusterOptions
 from broker.cluster.query import node_status
 
 pytestmark = pytest.mark.cluster
@@ -150,3 +151,13 @@ async def test_a_directory_is_used_again(tmp_path: Path) -> None:
             supervisor.process.terminate()
             assert await supervisor.wait() == 0
     assert last >= 1, "the second start began where the first ended"
+
+
+async def test_a_cancelled_cluster_stops_its_servers_in_order(tmp_path: Path) -> None:
+    with trio.fail_after(LIMIT_S):
+        with trio.CancelScope() as scope:
+            async with LocalCluster(LocalClusterOptions(tmp_path)) as cluster:
+                await cluster.wait_ready()
+                scope.cancel()
+                await trio.sleep_forever()
+        assert [child.return_code for child in cluster.children()] == [0, 0, 0, 0]

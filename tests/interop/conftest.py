@@ -20,10 +20,6 @@ from tests.interop.reference import ReferenceCluster
 BROKERS = ("trivet", "reference", "reference-single", "reference-5")
 
 PENDING = {
-    "test_committed_transactions_are_delivered": "transactions",
-    "test_rolled_back_transactions_are_not": "transactions",
-    "test_unknown_transactions_are_checked_back": "transactions",
-    "test_requests_get_their_replies": "request-reply",
     "test_sql_filter_is_evaluated_by_the_broker": "SQL92 filters",
     "test_vip_channel": "the VIP port",
     "test_broker_configuration": "broker configuration under RocketMQ's names",

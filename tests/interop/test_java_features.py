@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from tests.interop.clients import Client
-from tests.interop.cluster import Cluster, make_topic
+from tests.interop.cluster import Cluster, kill_leader, make_topic, wait_for_new_leader
 from tests.interop.processes import wait_until
 from tests.interop.test_send_and_receive import (
     DELIVERY_LIMIT_S,
@@ -101,6 +101,33 @@ def test_unknown_transactions_are_checked_back(client: Client, topic: str, verdi
     else:
         send(client, topic, count=1)
         assert bodies(read_back(client, topic)) == ["m-0"]
+
+
+@pytest.mark.slow
+def test_undecided_transactions_outlive_their_leader(
+    failover_client: Client, fresh_cluster: Cluster, group: str
+) -> None:
+    """Half messages that one leader took are asked about by the next, and committed once."""
+    topic = make_topic(fresh_cluster, f"failover-{group}")
+    sender = failover_client.start(
+        "transaction",
+        topic=topic,
+        group=f"{topic}-producers",
+        outcome="unknown",
+        check_outcome="commit",
+        count=3,
+    )
+    sender.wait_for("done", SEND_LIMIT_S)
+    old = kill_leader(fresh_cluster)
+    wait_for_new_leader(fresh_cluster, old)
+    everything = {f"t-{i}" for i in range(3)}
+    sender.wait_until(lambda: everything <= set(bodies(sender.of("checked"))), CHECK_LIMIT_S, "three checks")
+
+    def delivered() -> list[str]:
+        return sorted(bodies(read_back(failover_client, topic)))
+
+    wait_until(lambda: len(delivered()) >= 3, DELIVERY_LIMIT_S, "three committed", interval_s=1)
+    assert delivered() == sorted(everything)
 
 
 def test_requests_get_their_replies(client: Client, topic: str, group: str) -> None:

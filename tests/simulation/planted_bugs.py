@@ -41,6 +41,7 @@ from raft.messages import AppendRequest, Message, VoteRequest
 from raft.terms import LogTerms
 from simulation.plan import Plan, draw_plan
 from simulation.world import Result, run_plan
+from tests.simulation import planted_transactions
 
 _SEEDS_MAX = 40
 
@@ -49,11 +50,12 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A mistake, and the flush mode that its plans need (None: either)."""
+    """A mistake, the flush mode that its plans need (None: either), and an actor that they must have."""
 
     patch: Patch
     history: str
     flush: Literal["sync", "async"] | None = None
+    actor: str | None = None
 
 
 def plan_of(bug: Planted, seed: int) -> Plan:
@@ -61,6 +63,8 @@ def plan_of(bug: Planted, seed: int) -> Plan:
     plan = draw_plan(seed, seconds=40)
     if bug.flush is not None and plan.flush != bug.flush:
         plan = replace(plan, flush=bug.flush)
+    if bug.actor is not None and bug.actor not in plan.actors:
+        plan = replace(plan, actors=(*plan.actors, bug.actor))
     return plan
 
 
@@ -499,6 +503,24 @@ PLANTED: dict[str, Planted] = {
     ),
     "repeated send looked up in what is applied": Planted(
         repeated_send_looked_up_in_what_is_applied, "the first attempt is in the log, not yet committed"
+    ),
+    "transaction: decision under way not known": Planted(
+        planted_transactions.decision_under_way_not_known, "repeated END_TRANSACTION", actor="transactor"
+    ),
+    "transaction: only operation messages decide": Planted(
+        planted_transactions.only_operation_messages_decide,
+        "behaviour.md 7: message and operation are two entries",
+        actor="transactor",
+    ),
+    "transaction: questions not counted": Planted(
+        planted_transactions.questions_not_counted,
+        "a check count that a failover forgets",
+        actor="transactor",
+    ),
+    "transaction: finished ones not in the snapshot": Planted(
+        planted_transactions.finished_ones_not_in_the_snapshot,
+        "the log's head is gone, its decisions must not be",
+        actor="transactor",
     ),
     "offsets acknowledged from memory": Planted(
         offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: rewinds"

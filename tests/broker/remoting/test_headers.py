@@ -25,12 +25,12 @@ def all_headers() -> list[type[msgspec.Struct]]:
 
 
 WIRE = {
-    headers.SendMessageHeaderV2: ("a! b! c! d! e! f! g! h! i j k l m n"),
+    headers.SendMessageHeaderV2: "a! b! c! d! e! f! g! h! i j k l m n once again",
     headers.SendMessageHeader: (
         "producerGroup! topic! defaultTopic! defaultTopicQueueNums! queueId! sysFlag! bornTimestamp! flag! "
-        "properties reconsumeTimes unitMode maxReconsumeTimes batch brokerName"
+        "properties reconsumeTimes unitMode maxReconsumeTimes batch brokerName once again"
     ),
-    headers.SendMessageResponseHeader: "msgId! queueId! queueOffset! transactionId MSG_REGION TRACE_ON",
+    headers.SendMessageResponseHeader: "msgId! queueId! queueOffset! transactionId MSG_REGION TRACE_ON once",
     headers.PullMessageHeader: (
         "consumerGroup! topic! queueId! queueOffset! maxMsgNums! sysFlag! commitOffset! suspendTimeoutMillis! "
         "subVersion! subscription expressionType maxMsgBytes"
@@ -42,7 +42,7 @@ WIRE = {
         "transactionId topic"
     ),
     headers.CheckTransactionStateHeader: (
-        "tranStateTableOffset! commitLogOffset! msgId transactionId offsetMsgId"
+        "tranStateTableOffset! commitLogOffset! msgId transactionId offsetMsgId topic bname"
     ),
     headers.ConsumerSendMessageBackHeader: (
         "offset! group! delayLevel! originMsgId originTopic unitMode maxReconsumeTimes"
