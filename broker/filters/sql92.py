@@ -21,7 +21,8 @@ What an expression means is RocketMQ's, too (`ComparisonExpression` and its neig
 - Logic has three values. A comparison with an absent property is unknown; but `=` is unknown if its left side alone
   is absent, false if its right side alone is, and true if both are. NOT of unknown is unknown; OR and AND are decided
   by one side where they can be. CONTAINS and its kin are false for what is absent or no text, with NOT before them,
-  too. - A message is wanted if the whole is true: not if it is unknown, nor if its evaluation comes upon an error.
+  too.
+- A message is wanted if the whole is true: not if it is unknown, nor if its evaluation comes upon an error.
 
 It differs where RocketMQ is plainly at fault: text behind a complete expression is refused instead of left unread;
 0.0 is a number; `TRUE = a` means what `a = TRUE` does.
