@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json as json_text
 import math
 import sys
@@ -36,6 +37,13 @@ async def produce(
     ] = None,
     order_by: Annotated[str | None, Parameter(help="Send to the one queue that this text hashes to.")] = None,
     delay_level: Annotated[int, Parameter(help="Delay level, 1 to 18; 0 delivers at once.")] = 0,
+    delay_s: Annotated[
+        float | None, Parameter(name="--delay", help="Deliver after so many seconds, such as 0.5.")
+    ] = None,
+    deliver_at: Annotated[
+        datetime.datetime | None,
+        Parameter(help="Deliver at this time: 2030-01-31T12:00:00, local if without a zone."),
+    ] = None,
     in_flight: Annotated[int, Parameter(help="Sends that may be under way at once; 1 keeps the order.")] = 1,
     timeout_s: Annotated[
         float, Parameter(name="--timeout", help="Seconds that a send may take, retries included.")
@@ -59,6 +67,10 @@ async def produce(
         raise CommandError(f"--in-flight {in_flight}: at least 1", USAGE)
     if not 0 <= delay_level <= 18:
         raise CommandError(f"--delay-level {delay_level}: from 0 to 18", USAGE)
+    if bool(delay_level) + (delay_s is not None) + (deliver_at is not None) > 1:
+        raise CommandError("give one of --delay-level, --delay and --deliver-at", USAGE)
+    if delay_s is not None and not 0 <= delay_s < math.inf:
+        raise CommandError(f"--delay {delay_s}: at least 0", USAGE)
     stored = 0
 
     def report(result: SendResult) -> None:
@@ -85,7 +97,15 @@ async def produce(
 
         async with trio.open_nursery() as nursery:
             async for body in bodies:
-                message = Message(topic, body, tags=tag, keys=key or (), delay_level=delay_level)
+                message = Message(
+                    topic,
+                    body,
+                    tags=tag,
+                    keys=key or (),
+                    delay_level=delay_level,
+                    delay_ms=None if delay_s is None else round(delay_s * 1000),
+                    deliver_at_ms=None if deliver_at is None else round(deliver_at.timestamp() * 1000),
+                )
                 await room.acquire()
                 nursery.start_soon(send, message)
     if not json:

@@ -122,6 +122,10 @@ def _properties(message: Message, unique_key: str) -> str:
     if message.keys:
         keys = (message.keys,) if isinstance(message.keys, str) else message.keys
         text = f"{text}KEYS\x01{' '.join(keys)}\x02"
+    if message.is_delivered_later and (
+        bool(message.delay_level) + (message.delay_ms is not None) + (message.deliver_at_ms is not None) > 1
+    ):
+        raise MessageRejected("one of delay_level, delay_ms and deliver_at_ms at most can be given")
     if message.delay_level:
         text = f"{text}DELAY\x01{message.delay_level}\x02"
     if message.delay_ms is not None:
@@ -137,7 +141,7 @@ def _properties(message: Message, unique_key: str) -> str:
             if value:
                 text = f"{text}{name}\x01{value}\x02"
     separators = text.count("\x01") + text.count("\x02")
-    expected = 1 + (message.tags is not None) + bool(message.keys) + bool(message.delay_level)
+    expected = 1 + (message.tags is not None) + bool(message.keys) + message.is_delivered_later
     if message.properties:
         expected += sum(1 for value in message.properties.values() if value)
     if separators != 2 * expected:
