@@ -130,33 +130,6 @@ def test_undecided_transactions_outlive_their_leader(
     assert delivered() == sorted(everything)
 
 
-@pytest.mark.slow
-def test_undecided_transactions_outlive_their_leader(
-    failover_client: Client, fresh_cluster: Cluster, group: str
-) -> None:
-    """Half messages that one leader took are asked about by the next, and committed once."""
-    topic = make_topic(fresh_cluster, f"failover-{group}")
-    sender = failover_client.start(
-        "transaction",
-        topic=topic,
-        group=f"{topic}-producers",
-        outcome="unknown",
-        check_outcome="commit",
-        count=3,
-    )
-    sender.wait_for("done", SEND_LIMIT_S)
-    old = kill_leader(fresh_cluster)
-    wait_for_new_leader(fresh_cluster, old)
-    everything = {f"t-{i}" for i in range(3)}
-    sender.wait_until(lambda: everything <= set(bodies(sender.of("checked"))), CHECK_LIMIT_S, "three checks")
-
-    def delivered() -> list[str]:
-        return sorted(bodies(read_back(failover_client, topic)))
-
-    wait_until(lambda: len(delivered()) >= 3, DELIVERY_LIMIT_S, "three committed", interval_s=1)
-    assert delivered() == sorted(everything)
-
-
 def test_requests_get_their_replies(client: Client, topic: str, group: str) -> None:
     if "5.3.1" in client.name:
         pytest.skip("client 5.3.1 reports a timeout within a second, against RocketMQ 4.9.7 and 5.3.3 too")

@@ -42,7 +42,6 @@ from raft.terms import LogTerms
 from simulation.plan import Plan, draw_plan
 from simulation.world import Result, run_plan
 from tests.simulation import planted_transactions
-from tests.simulation import planted_transactions
 
 _SEEDS_MAX = 40
 
@@ -57,7 +56,6 @@ class Planted:
     history: str
     flush: Literal["sync", "async"] | None = None
     actor: str | None = None
-    actor: str | None = None
 
 
 def plan_of(bug: Planted, seed: int) -> Plan:
@@ -65,8 +63,6 @@ def plan_of(bug: Planted, seed: int) -> Plan:
     plan = draw_plan(seed, seconds=40)
     if bug.flush is not None and plan.flush != bug.flush:
         plan = replace(plan, flush=bug.flush)
-    if bug.actor is not None and bug.actor not in plan.actors:
-        plan = replace(plan, actors=(*plan.actors, bug.actor))
     if bug.actor is not None and bug.actor not in plan.actors:
         plan = replace(plan, actors=(*plan.actors, bug.actor))
     return plan
@@ -520,22 +516,6 @@ PLANTED: dict[str, Planted] = {
         planted_transactions.questions_not_counted,
         "a check count that a failover forgets",
         actor="transactor",
-    ),
-    "transaction: finished ones not in the snapshot": Planted(
-        planted_transactions.finished_ones_not_in_the_snapshot,
-        "the log's head is gone, its decisions must not be",
-        actor="transactor",
-    ),
-    "transaction: decision under way not known": Planted(
-        planted_transactions.decision_under_way_not_known, "repeated END_TRANSACTION", actor="transactor"
-    ),
-    "transaction: only operation messages decide": Planted(
-        planted_transactions.only_operation_messages_decide,
-        "behaviour.md 7: message and operation are two entries",
-        actor="transactor",
-    ),
-    "transaction: questions not counted": Planted(
-        planted_transactions.questions_not_counted, "a check count that a failover forgets", actor="transactor"
     ),
     "transaction: finished ones not in the snapshot": Planted(
         planted_transactions.finished_ones_not_in_the_snapshot,

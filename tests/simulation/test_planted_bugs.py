@@ -20,8 +20,6 @@ _FOUND_AS = {
     "unit at the wrong place": "reads leave nothing out",
     "transaction: finished ones not in the snapshot": "one operation message",
     "transaction: questions not counted": "questions are counted",
-    "transaction: finished ones not in the snapshot": "one operation message",
-    "transaction: questions not counted": "questions are counted",
     "offsets acknowledged from memory": "acknowledged offsets are committed",
     "offsets applied by the leader only": "stored offsets are linearizable",
     "offsets rewound": "stored offsets are linearizable",
