@@ -14,6 +14,7 @@ from simulation.workload.audit import audit
 from simulation.workload.consume import consume
 from simulation.workload.operate import operate
 from simulation.workload.produce import produce
+from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
 
 __all__ = ["ACTORS"]
@@ -34,6 +35,7 @@ ACTORS: Final[dict[str, Actor]] = {
     "auditor": Actor(audit),
     "administrator": Actor(administer),
     "transactor": Actor(transact, share=0.4, processes=lambda plan: 2, invariant=Transactions),
+    "scheduler": Actor(schedule, share=0.4, invariant=Timers),
     "operator": Actor(operate),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

@@ -1,0 +1,106 @@
+"""Messages for a time of their own.
+
+Clocks of the brokers differ by up to an hour and jump, and it is the leader's that counts: so what is early is judged
+by the clock that the deliverer stamped on the message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.client.errors import ClientError
+from broker.client.message import Message
+from broker.client.producer import Producer
+from broker.topics import TIMER_TOPIC
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedMessage, Violation
+from simulation.workload.actor import Invariant
+
+if TYPE_CHECKING:
+    from broker.node import Node
+    from simulation.broker_host import BrokerHost
+    from simulation.world import World
+
+__all__ = ["Timers", "schedule"]
+
+TOPIC: Final = "appointments"
+
+_LANES: Final = 2
+_LATE_MS: Final = 2_000
+"""How long after its time a message may be missing at the end."""
+
+
+class Timers(Invariant):
+    """Each message that waits is delivered once, and not before its time by the clock of its deliverer."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._waiting: dict[tuple[str, str], list[int]] = {}
+        """(key, due time) -> offsets in the timer queue; a repeated send may have stored it twice."""
+        self.number = 0
+
+    def committed(self, message: CommittedMessage) -> None:
+        """What begins to wait, and what is delivered."""
+        record = message.record
+        name = (message.property(b"KEYS") or "", message.property(b"TIMER_OUT_MS") or "")
+        if record.topic == TIMER_TOPIC:
+            self._waiting.setdefault(name, []).append(record.queue_offset)
+        elif record.topic == TOPIC and name[1]:
+            if record.store_timestamp < int(name[1]):
+                raise Violation(
+                    "nothing is early", "group", f"{name[0]}, due {name[1]}, at {record.store_timestamp}"
+                )
+            offsets = self._waiting.get(name)
+            if not offsets:
+                raise Violation("timed messages come once", "group", f"{name[0]}, due {name[1]}, once more")
+            offsets.pop(0)
+            self.world.did("timed message delivered")
+
+    def check_node(self, host: BrokerHost, node: Node) -> None:
+        """Nothing is forgotten: what is not delivered is not due by the leader's clock, and in its index."""
+        if not node.replica.serving or self.world.monitor.model.retention_ran:
+            return
+        progress, timers = node.replica.metadata.timers, node.replica.store.timers
+        while not timers.catch_up(progress.floor, progress.steps):
+            pass
+        known = dict.fromkeys(offset for _, offset in timers.due(progress.steps, 1 << 62, 1 << 20))
+        for (name, due), offsets in self._waiting.items():
+            for offset in offsets:
+                if int(due) < node.wall_ms - _LATE_MS or offset not in known:
+                    raise Violation(
+                        "timed messages come",
+                        host.name,
+                        f"{name}, due {due}, unit {offset}: not there at {node.wall_ms}, "
+                        f"waiting: {offset in known}",
+                    )
+
+
+async def schedule(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Sends messages for later, from several lanes."""
+    invariant = world.invariant(Timers)
+    random = runtime.random
+    async with Producer(world.name_server_addresses, group="schedulers", runtime=runtime) as producer:
+
+        async def lane() -> None:
+            while True:
+                await runtime.sleep(random.expovariate(1 / 0.3))
+                if world.load_stopped:
+                    continue
+                invariant.number += 1
+                # Some at one time, some soon, some while the leader may change.
+                delay_ms = random.choice((5, 400, random.randrange(3_000), random.randrange(10_000)))
+                message = Message(
+                    TOPIC,
+                    random.randbytes(random.choice((10, 700))),
+                    keys=[f"appointment{invariant.number}"],
+                    delay_ms=delay_ms,
+                )
+                try:
+                    await producer.send(message)
+                except ClientError:
+                    await runtime.sleep(0.05)
+
+        async with runtime.task_group() as group:
+            for _ in range(_LANES):
+                group.start_soon(lane)
