@@ -7,14 +7,16 @@ import structlog
 
 from broker.connection import Outgoing
 from broker.delays import DelayService
+from broker.live_config import LiveConfig
 from broker.membership import Membership
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
-from broker.processing import Processor
+from broker.processing import Configurable, Processor
 from broker.processors.administration import AdministrationProcessor
 from broker.processors.cleaning import CleaningProcessor
 from broker.processors.client_questions import ClientQuestionsProcessor
 from broker.processors.clients import ClientsProcessor
+from broker.processors.configuration import ConfigurationProcessor
 from broker.processors.group_changes import GroupChangesProcessor
 from broker.processors.locks import LocksProcessor
 from broker.processors.offsets import OffsetsProcessor
@@ -86,7 +88,10 @@ def build_node(
     address = advertised or config.advertised_address(split_address(config.node.listen)[1])
     store_host = pack_host(*split_address(address))
     store, recovery = Store.open(disk, store_options or store_options_of(config, memory_bytes), wall_ms)
+    live = LiveConfig(config, disk)
+    config = live.config
     node = Node(config.node.group, outgoing)
+    node.config = config
     replica = Replica(
         config.node.id,
         Membership(
@@ -120,7 +125,7 @@ def build_node(
             cluster=config.node.cluster,
             store_host=store_host,
             max_message_bytes=config.storage.max_message_bytes,
-            default_template=default_template(broker.default_queue_count, broker.auto_create_topics),
+            template=default_template(broker.default_queue_count, broker.auto_create_topics),
             delay_levels=len(broker.delay_level_ms),
             timer_delay_ms_max=broker.timer_max_delay_s * 1000,
             reject_transactions=broker.reject_transactions,
@@ -171,9 +176,15 @@ def build_node(
             process_id=process_id,
         ),
         CleaningProcessor(node, lambda: retention.run(at_any_hour=True)),
+        ConfigurationProcessor(node, live),
     ]
+    live.on_change(node.configure)
+    for processor in processors:
+        if isinstance(processor, Configurable):
+            live.on_change(processor.configure)
     node.start(replica, processors, stats)
     retention = Retention(node, disk, config.retention, hour_of_day)
+    live.on_change(lambda changed: retention.configure(changed.retention))
     return node
 
 

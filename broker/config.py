@@ -202,12 +202,12 @@ def _settings(file: str, table: type[_AnySettings], found: _Found, prefix: str) 
         try:
             values[field.name] = msgspec.convert(given.value, field.type)
         except msgspec.ValidationError:
-            reason = f"must be {_expected(msgspec.inspect.type_info(field.type))}"
+            reason = f"must be {expected_value(msgspec.inspect.type_info(field.type))}"
             raise ConfigError(file, reason, line=given.line, key=given.key, value=given.shown) from None
     return table(**values)
 
 
-def _expected(kind: msgspec.inspect.Type) -> str:
+def expected_value(kind: msgspec.inspect.Type) -> str:
     """What a field takes, in words."""
     match kind:
         case msgspec.inspect.IntType(ge=low, le=high, multiple_of=step):
@@ -222,11 +222,11 @@ def _expected(kind: msgspec.inspect.Type) -> str:
         case msgspec.inspect.StrType(min_length=low):
             return "text that is not empty" if low else "text"
         case msgspec.inspect.VarTupleType(item_type=item):
-            return f"a list, each item {_expected(item)}"
+            return f"a list, each item {expected_value(item)}"
         case msgspec.inspect.DictType():
             return 'node ids (such as n0) with an address "host:port" each'
         case msgspec.inspect.Metadata(type=inner):
-            return _expected(inner)
+            return expected_value(inner)
     raise AssertionError(f"no words for {kind}")
 
 

@@ -40,6 +40,7 @@ from broker.remoting.command import RemotingCommand, encode_head, encode_respons
 from broker.remoting.errors import FrameError, RemotingError
 from broker.remoting.frame import FrameDecoder
 from broker.replica import Replica
+from broker.settings import BrokerConfig
 from broker.stats import Stats
 from log.dispatch import Arrival
 from log.errors import DiskError, DiskFullError
@@ -120,6 +121,8 @@ class Node:
         self._forwarded: dict[tuple[int, int], tuple[str, RemotingCommand]] = {}
         self._forwarding: dict[int, str] = {}
         self.calls: ClientCalls
+        self.config = BrokerConfig()
+        """The settings in force."""
         self.access: AccessControl | None = None
         """Decides what clients of this node may do; None lets them do everything."""
         self._relayed_bytes: dict[str, int] = {}
@@ -138,6 +141,11 @@ class Node:
                 assert route.code not in self._routes, f"two handlers for request {route.code}"
                 self._routes[route.code] = (route.handler, route.place)
         self._look_at_membership()
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Other settings are in force; name servers are told of topics as these allow."""
+        self.config = config
+        self.registration_version += 1
 
     @property
     def client_count(self) -> int:

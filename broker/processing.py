@@ -8,10 +8,11 @@ leader), and calls the handler. The handler answers now or later through `Node.r
 import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from broker.connection import Connection
 from broker.remoting.command import RemotingCommand
+from broker.settings import BrokerConfig
 
 Handler = Callable[[Connection, RemotingCommand], None]
 
@@ -41,6 +42,14 @@ class Processor(Protocol):
 
     def routes(self) -> Iterable[Route]:
         """The requests that this processor handles."""
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """A processor that acts on settings which may change while the node runs."""
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes them over."""
 
 
 class RequestError(Exception):

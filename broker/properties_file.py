@@ -47,6 +47,16 @@ def parse(text: str) -> list[Property]:
     return entries
 
 
+def line(key: str, value: str) -> str:
+    """One entry as text that `parse` reads back, its line feed included."""
+    escapes = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
+    shown = "".join(escapes.get(character, character) for character in value)
+    kept = (
+        "\\" if shown[:1] in tuple(_BLANKS) else ""
+    )  # or its first blank would be taken for the separator's
+    return f"{key}={kept}{shown}\n"
+
+
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with continuations joined, without comments and blank lines."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

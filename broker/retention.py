@@ -34,14 +34,18 @@ class Retention:
         self._node = node
         self._hour_of_day = hour_of_day
         self._disk = disk
+        self.configure(settings)
+        self._due_ns = node.now_ns + settings.interval_ms * _MS
+        node.add_timer(lambda: self._due_ns, self.run)
+
+    def configure(self, settings: RetentionSettings) -> None:
+        """Takes over settings, which may change at run time."""
         self._settings = settings
         self._policy = RetentionPolicy(
             reserved_ms=settings.reserved_hours * _HOUR_MS,
             delete_ratio=settings.disk_clean_percent / 100,
             force_ratio=settings.disk_force_percent / 100 if settings.force_clean else 1.0,
         )
-        self._due_ns = node.now_ns + settings.interval_ms * _MS
-        node.add_timer(lambda: self._due_ns, self.run)
 
     def run(self, *, at_any_hour: bool = False) -> None:
         """One look: the full flag, then what may go."""

@@ -28,6 +28,7 @@ from broker.remoting.headers import (
     UnregisterClientHeader,
 )
 from broker.remoting.json_body import decode_body, encode_body
+from broker.settings import BrokerConfig
 from broker.subscriptions import parse_filter
 from broker.topics import InvalidNameError, check_group_name
 from log.errors import DiskFullError
@@ -51,6 +52,11 @@ class ClientsProcessor:
         node.on_disconnect(self._disconnected)
         node.on_role_change(self._role_changed)
         node.on_leader_reachable(self._tell_leader)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes over the settings that may change at run time."""
+        self._auto_create_groups = config.broker.auto_create_groups
+        self._sql_filters = config.broker.sql_filters
 
     def routes(self) -> Iterable[Route]:
         """Only the leader's list of consumers is complete."""

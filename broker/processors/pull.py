@@ -24,7 +24,7 @@ from broker.processing import Place, RequestError, Route
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import PullMessageHeader
-from broker.settings import follower_broker_id
+from broker.settings import BrokerConfig, follower_broker_id
 from broker.stats import Stats
 from broker.subscriptions import SQL92, Filter, SqlFilter, parse_filter
 from broker.topics import InvalidNameError, check_group_name
@@ -119,6 +119,13 @@ class PullProcessor:
         node.on_role_change(self._role_changed)
         node.on_disconnect(self._disconnected)
         node.add_timer(self._next_deadline_ns, self._expire)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes over the settings that may change at run time."""
+        self._long_polling = config.broker.long_polling
+        self._follower_reads = config.broker.follower_reads
+        self._auto_create_groups = config.broker.auto_create_groups
+        self._sql_filters = config.broker.sql_filters
 
     def routes(self) -> Iterable[Route]:
         """Every node tries; see the head of this module."""

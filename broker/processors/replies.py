@@ -18,7 +18,7 @@ from broker.proposals import ReplicaError
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeader, SendMessageHeaderV2
-from broker.settings import join_address
+from broker.settings import BrokerConfig, join_address
 from broker.topics import FORBIDDEN_TO_SEND
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import get_property, terminated, with_property
@@ -89,6 +89,10 @@ class RepliesProcessor:
         self._max_message_bytes = max_message_bytes
         self._store = store
         self._random = random
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes over the settings that may change at run time."""
+        self._max_message_bytes = config.storage.max_message_bytes
 
     def routes(self) -> Iterable[Route]:
         """The leader's, which knows the clients of all nodes."""

@@ -18,6 +18,7 @@ from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import JSON, OWN_LANGUAGE, OWN_VERSION, RemotingCommand
 from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
+from broker.settings import BrokerConfig
 from broker.stats import Stats
 from broker.timers import due_ms_of, timed_properties, without_timer
 from broker.topics import (
@@ -30,6 +31,7 @@ from broker.topics import (
     TIMER_TOPIC,
     InvalidNameError,
     check_topic_name,
+    default_template,
     retries_max,
     topic_config,
 )
@@ -107,7 +109,7 @@ class SendProcessor:
     """SEND_MESSAGE 10, SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320.
 
     `store_host` is this node's address packed as in a record: it is in every message id that the node gives.
-    `default_template` is what TBW102 is created like.
+    `template` is TBW102, which topics are created like by their first message.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class SendProcessor:
         cluster: str,
         store_host: bytes,
         max_message_bytes: int,
-        default_template: TopicConfig | None,
+        template: TopicConfig,
         delay_levels: int,
         timer_delay_ms_max: int,
         reject_transactions: bool,
@@ -126,7 +128,7 @@ class SendProcessor:
     ) -> None:
         self._node = node
         self._once = OnceSends(node)
-        self._default_template = default_template
+        self._default_template = template
         self._delay_levels = delay_levels
         self._timer_delay_ms_max = timer_delay_ms_max
         self._reject_transactions = reject_transactions
@@ -141,6 +143,13 @@ class SendProcessor:
         self._unique_keys_made = 0
         self._topic_bytes: dict[str, bytes] = {}
         self._creating: dict[str, list[tuple[Connection, RemotingCommand]]] = {}
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes over the settings that may change at run time."""
+        broker = config.broker
+        self._default_template = default_template(broker.default_queue_count, broker.auto_create_topics)
+        self._reject_transactions = broker.reject_transactions
+        self._max_message_bytes = config.storage.max_message_bytes
 
     def routes(self) -> Iterable[Route]:
         """All sends are the leader's."""
@@ -383,9 +392,11 @@ class SendProcessor:
         if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
             config = topic_config(topic, 1)
         else:
-            template = node.replica.metadata.topics.get(header.default_topic)
-            if template is None and header.default_topic == DEFAULT_TOPIC:
-                template = self._default_template  # a new group's first leader has yet to create it
+            template: TopicConfig | None
+            if header.default_topic == DEFAULT_TOPIC:
+                template = self._default_template  # which may have changed since the group's first leader made it
+            else:
+                template = node.replica.metadata.topics.get(header.default_topic)
             if template is None or not template.perm & Permission.INHERIT:
                 raise RequestError(
                     ResponseCode.TOPIC_NOT_EXIST,

@@ -16,7 +16,7 @@ from broker.processors.queries import committed_record
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import ConsumerSendMessageBackHeader
-from broker.settings import BrokerSettings
+from broker.settings import BrokerConfig, BrokerSettings
 from broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, retries_max, topic_config
 from log.errors import EntryTooLargeError, RecordError
 from log.message_id import offset_message_id
@@ -57,6 +57,10 @@ class SendBackProcessor:
         self._permission = settings.permission_bits
         self._delay_levels = len(settings.delay_level_ms)
         self._random = random
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes over the settings that may change at run time."""
+        self._permission = config.broker.permission_bits
 
     def routes(self) -> Iterable[Route]:
         """A send like others."""

@@ -1,13 +1,10 @@
-"""What a node tells about itself: its replica, its figures, its configuration (remoting.md 9).
+"""What a node tells about itself: its replica and its figures (remoting.md 9).
 
 These are answered by the node that is asked, in whatever role it is: an operator wants to see this one.
 """
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Final, cast
-
-import msgspec
 
 from broker.connection import Connection
 from broker.node import Node
@@ -25,11 +22,10 @@ from log.layout import HEADER_BYTES
 from raft.status import Status
 
 _MS: Final = 1_000_000
-_CONFIG_TABLES: Final = ("node", "raft", "storage", "retention", "broker", "limits", "observe")
 
 
 class StatusProcessor:
-    """TRIVET_NODE_STATUS 90001, GET_BROKER_CONFIG 26 and GET_BROKER_RUNTIME_INFO 28.
+    """TRIVET_NODE_STATUS 90001 and GET_BROKER_RUNTIME_INFO 28.
 
     `address` is what clients are told to connect to; `recovered` what was repaired at the start, a sentence each.
     """
@@ -59,7 +55,6 @@ class StatusProcessor:
         return (
             Route(RequestCode.TRIVET_NODE_STATUS, self.node_status, Place.ANY),
             Route(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info, Place.ANY),
-            Route(RequestCode.GET_BROKER_CONFIG, self.broker_config, Place.ANY),
         )
 
     def status(self) -> NodeStatus:
@@ -188,19 +183,6 @@ class StatusProcessor:
             return store.store_time_of(store.log.first_position + HEADER_BYTES)
         except LogFault:
             return -1  # an empty log
-
-    def broker_config(self, connection: Connection, command: RemotingCommand) -> None:
-        """The node's settings as properties, ``table.field=value``."""
-        lines = []
-        settings = msgspec.to_builtins(self._config)
-        for table in _CONFIG_TABLES:
-            for name, value in settings[table].items():
-                text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-                lines.append(f"{table}.{name}={text}\n")
-        version = encode_body(self._node.replica.metadata.topics_version).decode()
-        self._node.reply(
-            connection, command, ResponseCode.SUCCESS, None, {"version": version}, "".join(lines).encode()
-        )
 
 
 def _three_rates(rates: tuple[float, float, float]) -> str:

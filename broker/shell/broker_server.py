@@ -112,7 +112,7 @@ class BrokerServer:
         self._registrars = [
             Registrar(
                 name_server,
-                lambda: registration(self.node, self._config, self.address),
+                lambda: registration(self.node, self.node.config, self.address),
                 lambda: unregistration(self.node, self._config, self.address),
                 self._changes,
                 config.broker.register_interval_ms / 1000,

@@ -169,14 +169,6 @@ def test_runtime_table(group: Group) -> None:
     assert table["bootTimestamp"].isdigit()
 
 
-def test_configuration_as_properties(group: Group) -> None:
-    answer = group.connect().ok(RequestCode.GET_BROKER_CONFIG)
-    lines = bytes(answer.body).decode().splitlines()
-    assert "broker.default_queue_count=8" in lines
-    assert f"node.id={group.leader}" in lines
-    assert set(msgspec.json.decode(answer.fields["version"])) == {"counter", "stateVersion", "timestamp"}
-
-
 def test_unknown_request(client: Client) -> None:
     answer = client.call(31_000)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
