@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.commands import (
+    CheckTransactions,
     Command,
     CommitOffsets,
     DeleteGroup,
@@ -14,6 +15,7 @@ from broker.commands import (
     LockQueues,
     PutGroup,
     PutTopic,
+    ResumeTransaction,
     SettleDelayed,
     SettleTimed,
     Several,
@@ -57,6 +59,8 @@ single_commands = st.one_of(
     st.builds(SettleDelayed, st.integers(1, 3), offset),
     st.builds(DeliverTimed, st.lists(offset, max_size=3).map(tuple), step, offset, offset),
     st.builds(SettleTimed, st.lists(step, max_size=2).map(tuple)),
+    st.builds(CheckTransactions, st.lists(st.integers(0, 50), max_size=3).map(tuple)),
+    st.builds(ResumeTransaction, st.integers(0, 50)),
 )
 commands = st.one_of(single_commands, st.builds(Several, st.lists(single_commands, max_size=3).map(tuple)))
 
