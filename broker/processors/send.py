@@ -394,7 +394,9 @@ class SendProcessor:
         else:
             template: TopicConfig | None
             if header.default_topic == DEFAULT_TOPIC:
-                template = self._default_template  # which may have changed since the group's first leader made it
+                template = (
+                    self._default_template
+                )  # which may have changed since the group's first leader made it
             else:
                 template = node.replica.metadata.topics.get(header.default_topic)
             if template is None or not template.perm & Permission.INHERIT:
