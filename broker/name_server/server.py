@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 
 from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE, KeyValues, KeyValueStorage
 from broker.name_server.route_table import ConnectionId, RouteTable
+from broker.properties_file import PropertiesSyntaxError
+from broker.properties_file import parse as parse_properties
 from broker.remoting.bodies import DataVersion, KeyValueTable, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode, TopicSysFlag
 from broker.remoting.command import RemotingCommand, response
@@ -39,6 +44,10 @@ from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import BrokerMemberGroup, TopicRouteData
 from broker.settings import NameServerConfig
 
+_CONFIG_NAMESPACE: Final = "TRIVET_NAMESRV_CONFIG"
+"""Namespace of the key-value configuration that keeps what was changed at run time."""
+_ORDERED_KEY: Final = "orderMessageEnable"
+
 
 @dataclass(frozen=True, slots=True)
 class _Request:
@@ -58,6 +67,9 @@ class NameServer:
         self._expiry_ns = config.broker_expiry_seconds * 1_000_000_000
         self._routes = RouteTable()
         self._key_values = KeyValues(storage)
+        ordered = self._key_values.get(_CONFIG_NAMESPACE, _ORDERED_KEY)
+        if ordered is not None:
+            self._config = msgspec.structs.replace(config, ordered_messages=ordered == "true")
         self._handlers: dict[int, Callable[[_Request], RemotingCommand]] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._get_route,
             RequestCode.REGISTER_BROKER: self._register_broker,
@@ -270,11 +282,31 @@ class NameServer:
         return response(request.command, ResponseCode.SUCCESS, body="\n".join(lines).encode() + b"\n")
 
     def _update_config(self, request: _Request) -> RemotingCommand:
-        return response(
-            request.command,
-            ResponseCode.NO_PERMISSION,
-            "the configuration of this name server is read at its start: change its file and start it again",
-        )
+        """Changes ``orderMessageEnable``, which is kept with the key-value configuration; no other key."""
+        try:
+            wanted = {
+                entry.key: entry.value for entry in parse_properties(bytes(request.command.body).decode())
+            }
+        except (PropertiesSyntaxError, UnicodeDecodeError) as error:
+            return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
+        for key, value in wanted.items():
+            if key != _ORDERED_KEY:
+                return response(
+                    request.command,
+                    ResponseCode.NO_PERMISSION,
+                    f"{key} cannot change while the name server runs: change its file and start it again",
+                )
+            if value not in ("true", "false"):
+                return response(
+                    request.command, ResponseCode.SYSTEM_ERROR, f"{key} = {value}: must be true or false"
+                )
+        for key, value in wanted.items():
+            try:
+                self._key_values.put(_CONFIG_NAMESPACE, key, value)
+            except OSError as error:
+                return _not_saved(request, error)
+            self._config = msgspec.structs.replace(self._config, ordered_messages=value == "true")
+        return response(request.command, ResponseCode.SUCCESS)
 
 
 def _topic_list(request: _Request, topics: list[str], broker_address: str | None = None) -> RemotingCommand:

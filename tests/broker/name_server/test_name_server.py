@@ -469,9 +469,29 @@ def test_order_configuration_in_route_and_registration() -> None:
         assert route.order_topic_conf == expected
 
 
-def test_own_configuration_is_shown_and_not_changed(client: Client) -> None:
+def test_own_configuration_is_shown_and_changed_as_far_as_can_be(client: Client) -> None:
     shown = client.call(RequestCode.GET_NAMESRV_CONFIG)
     assert b"listenPort=9876\n" in bytes(shown.body)
     assert b"orderMessageEnable=false\n" in bytes(shown.body)
-    refused = client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
-    assert refused.code == ResponseCode.NO_PERMISSION
+    for body, code, words in (
+        (b"listenPort=1", ResponseCode.NO_PERMISSION, "listenPort cannot change while the name server runs"),
+        (b"orderMessageEnable=true\nlistenPort=1", ResponseCode.NO_PERMISSION, "listenPort"),
+        (b"orderMessageEnable=yes", ResponseCode.SYSTEM_ERROR, "must be true or false"),
+        (b"\xff", ResponseCode.SYSTEM_ERROR, "decode"),
+        (b"a=\\u1", ResponseCode.SYSTEM_ERROR, "hexadecimal"),
+    ):
+        refused = client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+        assert refused.code == code
+        assert words in (refused.remark or "")
+    assert b"orderMessageEnable=false\n" in bytes(client.call(RequestCode.GET_NAMESRV_CONFIG).body)
+    changed = client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
+    assert changed.code == ResponseCode.SUCCESS
+    assert b"orderMessageEnable=true\n" in bytes(client.call(RequestCode.GET_NAMESRV_CONFIG).body)
+
+
+def test_changed_configuration_outlives_a_restart() -> None:
+    storage = MemoryStorage()
+    client = Client(NameServer(NameServerConfig(), storage))
+    client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
+    again = Client(NameServer(NameServerConfig(), storage))
+    assert b"orderMessageEnable=true\n" in bytes(again.call(RequestCode.GET_NAMESRV_CONFIG).body)

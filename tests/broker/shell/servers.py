@@ -30,8 +30,9 @@ LIMIT_S = 60.0
 
 @dataclass
 class Servers:
-    """What runs: ``name_servers`` by address, ``brokers`` by node id."""
+    """What runs: ``name_servers`` by address, ``brokers`` by node id; ``base`` configures name servers."""
 
+    base: NameServerConfig = field(default_factory=NameServerConfig)
     name_servers: dict[str, NameServerProcess] = field(default_factory=dict)
     brokers: dict[str, BrokerServer] = field(default_factory=dict)
     configs: dict[str, BrokerConfig] = field(default_factory=dict)
@@ -72,8 +73,8 @@ async def running(
 ) -> AsyncIterator[Servers]:
     """Servers that are asked to stop in order at the end. ``change`` has the last word on a broker's configuration."""
     ports = PortReservations("127.0.0.1")
-    servers = Servers()
     base = name_server or NameServerConfig()
+    servers = Servers(base)
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             for _ in range(name_servers):

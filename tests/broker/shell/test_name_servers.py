@@ -1,0 +1,77 @@
+"""Several name servers at once: brokers register with all, and nobody misses one that is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import trio
+
+from broker.client.admin import AdminClient
+from broker.client.message import Message
+from broker.client.producer import Producer
+from broker.client.pull_consumer import PullConsumer
+from broker.cluster.query import cluster_info
+from broker.settings import BrokerConfig
+from broker.shell.name_server import NameServerProcess
+from tests.broker.shell.servers import running
+
+
+async def test_one_of_two_name_servers_is_lost(tmp_path: Path) -> None:
+    """Clients that talked to it go on with the other; it comes back empty and is told everything again."""
+    async with running(tmp_path, nodes=3, name_servers=2) as servers:
+        await servers.wait_leader()
+        await servers.wait_registered()
+        first, second = servers.name_servers
+        both = f"{first};{second}"
+        async with (
+            AdminClient(both) as admin,
+            Producer(both, group="p", send_timeout_s=20) as producer,
+            PullConsumer(both, group="TOOLS_CONSUMER") as consumer,
+        ):
+            await admin.create_topic("T", queues=2)
+            sent = [await producer.send(Message("T", b"before"))]
+            servers.name_servers[first].stop()
+            await admin.create_topic("U", queues=1)
+            sent.append(await producer.send(Message("U", b"after")))
+            consumer.assign({result.queue: 0 for result in sent})
+            bodies: list[bytes] = []
+            while len(bodies) < 2:
+                bodies += [message.body for message in await consumer.poll()]
+            assert sorted(bodies) == [b"after", b"before"]
+        assert await registered(second) == 3
+
+        # Where it was, another one begins, which knows nothing.
+        again = NameServerProcess(msgspec.structs.replace(servers.base, listen=first))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(again.serve)
+            await wait_registered(first, 3)
+            async with AdminClient(first) as admin:
+                assert {"T", "U"} <= set(await admin.topics())
+            again.stop()
+
+
+async def test_broker_starts_while_a_name_server_is_down(tmp_path: Path) -> None:
+    def change(config: BrokerConfig) -> BrokerConfig:
+        addresses = ("127.0.0.1:1", *config.node.name_servers)  # nobody listens at the first
+        return msgspec.structs.replace(
+            config, node=msgspec.structs.replace(config.node, name_servers=addresses)
+        )
+
+    async with running(tmp_path, change=change) as servers:
+        await servers.wait_registered()
+        async with Producer(servers.name_server, group="p", send_timeout_s=20) as producer:
+            await producer.send(Message("T", b"sent"))
+
+
+async def wait_registered(name_server: str, count: int) -> None:
+    while True:
+        if await registered(name_server) == count:
+            return
+        await trio.sleep(0.01)
+
+
+async def registered(name_server: str) -> int:
+    """How many brokers it knows."""
+    brokers = (await cluster_info(name_server)).broker_table.values()
+    return sum(len(broker.broker_addresses) for broker in brokers)
