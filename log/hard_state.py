@@ -6,9 +6,16 @@ a forgotten vote, elects two leaders.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from log.disk import Disk
+from log.errors import DamagedStateError
 from log.small_files import integer, read_values, write_values
+
+_ADVICE: Final = (
+    "a vote is never guessed; where the group has other nodes, move this node's whole store away and start it with an "
+    "empty one: it is recovering until it holds everything again (docs/operations.md)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +38,13 @@ class HardStateFile:
 
     def read(self) -> HardState | None:
         """None if the file was never written. Raises DamagedStateError, DiskError."""
-        values = read_values(self._disk, self._path, ("currTerm", "voteLeader"))
-        if values is None:
-            return None
-        return HardState(integer(values, "currTerm", self._path), values["voteLeader"])
+        try:
+            values = read_values(self._disk, self._path, ("currTerm", "voteLeader"))
+            if values is None:
+                return None
+            return HardState(integer(values, "currTerm", self._path), values["voteLeader"])
+        except DamagedStateError as error:
+            raise DamagedStateError(error.file, error.offset, f"{error.reason}; {_ADVICE}") from error
 
     def write(self, state: HardState) -> None:
         """Worker. Durable when it returns. Raises DiskError, FlushError: stop the node."""

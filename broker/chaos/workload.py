@@ -2,8 +2,8 @@
 
 Producers send singly and in batches; one has its repetitions recognized by the broker, one repeats what stayed unknown
 so that it may be there twice, one never repeats. The second sends no batches: of a batch that is there twice nobody can
-tell from outside which of its attempts is where (docs/checker.md). Group consumers read, rebalance and store offsets; an
-auditor asks for the ends of queues and for stored offsets. All of it is recorded, and judged from the records.
+tell from outside which of its attempts is where (docs/checker.md). Group consumers read, rebalance and store offsets;
+an auditor asks for the ends of queues and for stored offsets. All of it is recorded, and judged from the records.
 """
 
 from __future__ import annotations

@@ -17,9 +17,12 @@ from broker.cli.errors import USAGE, CommandError
 from broker.cli.options import IN_THE_CLEAR, NAME_SERVER_DEFAULT, NameServer, Security, name_servers
 
 if TYPE_CHECKING:
+    from broker.client.consumer import Consumer
     from broker.client.message import Message, MessageView, SendResult
 
 PRODUCER_GROUP = "TRIVET_CLI"
+_PATIENCE_S = 3.0
+"""How long `consume` waits for a route before it says that there is none."""
 
 AsJsonLines = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object a line.")]
 
@@ -65,6 +68,8 @@ async def produce(
         raise CommandError("give messages or --file, not both", USAGE)
     if in_flight < 1:
         raise CommandError(f"--in-flight {in_flight}: at least 1", USAGE)
+    if not 0 < timeout_s < math.inf:
+        raise CommandError(f"--timeout {timeout_s:g}: seconds, more than 0", USAGE)
     if not 0 <= delay_level <= 18:
         raise CommandError(f"--delay-level {delay_level}: from 0 to 18", USAGE)
     if bool(delay_level) + (delay_s is not None) + (deliver_at is not None) > 1:
@@ -145,6 +150,8 @@ async def consume(
 
     if count is not None and count < 1:
         raise CommandError(f"--count {count}: at least 1", USAGE)
+    if not timeout_s > 0:
+        raise CommandError(f"--timeout {timeout_s:g}: seconds, more than 0", USAGE)
     consumed = 0
     with stop_signals() as stopped:
         async with (
@@ -165,6 +172,7 @@ async def consume(
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(cancel_when_told)
+            nursery.start_soon(_say_if_there_is_no_route, consumer, topic)
             with trio.move_on_after(timeout_s) as silence:
                 async for message in consumer:
                     silence.deadline = math.inf
@@ -178,6 +186,19 @@ async def consume(
     if count is not None and consumed < count:
         raise CommandError(f"only {consumed} of {count} messages came")
     return 0
+
+
+async def _say_if_there_is_no_route(consumer: Consumer, topic: str) -> None:
+    """The consumer waits for a topic that is made later; a person who has mistyped its name does not want to."""
+    import trio
+
+    from broker.client.errors import ClientError
+
+    await trio.sleep(_PATIENCE_S)
+    try:
+        await consumer.core.routes.refresh(topic)
+    except ClientError as error:
+        print(f"trivet: {error}; waiting for it", file=sys.stderr, flush=True)
 
 
 async def _bodies(messages: tuple[str, ...], file: Path | None) -> AsyncIterator[bytes]:

@@ -7,6 +7,7 @@ Linux a pidfd becomes readable, elsewhere a thread waits.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,10 @@ from pathlib import Path
 import trio
 
 from broker.cluster.parent_death import PARENT_VARIABLE
+
+_FRAMES = " |+-\u2500\u2502\u256d\u256e\u256f\u2570"
+"""What tracebacks of groups are drawn with."""
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Fault|Exit|Interrupt)\b")
 
 
 class ChildDiedError(Exception):
@@ -112,7 +117,7 @@ class Child:
             return f"{self.name} (pid {self.pid}) runs"
         if code < 0:
             return f"{self.name} (pid {self.pid}) was ended by {signal.Signals(-code).name}"
-        last_words = "; ".join(self.last_log_lines(3))
+        last_words = last_words_of(self.last_log_lines(40))
         return f"{self.name} (pid {self.pid}) ended with exit code {code}" + (
             f": {last_words}" if last_words else ""
         )
@@ -127,3 +132,13 @@ class Child:
         except OSError:
             return []
         return [line.strip() for line in text.splitlines() if line.strip()][-count:]
+
+
+def last_words_of(lines: Sequence[str]) -> str:
+    """Why a server ended, from the end of its log: its own complaint, else the last exception of a traceback."""
+    said = [line.strip(_FRAMES) for line in lines]
+    said = [line for line in said if line]
+    complaints = [line for line in said if line.startswith("trivet: ")]
+    errors = [line for line in said if _EXCEPTION.match(line)]
+    # The first of a group is its cause; what follows it in the log are its companions.
+    return (complaints[-1:] or errors[-1:] or ["; ".join(said[-3:])])[0]

@@ -25,6 +25,13 @@ COMMANDS = [
     "status",
     "demo",
     "analyze",
+    "chaos",
+    "group",
+    "group status",
+    "group add",
+    "group promote",
+    "group remove",
+    "group transfer",
     "bench",
 ]
 
@@ -163,3 +170,17 @@ def test_demo_deletes_nothing_that_is_not_its_own(trivet: CommandLine, tmp_path:
     assert outcome.exit_code == 2
     assert "files that no demo left there" in outcome.complaint
     assert treasure.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf"])
+def test_a_send_needs_a_time_limit(trivet: CommandLine, seconds: str) -> None:
+    outcome = trivet("produce", "T", "body", f"--timeout={seconds}")
+    assert outcome.exit_code == 2
+    assert "--timeout" in outcome.err
+    assert "more than 0" in outcome.err
+
+
+def test_a_peer_address_needs_a_port(trivet: CommandLine) -> None:
+    outcome = trivet("group", "add", "n3", "--peer", "10.0.0.4")
+    assert outcome.exit_code == 2
+    assert "--peer 10.0.0.4: needs the form host:port" in outcome.err

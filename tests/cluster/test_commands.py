@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,3 +152,45 @@ async def test_demonstration(tmp_path: Path) -> None:
         *("consumer-0.trace", "consumer-1.trace", "consumer-2.trace"),
         *("driver.trace", "n0.trace", "n1.trace", "n2.trace", "producer.trace"),
     ]
+
+
+async def test_a_reader_hears_that_there_is_no_such_topic_and_waits_for_it(tmp_path: Path) -> None:
+    async with ready_cluster(tmp_path) as cluster:
+        trivet = CommandLine(cluster.name_server_address)
+        command = [sys.executable, "-m", "trivet", "consume", "Later", "--count", "1"]
+        reader = await trio.lowlevel.open_process(
+            [*command, "--namesrv", cluster.name_server_address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        async with reader.stderr, reader.stdout:  # type: ignore[union-attr]
+            said = await reader.stderr.receive_some()  # type: ignore[union-attr]
+            assert b"trivet: topic 'Later'" in said
+            assert said.endswith(b"waiting for it\n")
+            await trivet.json_lines("topic", "create", "Later")
+            await trivet.json_lines("produce", "Later", "here")
+            assert await reader.stdout.receive_some() == b"here\n"  # type: ignore[union-attr]
+        assert await reader.wait() == 0
+
+
+async def test_members_by_command(tmp_path: Path) -> None:
+    async with ready_cluster(tmp_path) as cluster:
+        trivet = CommandLine(cluster.name_server_address)
+        joined = cluster.add_node()
+        cluster.start(joined.id)
+        assert (await trivet("group", "add", joined.id, "--peer", joined.peer_address)).exit_code == 0
+        promoted = await trivet("group", "promote", joined.id)
+        assert promoted.out == f"{joined.id} is a voter\n", promoted.err
+        again = await trivet("group", "promote", joined.id)
+        assert again.exit_code == 1
+        assert "n3 already is a member of that kind" in again.err
+        assert (await trivet("group", "transfer", joined.id)).out == f"{joined.id} leads\n"
+        assert (await trivet("group", "remove", "n0")).exit_code == 0
+        (status,) = await trivet.json_lines("group", "status")
+        assert status["leader"] == joined.id
+        members = status["members"]
+        assert isinstance(members, list)
+        assert [member["node"] for member in members] == ["n1", "n2", "n3"]
+        unknown = await trivet("group", "remove", "n0", "--group", "broker-z")
+        assert unknown.exit_code == 1
+        assert "broker-a" in unknown.err

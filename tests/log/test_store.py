@@ -454,6 +454,7 @@ def test_damaged_term_vote_and_snapshot_are_errors() -> None:
             with pytest.raises(DamagedStateError) as error:
                 Store.open(disk, TINY, NOW)[0].load_snapshot()
             assert error.value.file == path
+            assert ("docs/operations.md" in str(error.value)) == path.endswith("currterm")
     disk = _stopped(clean=True)
     disk.remove(f"{TINY.dledger_directory}/currterm")
     with pytest.raises(DamagedStateError):
