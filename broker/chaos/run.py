@@ -102,6 +102,7 @@ class ChaosRun:
         except* (ChaosFinding, StoresDifferError) as findings:
             self.summary.finding = _first_of(findings)
         finally:
+            self._count(self.counters)
             self.summary.seconds = time.monotonic() - begin
         if self.summary.finding is not None:
             self._tell(f"FOUND: {self.summary.finding}")
@@ -151,7 +152,6 @@ class ChaosRun:
             except ChaosFinding as finding:
                 raise ChaosFinding(f"{finding}: {workload.unread} are missing") from None
             background.cancel_scope.cancel()
-        self._count(workload.counters)
 
     async def _do_faults(self, faults: Faults) -> None:
         begin_s = trio.current_time()

@@ -104,7 +104,9 @@ class PeerLinks:
     async def _keep_link(self, peer: str) -> None:
         retry_s = _RETRY_S_MIN
         complaint = ""
-        while True:
+        while (
+            peer in self._peers
+        ):  # a task whose sleep has just ended runs on for a moment after it was cancelled
             address = self._peers[peer]
             sock = None
             with trio.move_on_after(_CONNECT_TIMEOUT_S), contextlib.suppress(OSError):
