@@ -89,7 +89,7 @@ async def schedule(world: World, runtime: ClientRuntime, writer: TraceWriter) ->
                     continue
                 invariant.number += 1
                 # Some at one time, some soon, some while the leader may change.
-                delay_ms = random.choice((5, 400, random.randrange(3_000), random.randrange(10_000)))
+                delay_ms = random.choice((5, 400, random.randrange(1_000), random.randrange(4_000)))
                 message = Message(
                     TOPIC,
                     random.randbytes(random.choice((10, 700))),
