@@ -65,6 +65,21 @@ class Transactions(Invariant):
         """What is to become of a transaction."""
         return self._fates[name]
 
+    def asked(self, message: MessageView) -> None:
+        """A producer is asked, for as many times as the question says."""
+        name = message.keys[0]
+        times = message.properties.get("TRANSACTION_CHECK_TIMES", "")
+        counted = max(
+            self._questions.get(half.record.queue_offset, 0)
+            for half in self._halves
+            if half.property(b"KEYS") == name
+        )
+        if not (times.isdigit() and 1 <= int(times) <= counted):
+            raise Violation(
+                "questions are counted", "clients", f"{name}: asked {counted} times, it says {times!r}"
+            )
+        self.world.did("transaction asked about")
+
     def acknowledged(self, name: str) -> None:
         """A producer was told that its transaction is decided as it should be."""
         if (self.fate(name) is Decision.COMMIT) != (name in self._committed):
@@ -181,9 +196,12 @@ async def transact(world: World, runtime: ClientRuntime, writer: TraceWriter) ->
     random = runtime.random
 
     async def check(message: MessageView) -> Decision:
+        try:
+            invariant.asked(message)
+        except Violation as violation:
+            world.found(violation)  # the client takes it for the application's mistake, and goes on
         if random.random() < _UNKNOWN_AT_FIRST:
             return Decision.UNKNOWN
-        world.did("transaction asked about")
         return invariant.fate(message.keys[0])
 
     async with TransactionalProducer(
