@@ -25,6 +25,9 @@ async def cluster(
     ] = 10911,
     flush: Annotated[Literal["sync", "async"], Parameter(help="When a message is acknowledged.")] = "async",
     trace: Annotated[bool, Parameter(help="Whether replicas write DIR/traces/nX.trace.")] = False,
+    vip: Annotated[
+        bool, Parameter(negative="", help="Serve clients two ports below each broker's, too.")
+    ] = False,
     ready_timeout: Annotated[float, Parameter(help="Seconds until the group must serve.")] = 60.0,
 ) -> int:
     """Run a local name server and group until Ctrl-C, which stops them cleanly.
@@ -52,6 +55,9 @@ async def cluster(
         port=port,
         storage=msgspec.structs.replace(storage, flush=flush),
         trace_directory=dir / "traces" if trace else None,
+        change=lambda config: msgspec.structs.replace(
+            config, node=msgspec.structs.replace(config.node, vip=vip)
+        ),
     )
     with stop_signals() as stopped:
         async with LocalCluster(options) as local, trio.open_nursery() as nursery:

@@ -113,16 +113,15 @@ class TopicReader:
 
     async def resolve(self, points: Mapping[MessageQueue, Point], ends: Ends) -> Offsets:
         """The offsets that the points stand for. Raises ReadError."""
-        known = {"earliest": ends.earliest, "latest": ends.latest}
         times = {queue: point for queue, point in points.items() if point.kind == "time"}
-        found = await self._ask_all(times)
-        for queue, point in points.items():
-            if point.kind != "time":
-                found[queue] = known[point.kind][queue] if point.kind in known else point.value
-        return found
+        known = {"earliest": ends.earliest, "latest": ends.latest, "time": await self._ask_all(times)}
+        return {
+            queue: known[point.kind][queue] if point.kind in known else point.value
+            for queue, point in points.items()
+        }
 
     async def _ask_all(self, points: Mapping[MessageQueue, Point]) -> Offsets:
-        found: Offsets = {}
+        found = dict.fromkeys(points, 0)  # in the order of the question, whichever answer comes first
 
         async def ask(queue: MessageQueue, point: Point) -> None:
             match point.kind:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class Client:
     name: str
     name_server: str
     folder: Path
+    jvm: Sequence[str] = ()
+    """More options for the Java virtual machine."""
     running: list[Child] = field(default_factory=list)
     _serial: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -70,6 +73,7 @@ class Client:
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             f"-Duser.home={self.folder}",
+            *self.jvm,
         ]
         argv += [f"-Drocketmq.client.logRoot={self.folder}/logs", "-cp", classpath, "trivet.interop.Interop"]
         return [*argv, subcommand], {}

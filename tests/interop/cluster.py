@@ -122,10 +122,10 @@ class TrivetCluster:
     def __init__(self, folder: Path, nodes: int = 3) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.name_server = f"{HOST}:{free_base_port(1)}"
-        port = free_base_port(10 * nodes)
+        port = free_base_port(10 * nodes + 2)
         argv = [str(Path(sys.executable).with_name("trivet")), "cluster", "--dir", str(folder / "data")]
         argv += ["--nodes", str(nodes), "--namesrv-port", self.name_server.rpartition(":")[2]]
-        self._child = Child([*argv, "--port", str(port)], log=folder / "cluster.log", cwd=folder)
+        self._child = Child([*argv, "--port", str(port + 2), "--vip"], log=folder / "cluster.log", cwd=folder)
         try:
             self._child.wait_until(self._ready_line, READY_LIMIT_S, "READY")
         except BaseException:

@@ -41,7 +41,7 @@ from raft.messages import AppendRequest, Message, VoteRequest
 from raft.terms import LogTerms
 from simulation.plan import Plan, draw_plan
 from simulation.world import Result, run_plan
-from tests.simulation import planted_transactions
+from tests.simulation import planted_timers, planted_transactions
 
 _SEEDS_MAX = 40
 
@@ -521,6 +521,15 @@ PLANTED: dict[str, Planted] = {
         planted_transactions.finished_ones_not_in_the_snapshot,
         "the log's head is gone, its decisions must not be",
         actor="transactor",
+    ),
+    "timer: nothing counted at takeover": Planted(
+        planted_timers.nothing_counted_at_takeover, "timer progress saved now and then", actor="scheduler"
+    ),
+    "timer: announced taken for delivered": Planted(
+        planted_timers.announced_taken_for_delivered, "progress saved before delivery", actor="scheduler"
+    ),
+    "timer: due by a clock ahead": Planted(
+        planted_timers.due_by_a_clock_ahead, "precision of a second, downwards", actor="scheduler"
     ),
     "offsets acknowledged from memory": Planted(
         offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: rewinds"

@@ -38,5 +38,6 @@ def test_a_planted_mistake_is_found(name: str) -> None:
         "dispatch after commit",
         "queue agrees with log",
         "decided as it should be",
+        "committed once",
     )
     assert result.violation.invariant in allowed, str(result.violation)
