@@ -58,11 +58,13 @@ def allocation_by_machine_room(rooms: Sequence[str]) -> Strategy:
     def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         if member not in members:
             return []
-        own_rooms = [
-            queue
-            for queue in queues
-            if (parts := queue.broker_name.split("@"))[0] in rooms and len(parts) == 2
-        ]
+        own_rooms = []
+        for queue in queues:
+            parts = queue.broker_name.rstrip("@").split(
+                "@"
+            )  # as Java splits: empty parts at the end do not count
+            if len(parts) == 2 and parts[0] in rooms:
+                own_rooms.append(queue)
         index = members.index(member)
         size, rest = divmod(len(own_rooms), len(members))
         allocated = own_rooms[index * size : (index + 1) * size]
@@ -105,14 +107,15 @@ def consistent_hash_allocation(virtual_nodes: int = 10) -> Strategy:
     def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         if member not in members:
             return []
-        ring = sorted(
-            (_ring_position(f"{other}-{node}"), other) for other in members for node in range(virtual_nodes)
-        )
-        positions = [position for position, _ in ring]
+        # Where two nodes meet, the later member has the place, as in the reference's map.
+        ring = {
+            _ring_position(f"{other}-{node}"): other for other in members for node in range(virtual_nodes)
+        }
+        positions = sorted(ring)
         allocated = []
         for queue in queues:
             at = bisect.bisect_left(positions, _ring_position(_ring_name(queue)))
-            if ring[at % len(ring)][1] == member:
+            if ring[positions[at % len(positions)]] == member:
                 allocated.append(queue)
         return allocated
 

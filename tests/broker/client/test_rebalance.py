@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -30,6 +32,44 @@ def shares(strategy: Strategy, members: Sequence[str], all_queues: Sequence[Mess
 
 
 MEMBERS = ["c0", "c1", "c2"]
+
+# What the Java client of RocketMQ 4.9.8 gives, and that of 5.3.1 as well (AllocationFacts.java made it).
+FACTS = [json.loads(line) for line in (Path(__file__).parent / "allocation" / "facts.jsonl").open()]
+
+
+def room(name: str) -> str:
+    return name.partition("@")[0] if "@" in name else "elsewhere"
+
+
+def strategy_named(name: str, all_queues: Sequence[MessageQueue]) -> Strategy:
+    return {
+        "AVG": allocate_averagely,
+        "AVG_BY_CIRCLE": allocate_by_circle,
+        "CONFIG": fixed_allocation(all_queues[::3]),
+        "MACHINE_ROOM": allocation_by_machine_room(["east", "west"]),
+        "MACHINE_ROOM_NEARBY AVG": allocation_nearby(room, room, allocate_averagely),
+        "MACHINE_ROOM_NEARBY CIRCLE": allocation_nearby(room, room, allocate_by_circle),
+        "CONSISTENT_HASH": consistent_hash_allocation(),
+        "CONSISTENT_HASH 3": consistent_hash_allocation(3),
+    }[name]
+
+
+@pytest.mark.parametrize("name", list(dict.fromkeys(fact["strategy"] for fact in FACTS)))
+def test_a_java_member_of_the_group_computes_the_same_shares(name: str) -> None:
+    facts = [fact for fact in FACTS if fact["strategy"] == name]
+    assert len(facts) == 60
+    for fact in facts:
+        all_queues = [
+            MessageQueue("TopicTest", broker, number)
+            for broker in fact["brokers"]
+            for number in range(fact["queues"])
+        ]
+        strategy = strategy_named(name, all_queues)
+        shares = [
+            [all_queues.index(queue) for queue in strategy(member, fact["members"], all_queues)]
+            for member in fact["members"]
+        ]
+        assert shares == fact["shares"], fact
 
 
 @pytest.mark.parametrize(
