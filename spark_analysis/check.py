@@ -10,7 +10,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from spark_analysis.history import History
-from spark_analysis.log_model import check_log
+from spark_analysis.kafka_catalogue import backward_sends, check_polls, overwritten
+from spark_analysis.log_model import LogFindings, check_log
 from spark_analysis.raft_invariants import check_replicas
 from spark_analysis.registers import RegisterFindings, check_offsets
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
@@ -23,8 +24,11 @@ PROOF_OPERATIONS: Final = 6
 MAXIMUM_DAMAGES_LISTED: Final = 20
 
 
-def check(history: History) -> Verdict:
-    """Judge a history against the log model, the registers of committed offsets, and Raft's invariants."""
+def check(history: History, *, drained: bool = False) -> Verdict:
+    """Judge a history against the log model, the registers of committed offsets, and Raft's invariants.
+
+    ``drained``: at the end readers have read every queue to its end, so that a value that nobody saw is lost.
+    """
     facts, total = _facts(history)
     damages = history.damage.orderBy("file", "position").limit(MAXIMUM_DAMAGES_LISTED).collect()
     found: list[DataFrame] = []
@@ -42,12 +46,28 @@ def check(history: History) -> Verdict:
             found.append(stale.where("NOT unsure").drop("unsure"))
             doubtful.append(stale.where("unsure").drop("unsure"))
     counts: Counter[str] = Counter()
+    allowed: Counter[str] = Counter()
     anomalies: list[Anomaly] = []
+    polls = _polls(history, log, facts)
+    if polls is not None:
+        found.append(polls.where("NOT allowed").drop("allowed"))
+        rows = polls.where("allowed").groupBy("kind").count().collect()
+        allowed.update({row["kind"]: row["count"] for row in rows})
+    if log.disputed is not None:
+        found.append(overwritten(history.operations, log.disputed))
     if found:
         findings = reduce(lambda one, other: one.unionByName(other), found).cache()
         counts.update({row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()})
+        if counts["append-order"]:
+            findings = findings.unionByName(backward_sends(history.operations)).cache()
+            counts["nonmonotonic-send"] = findings.where("kind = 'nonmonotonic-send'").count()
+        counts = +counts
         anomalies = _examples(findings, history.operations, sorted(counts))
         findings.unpersist()
+    if log.unseen:
+        (counts if drained else allowed)["unseen"] = log.unseen
+        if drained:
+            anomalies += _unseen(log, history.operations)
     if facts["replica_events"]:
         replicas = check_replicas(history.events).cache()
         counts.update({row["kind"]: row["count"] for row in replicas.groupBy("kind").count().collect()})
@@ -55,6 +75,8 @@ def check(history: History) -> Verdict:
             anomalies.append(Anomaly(row["kind"], row["key"], row["position"], (), row["detail"]))
         replicas.unpersist()
     unsure = [row for frame in doubtful for row in frame.limit(100).collect()]
+    if polls is not None:
+        polls.unpersist()
     log.release()
     if offsets is not None:
         offsets.found.unpersist()
@@ -72,7 +94,34 @@ def check(history: History) -> Verdict:
             for row in damages
         ),
         facts,
+        dict(sorted(allowed.items())),
     )
+
+
+def _polls(history: History, log: LogFindings, facts: dict[str, Any]) -> DataFrame | None:
+    """Findings about polls with the column ``allowed``; None if there are none."""
+    if "poll" not in facts["functions"]:
+        return None
+    polls = check_polls(history.operations, log.positions).cache()
+    return polls if polls.limit(1).count() else None
+
+
+def _unseen(log: LogFindings, operations: DataFrame) -> list[Anomaly]:
+    """The first acknowledged values that no reader returned."""
+    nothing = sf.lit(None).cast("bigint")
+    findings = (
+        log.positions.where("acks > 0 AND reads = 0")
+        .orderBy("key", "position")
+        .limit(EXAMPLES_OF_EACH_KIND)
+        .select(
+            "key",
+            sf.lit("unseen").alias("kind"),
+            "position",
+            nothing.alias("lower"),
+            nothing.alias("upper"),
+        )
+    )
+    return _examples(findings, operations, ["unseen"])
 
 
 def _facts(history: History) -> tuple[dict[str, Any], int]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from spark_analysis.verdict import EXPLANATIONS, LINEARIZABLE, VIOLATED, Anomaly, Verdict
+from spark_analysis.verdict import EXPLANATIONS, LINEARIZABLE, VIOLATED, Anomaly, Verdict, jepsen_name
 
 _STYLES: Final = {LINEARIZABLE: "bold green", VIOLATED: "bold red"}
 SHOWN_ANOMALIES: Final = 8
@@ -51,11 +51,16 @@ def _print_one(verdict: Verdict, console: Console) -> None:
         table.add_column("anomaly")
         table.add_column("count", justify="right")
         table.add_column("meaning")
+        table.add_column("Jepsen's name")
         for kind, count in verdict.counts.items():
-            table.add_row(kind, f"{count:,}", EXPLANATIONS.get(kind, ""))
+            table.add_row(kind, f"{count:,}", EXPLANATIONS.get(kind, ""), jepsen_name(kind) or "")
         console.print(table)
         for anomaly in verdict.anomalies[:SHOWN_ANOMALIES]:
             _print_anomaly(anomaly, console)
+    for kind, count in verdict.allowed.items():
+        console.print(
+            f"  allowed: {count:,} {kind} ({EXPLANATIONS.get(kind, kind)})", highlight=False, markup=False
+        )
     for line in verdict.undecided[:SHOWN_ANOMALIES]:
         console.print(f"  undecided: {line}", highlight=False, markup=False)
     for line in verdict.damage:
@@ -84,6 +89,8 @@ def describe(operation: dict[str, Any]) -> str:
             what = f"append {values} -> {operation.get('first_offset', operation['outcome'])}"
         case "read":
             what = f"read at {operation.get('offset')} -> {values or 'nothing'}"
+        case "poll":
+            what = f"poll -> {values or 'nothing'} from {operation.get('first_offset', '?')}"
         case function:
             what = f"{function} -> {operation.get('offset')}"
     return f"{operation.get('client', '')} [{begin:.3f}, {until}] ms {what}"

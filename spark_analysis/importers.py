@@ -154,34 +154,59 @@ def _problem(form: Any) -> str | None:
 _PARSERS: Final = {"jsonl": _jsonl, "knossos": _edn, "porcupine-kv": _edn, "jepsen-etcd": _jepsen_etcd}
 
 
-def paired(lines: Iterable[Line | BadLine]) -> Iterator[tuple[Line, Line | None] | BadLine]:
-    """Each invocation with its completion, in the order of completions; then those that nobody answered, with None.
+@dataclass(frozen=True, slots=True)
+class Open:
+    """An invocation that the text does not complete."""
 
-    A process has one operation open at a time; a line that breaks this is a `BadLine`, and bad lines pass through.
+    line: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A completion without an invocation before it in the text."""
+
+    line: Line
+
+    def bad_line(self) -> BadLine:
+        """What it is if the text is the whole history."""
+        process, function = self.line.process, self.line.function
+        return BadLine(self.line.number, f"process {process} completes {function}, which it has not invoked")
+
+
+def second_invocation(line: Line) -> BadLine:
+    """The complaint about an invocation of a process that has one open; that one counts as never answered."""
+    return BadLine(line.number, f"process {line.process} invokes while an operation of its own is open")
+
+
+def matched(
+    lines: Iterable[Line | BadLine],
+) -> Iterator[tuple[Line, Line | None] | BadLine | Open | Orphan]:
+    """Each invocation with its completion, in the order of completions; then those that were left open.
+
+    A process has one operation open at a time; a line that breaks this is a :class:`BadLine`, and bad lines pass
+    through. An orphan stands before the first invocation of its process.
     """
     opened: dict[str, Line] = {}
+    invoked: set[str] = set()
     for line in lines:
         if isinstance(line, BadLine):
             yield line
             continue
-        if line.kind == "invoke":
-            if line.process in opened:
-                yield BadLine(
-                    line.number,
-                    f"process {line.process} invokes while its line {opened[line.process].number} is open",
-                )
-                continue
-            opened[line.process] = line
-            continue
         begun = opened.pop(line.process, None)
-        if begun is None or begun.function != line.function:
-            yield BadLine(
-                line.number, f"process {line.process} completes {line.function}, which it has not invoked"
-            )
-            continue
-        yield begun, line
+        if line.kind == "invoke":
+            if begun is not None:
+                yield second_invocation(line)
+                yield begun, None
+            opened[line.process] = line
+            invoked.add(line.process)
+        elif begun is not None and begun.function == line.function:
+            yield begun, line
+        else:
+            if begun is not None:
+                opened[line.process] = begun
+            yield Orphan(line) if line.process not in invoked else Orphan(line).bad_line()
     for begun in sorted(opened.values(), key=lambda line: line.number):
-        yield begun, None
+        yield Open(begun)
 
 
 def calls(format: str, lines: Iterable[Line | BadLine]) -> Iterator[KeyedCall | BadLine]:
@@ -192,11 +217,14 @@ def calls(format: str, lines: Iterable[Line | BadLine]) -> Iterator[KeyedCall | 
     a Knossos read of nil, which there means any value.
     """
     count = 0
-    for operation in paired(lines):
+    for operation in matched(lines):
         if isinstance(operation, BadLine):
             yield operation
             continue
-        begun, ended = operation
+        if isinstance(operation, Orphan):
+            yield operation.bad_line()
+            continue
+        begun, ended = (operation.line, None) if isinstance(operation, Open) else operation
         call = _call(format, count, begun, ended)
         count += 1
         if call is not None:

@@ -1,86 +1,225 @@
-"""JSON lines of the log model: any system's appends, reads and tails, for the exact checker (docs/importing.md)."""
+"""JSON lines of the log model: any system's appends, reads, tails and polls, for the exact checker (docs/importing.md).
+
+A file is read in parts, each by a task of its own. An operation whose two lines are in one part leaves it finished;
+what a process left open at a part's end, or completes at its beginning, travels as halves, at most two for each process
+and part, which are put together process by process.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from spark_analysis import schema
-from spark_analysis.importers import BadLine, Line, paired, parse
+from spark_analysis.importers import BadLine, Line, Open, Orphan, matched, parse, second_invocation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+PART_BYTES: Final = 32 << 20
+# Operation ids count lines; the part's number in the upper bits makes them unique in the file.
+PART_SHIFT: Final = 40
+Row = tuple[Any, ...]
+_NO_OPERATION: Final = (None,) * len(schema.OPERATION_NAMES)
+# ``half``: begun, ended, or first (the first invocation of a process in its part); lines: how many the part has.
+_PARTS: Final = (
+    f"{schema.OPERATIONS}, bad STRING, number BIGINT, part INT, half STRING, process STRING, text STRING"
+)
+_JOINED: Final = f"{schema.OPERATIONS}, bad STRING, number BIGINT, part INT"
 
-def load_json_lines(spark: SparkSession, path: str, directory: Path | str) -> tuple[DataFrame, DataFrame]:
+
+def load_json_lines(
+    spark: SparkSession, path: str, directory: Path | str, *, part_bytes: int = PART_BYTES
+) -> tuple[DataFrame, DataFrame]:
     """Operations (schema.OPERATIONS) and damage of a JSON lines history for the log model, kept as Parquet."""
     from pyspark.sql import functions as sf
 
-    files = spark.createDataFrame([(path,)], "path STRING")
-    columns = schema.OPERATIONS + ", bad STRING, number BIGINT"
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for name in batch.column(0).to_pylist():
-                yield from _read_log_lines(name)
-
-    files.mapInArrow(read, columns).write.mode("overwrite").parquet(f"{directory}/operations")
-    rows = spark.read.schema(columns).parquet(f"{directory}/operations")
-    damage = rows.where("bad IS NOT NULL").select(
-        sf.lit(path).alias("file"),
-        sf.col("number").alias("position"),
-        sf.lit("line").alias("kind"),
-        sf.col("bad").alias("reason"),
+    size = Path(path).stat().st_size
+    starts = range(0, max(1, size), part_bytes)
+    parts = spark.createDataFrame(
+        [(path, part, start, min(size, start + part_bytes)) for part, start in enumerate(starts)],
+        "path STRING, part INT, start BIGINT, stop BIGINT",
+    ).repartition(len(starts), "part")
+    parts.mapInArrow(_read_parts, _PARTS).write.mode("overwrite").parquet(f"{directory}/parts")
+    rows = spark.read.schema(_PARTS).parquet(f"{directory}/parts")
+    rows.where("half IN ('begun', 'ended', 'first')").groupBy("process").applyInArrow(
+        _join_halves, _JOINED
+    ).write.mode("overwrite").parquet(f"{directory}/joined")
+    joined = spark.read.schema(_JOINED).parquet(f"{directory}/joined")
+    whole = rows.where("half IS NULL").select(*joined.columns).unionByName(joined)
+    counted = rows.where("half = 'lines'").select("part", "number").orderBy("part").collect()
+    before = accumulate((row["number"] for row in counted), initial=0)
+    lines = spark.createDataFrame(
+        [(row["part"], earlier) for row, earlier in zip(counted, before, strict=False)],
+        "part INT, before BIGINT",
     )
-    return rows.where("bad IS NULL").select(*schema.OPERATION_NAMES), damage
+    damage = (
+        whole.where("bad IS NOT NULL")
+        .join(sf.broadcast(lines), "part")
+        .select(
+            sf.lit(path).alias("file"),
+            (sf.col("number") + sf.col("before")).alias("position"),
+            sf.lit("line").alias("kind"),
+            sf.col("bad").alias("reason"),
+        )
+    )
+    return whole.where("bad IS NULL").select(*schema.OPERATION_NAMES), damage
 
 
-def _read_log_lines(path: str) -> Iterator[pa.RecordBatch]:
-    arrow = {"BIGINT": pa.int64(), "STRING": pa.string(), "BOOLEAN": pa.bool_()}
-    arrow |= {"ARRAY<BIGINT>": pa.list_(pa.int64()), "ARRAY<STRING>": pa.list_(pa.string())}
-    kinds = [arrow[kind] for _, kind, _ in schema.OPERATION_COLUMNS] + [pa.string(), pa.int64()]
-    names = [*schema.OPERATION_NAMES, "bad", "number"]
-    rows: list[tuple[Any, ...]] = []
-
-    def batch() -> pa.RecordBatch:
-        arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, names=names)
-
-    with Path(path).open(encoding="utf-8", errors="replace") as text:
-        for row in log_operations(parse("jsonl", text)):
-            if isinstance(row, BadLine):
-                rows.append((*[None] * len(schema.OPERATION_NAMES), row.reason, row.number))
-            else:
-                rows.append((*row, None, None))
-            if len(rows) >= 8192:
-                yield batch()
-                rows = []
-    if rows:
-        yield batch()
+_ARROW: Final = {
+    "BIGINT": pa.int64(),
+    "INT": pa.int32(),
+    "STRING": pa.string(),
+    "BOOLEAN": pa.bool_(),
+    "ARRAY<BIGINT>": pa.list_(pa.int64()),
+    "ARRAY<STRING>": pa.list_(pa.string()),
+}
 
 
-def log_operations(lines: Iterator[Line | BadLine]) -> Iterator[tuple[Any, ...] | BadLine]:
+def _table(rows: list[Row], ddl: str) -> pa.Table:
+    fields = [(name.strip("`"), _ARROW[kind]) for name, kind in (one.split() for one in ddl.split(", "))]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(fields)
+    arrays = [pa.array(column, kind) for column, (_, kind) in zip(columns, fields, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for part in batch.to_pylist():
+            rows: list[Row] = []
+            for row in read_part(part["path"], part["part"], part["start"], part["stop"]):
+                rows.append(row)
+                if len(rows) >= 8192:
+                    yield from _table(rows, _PARTS).to_batches()
+                    rows = []
+            yield from _table(rows, _PARTS).to_batches()
+
+
+def read_part(path: str, part: int, start: int, stop: int) -> Iterator[Row]:
+    """Rows of ``_PARTS`` from the lines that begin in the bytes from ``start`` to before ``stop``."""
+    count = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal count
+        with Path(path).open("rb") as stream:
+            if start:
+                stream.seek(start - 1)
+                stream.readline()  # the part before has the line that this byte belongs to
+            place = stream.tell()
+            while place < stop:
+                line = stream.readline()
+                if not line:
+                    return
+                place += len(line)
+                count += 1
+                yield line.decode(errors="replace")
+
+    first_invocations: dict[str, Line] = {}
+
+    def watched(parsed: Iterator[Line | BadLine]) -> Iterator[Line | BadLine]:
+        for line in parsed:
+            if isinstance(line, Line) and line.kind == "invoke":
+                first_invocations.setdefault(line.process, line)
+            yield line
+
+    for one in matched(watched(parse("jsonl", lines()))):
+        if isinstance(one, Open):
+            yield _half(part, "begun", one.line)
+        elif isinstance(one, Orphan):
+            yield _half(part, "ended", one.line)
+        else:
+            yield from _rows(part, one)
+    if part:
+        for line in first_invocations.values():
+            yield _half(part, "first", line)
+    yield (*_NO_OPERATION, None, count, part, "lines", None, None)
+
+
+def _half(part: int, half: str, line: Line) -> Row:
+    text = json.dumps([line.time_ns, line.kind, line.function, line.key, line.value, line.group])
+    return (*_NO_OPERATION, None, line.number, part, half, line.process, text)
+
+
+def _rows(part: int, one: tuple[Line, Line | None] | BadLine) -> Iterator[Row]:
+    if isinstance(one, BadLine):
+        yield (*_NO_OPERATION, one.reason, one.number, part, None, None, None)
+        return
+    for row in log_rows((part << PART_SHIFT) + one[0].number, *one):
+        if isinstance(row, BadLine):
+            yield (*_NO_OPERATION, row.reason, row.number, part, None, None, None)
+        else:
+            yield (*row, None, None, part, None, None, None)
+
+
+def _join_halves(table: pa.Table) -> pa.Table:
+    """The halves of one process in the order of the file: what is open meets the completion in a later part."""
+    rows: list[Row] = []
+    opened: tuple[int, Line] | None = None
+
+    def close(ended: Line | None) -> None:
+        nonlocal opened
+        if opened is not None:
+            rows.extend(row[: len(_NO_OPERATION) + 3] for row in _rows(opened[0], (opened[1], ended)))
+        opened = None
+
+    def bad(part: int, line: BadLine) -> None:
+        rows.append((*_NO_OPERATION, line.reason, line.number, part))
+
+    order = {"ended": 0, "first": 1, "begun": 2}
+    for row in sorted(table.to_pylist(), key=lambda row: (row["part"], order[row["half"]], row["number"])):
+        time_ns, kind, function, key, value, group = json.loads(row["text"])
+        line = Line(row["number"], time_ns, row["process"], kind, function, key, value, group)
+        match row["half"]:
+            case "ended" if opened is not None and opened[1].function == function:
+                close(line)
+            case "ended":
+                bad(row["part"], Orphan(line).bad_line())
+            case "first":
+                if opened is not None:
+                    bad(row["part"], second_invocation(line))
+                close(None)
+            case _:
+                close(None)
+                opened = row["part"], line
+    close(None)
+    return _table(rows, _JOINED)
+
+
+def log_operations(lines: Iterator[Line | BadLine]) -> Iterator[Row | BadLine]:
     """Rows of schema.OPERATIONS from JSON lines; see docs/importing.md for the values of each function."""
-    number = 0
-    for operation in paired(lines):
-        if isinstance(operation, BadLine):
-            yield operation
-            continue
-        yield _log_row(number, *operation)
-        number += 1
+    for one in matched(lines):
+        if isinstance(one, BadLine):
+            yield one
+        elif isinstance(one, Orphan):
+            yield one.bad_line()
+        elif isinstance(one, Open):
+            yield from log_rows(one.line.number, one.line, None)
+        else:
+            yield from log_rows(one[0].number, *one)
 
 
-def _log_row(number: int, begun: Line, ended: Line | None) -> tuple[Any, ...] | BadLine:
+def log_rows(number: int, begun: Line, ended: Line | None) -> Iterator[Row | BadLine]:
+    """One row of schema.OPERATIONS, or one for each queue that a poll returned messages of."""
+    told = ended.value if ended is not None and ended.kind == "ok" else None
+    if begun.function == "poll" and isinstance(told, dict):
+        for key, values in told.items():
+            yield _log_row(number, begun, ended, str(key), values)
+        return
+    yield _log_row(number, begun, ended, (ended.key if ended is not None else "") or begun.key, told)
+
+
+def _log_row(number: int, begun: Line, ended: Line | None, key: str, told: Any) -> Row | BadLine:
     outcome = "info" if ended is None else ended.kind
-    key = (ended.key if ended is not None else "") or begun.key
     row: dict[str, Any] = dict.fromkeys(schema.OPERATION_NAMES)
     row |= {"op": number, "client": begun.process, "function": begun.function, "key": key, "outcome": outcome}
     row |= {"group": begun.group, "invoke_ns": begun.time_ns, "filtered": False}
     row["complete_ns"] = ended.time_ns if ended is not None and outcome != "info" else None
-    asked, told = begun.value, ended.value if ended is not None and outcome == "ok" else None
+    asked = begun.value
     try:
         _FILLERS[begun.function](row, asked, told, outcome == "ok")
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -103,13 +242,29 @@ def _fill_append(row: dict[str, Any], asked: Any, told: Any, is_ok: bool) -> Non
 def _fill_read(row: dict[str, Any], asked: Any, told: Any, is_ok: bool) -> None:
     row["offset"] = _integer(asked)
     if is_ok:
-        pairs = [(_integer(offset), str(value)) for offset, value in told]
-        offsets = [offset for offset, _ in pairs]
-        row["values"] = [value for _, value in pairs]
-        row["first_offset"] = offsets[0] if offsets else None
-        row["next_offset"] = offsets[-1] + 1 if offsets else asked
-        if any(offset != offsets[0] + index for index, offset in enumerate(offsets)):
-            row["offsets"] = offsets
+        _fill_seen(row, told)
+        row["next_offset"] = asked if row["first_offset"] is None else row["next_offset"]
+
+
+def _fill_poll(row: dict[str, Any], _asked: Any, told: Any, is_ok: bool) -> None:
+    if is_ok:
+        _fill_seen(row, told or [])
+
+
+def _fill_seen(row: dict[str, Any], told: Any) -> None:
+    pairs = [(_integer(offset), str(value)) for offset, value in told]
+    offsets = [offset for offset, _ in pairs]
+    row["values"] = [value for _, value in pairs]
+    row["first_offset"] = offsets[0] if offsets else None
+    row["next_offset"] = offsets[-1] + 1 if offsets else None
+    if any(offset != offsets[0] + index for index, offset in enumerate(offsets)):
+        row["offsets"] = offsets
+
+
+def _fill_assignment(row: dict[str, Any], asked: Any, _told: Any, _is_ok: bool) -> None:
+    if not isinstance(asked, list):
+        raise TypeError("the value is not a list of keys")
+    row["values"] = [str(key) for key in asked]
 
 
 def _fill_statement(row: dict[str, Any], _asked: Any, told: Any, is_ok: bool) -> None:
@@ -129,6 +284,9 @@ def _fill_fetch(row: dict[str, Any], _asked: Any, told: Any, is_ok: bool) -> Non
 _FILLERS: Final[dict[str, Callable[[dict[str, Any], Any, Any, bool], None]]] = {
     "append": _fill_append,
     "read": _fill_read,
+    "poll": _fill_poll,
+    "assign": _fill_assignment,
+    "subscribe": _fill_assignment,
     "tail": _fill_statement,
     "head": _fill_statement,
     "commit_offset": _fill_commit,

@@ -42,6 +42,7 @@ BUCKET_BITS: Final = 16
 LOG_AXIS, HEAD_AXIS = 0, 1
 # In the order in which a bound that several operations share is named: the last begins it, the first ends it.
 FUNCTIONS: Final = ("append", "head", "read", "tail")
+JUDGED: Final = (*FUNCTIONS, "poll")  # a poll is a read that does not say where
 LONGEST_NS: Final = 1 << 60
 NOTHING: Final = "CAST(NULL AS BIGINT)"
 
@@ -50,12 +51,16 @@ NOTHING: Final = "CAST(NULL AS BIGINT)"
 class LogFindings:
     """``findings`` and ``unsure``: (key, kind, position, lower, upper); None where there is nothing.
 
-    ``unseen``: how many acknowledged values no read has returned.
+    ``unseen``: how many acknowledged values no read has returned. ``positions``: what is known of each position of the
+    log, (key, queue, bucket, position, lower, upper, value, other_value, acks, reads); ``disputed``: those that
+    were read and have several values, None without any.
     """
 
     findings: DataFrame | None
     unsure: DataFrame | None
     unseen: int
+    positions: DataFrame
+    disputed: DataFrame | None
     held: tuple[DataFrame, ...]
 
     def release(self) -> None:
@@ -74,7 +79,7 @@ def check_log(operations: DataFrame) -> LogFindings:
     What has to be looked at more closely is counted first (one row comes to the driver), so that a good history pays
     for no query that can only come back empty. Raises :class:`HistoryTooLongError`.
     """
-    acknowledged = operations.where(sf.col("outcome") == "ok").where(sf.col("function").isin(*FUNCTIONS))
+    acknowledged = operations.where(sf.col("outcome") == "ok").where(sf.col("function").isin(*JUDGED))
     queues = _queues(operations).persist(StorageLevel.DISK_ONLY)
     zero_ns = _zero(queues)
     positions = _positions(acknowledged, zero_ns).persist(StorageLevel.DISK_ONLY)
@@ -84,7 +89,7 @@ def check_log(operations: DataFrame) -> LogFindings:
         .join(queues.select("queue", "key", "axis"), "queue")
         .where("axis = 0 OR lower_ns > latest_ns")
         .select(
-            *("key", "axis", "position", "lower", "latest", "value", "acks", "different", "known"),
+            *("key", "axis", "position", "lower", "latest", "value", "acks", "reads", "different", "known"),
             *("lower_ns", "latest_ns", "unexplained", "holes"),
         )
         .persist(StorageLevel.DISK_ONLY)
@@ -92,6 +97,7 @@ def check_log(operations: DataFrame) -> LogFindings:
     held = [queues, positions, flagged]
     found = flagged.agg(
         sf.count_if(sf.expr("acks > 1 OR different OR lower_ns > latest_ns")).alias("wrong"),
+        sf.count_if(sf.expr("different AND reads > 0")).alias("disputed"),
         sf.count_if(sf.expr("axis = 0 AND (unexplained OR holes > 0)")).alias("unknown"),
     ).collect()[0]
     unseen = positions.agg(sf.count_if(sf.expr("acks > 0 AND reads = 0")).alias("unseen")).collect()[0][
@@ -109,7 +115,9 @@ def check_log(operations: DataFrame) -> LogFindings:
             findings.append(explained.findings)
         unsure = explained.unsure
     together = reduce(lambda one, other: one.unionByName(other), findings) if findings else None
-    return LogFindings(together, unsure, unseen, tuple(held))
+    disputed = flagged.where("different AND reads > 0") if found["disputed"] else None
+    named = positions.join(queues.where(sf.col("axis") == LOG_AXIS).select("queue", "key"), "queue")
+    return LogFindings(together, unsure, unseen, named, disputed, tuple(held))
 
 
 def _queue_of(key: Column | str, axis: int) -> Column:
@@ -208,7 +216,7 @@ def _torn_reads(acknowledged: DataFrame) -> DataFrame:
 
 def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
     """One row per queue and position that anybody said something about (step 1), in the partitions of its bucket."""
-    kind = sf.lit(FUNCTIONS.index("append"))
+    kind = sf.lit(FUNCTIONS.index("read"))
     for code, function in enumerate(FUNCTIONS):
         kind = sf.when(sf.col("function") == function, sf.lit(code)).otherwise(kind)
     begin = sf.shiftleft(sf.col("invoke_ns") - zero_ns, 2) + kind
@@ -217,7 +225,9 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
     nothing = sf.expr(NOTHING)
     is_append = sf.col("function") == "append"
     valued = (
-        acknowledged.where(sf.col("function").isin("append", "read") & sf.col("first_offset").isNotNull())
+        acknowledged.where(
+            sf.col("function").isin("append", "read", "poll") & sf.col("first_offset").isNotNull()
+        )
         .select(
             queue.alias("queue"),
             is_append.alias("is_append"),
@@ -308,7 +318,7 @@ def _bounded(positions: DataFrame) -> DataFrame:
     known = sf.col("value").isNotNull()
     reach = sf.col("position") - sf.coalesce("previous", sf.lit(-1)) - known.cast("int")
     return swept.select(
-        *("queue", "position", "lower", "latest", "value", "acks"),
+        *("queue", "position", "lower", "latest", "value", "acks", "reads"),
         (known & (sf.col("value") != sf.col("other_value"))).alias("different"),
         known.alias("known"),
         sf.shiftright("lower", 2).alias("lower_ns"),

@@ -9,7 +9,8 @@ offsets, with nothing between them, each taking effect somewhere inside the oper
 see the first values of a batch before the last: that is what RocketMQ promises). An append of unknown outcome
 may have taken effect for any number of its first values, at any time after its invocation. ``read`` at an
 offset returns values from there on, or nothing if the list ends there or before; ``tail`` returns the list's
-length.
+length. ``poll`` is a read whose place the reader does not name: what it returns is a fact, that it returns nothing is
+none.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Operation:
     next_offset: int | None = None
     end_offset: int | None = None
     filtered: bool = False
+    client: str = "client"
 
     def pairs(self) -> list[tuple[int, str]]:
         """(offset, value) of everything appended or read."""
@@ -63,7 +65,7 @@ def check_queue(operations: Sequence[Operation]) -> tuple[str, list[Finding]]:
             for position, value in operation.pairs():
                 if operation.function == "append":
                     acked[position].append(value)
-                elif operation.function == "read":
+                elif operation.function in ("read", "poll"):
                     seen[position].add(value)
     for position, values in acked.items():
         if len(values) > 1:

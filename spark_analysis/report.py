@@ -1,96 +1,58 @@
-"""The report: one HTML page without scripts or network, the answer in words first (design of the page: report.html).
+"""The report: one HTML page without scripts or network, the answer in words first (its design: templates/report.html).
 
-Only aggregates and the operations around one violation come to the driver: at most a few thousand rows, whatever the
-history's size. Plots are drawn to SVG here, so that the page shows the same everywhere and for ever.
+`report_data.py` brings a bounded part of the history to the driver, `figures.py` draws it, so that the page shows the
+same everywhere and for ever, and has about one size.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
+from spark_analysis import figures
 from spark_analysis.console import describe
+from spark_analysis.figures import Band, Mark
 from spark_analysis.history import History
+from spark_analysis.report_data import (
+    Event,
+    bars_around,
+    events_of,
+    evidence_of,
+    fault_marks,
+    panels_of,
+    role_bands,
+    smallest_proof,
+    window_of,
+)
 from spark_analysis.verdict import EXPLANATIONS, LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-SLICES: Final = 200
-TIMELINE_OPERATIONS: Final = 60
-WIDTH: Final = 900
-_RED, _GREY, _BLUE = "#c62828", "#90a4ae", "#1565c0"
-_ROLE_COLOURS: Final = {
-    "leader": "#2e7d32",
-    "follower": "#b0bec5",
-    "candidate": "#f9a825",
-    "precandidate": "#fdd835",
-    "learner": "#7e57c2",
-    "down": "#424242",
-}
-
-_WORDS: Final = {
-    LINEARIZABLE: "Everything the clients saw can be explained by one queue on one machine.",
-    VIOLATED: "The clients saw something that no single queue on one machine can explain.",
-    UNDECIDED: "No violation was found, but not everything could be decided.",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A plot of the page: inline SVG, with the sentence that says how to read it."""
-
-    title: str
-    reading: str
-    svg: str
-
-
-def write_report(verdict: Verdict, history: History | None, target: Path) -> Path:
-    """Write the page for one history to the file ``target``, making its directory; returns the path."""
-    import jinja2
-
-    figures = _figures(verdict, history) if history is not None else []
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("spark_analysis", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page = environment.get_template("report.html").render(
-        verdict=verdict,
-        words=_WORDS[verdict.verdict],
-        explanations=EXPLANATIONS,
-        checked=checked_and_not(verdict),
-        anomalies=[(anomaly, [describe(one) for one in anomaly.proof]) for anomaly in verdict.anomalies[:40]],
-        figures=figures,
-    )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page, encoding="utf-8")
-    return target
-
+FAULTS_LISTED: Final = 60
+PROOFS_LISTED: Final = 40
+PROOFS_OPEN: Final = 3
 
 # What is promised, the functions that it takes to judge it, and the anomalies that break it.
 _PROMISES: Final = (
     (
         "acknowledged appends have offsets of their own, in real-time order, with nothing lost or invented between",
         ("append",),
-        ("duplicate-offset", "append-order", "torn-append", "unexplained-offset", "duplicate-value"),
+        (
+            *("duplicate-offset", "append-order", "nonmonotonic-send", "torn-append", "unexplained-offset"),
+            *("duplicate-value", "lost-write", "unseen"),
+        ),
     ),
     (
         "reads agree with appends and with each other, and are never stale",
-        ("read",),
+        ("read", "poll"),
         (
-            *(
-                "inconsistent-offset",
-                "stale-read",
-                "premature-read",
-                "torn-read",
-                "aborted-read",
-                "phantom-value",
-            ),
-            *("unexplained-value", "duplicate-value"),
+            *("inconsistent-offset", "stale-read", "premature-read", "torn-read", "aborted-read"),
+            *("phantom-value", "unexplained-value", "duplicate-value"),
         ),
+    ),
+    (
+        "consumers' polls go forward and pass over nothing",
+        ("poll",),
+        ("poll-skip", "nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll"),
     ),
     ("queries of a queue's ends are never stale", ("tail", "head"), ("stale-tail", "backward-head")),
     (
@@ -99,354 +61,173 @@ _PROMISES: Final = (
         ("stale-offset", "phantom-offset"),
     ),
 )
-_REPLICAS_PROMISE: Final = "replicas kept Raft's guarantees, and their committed prefixes are equal"
-_REPLICA_ANOMALIES: Final = (
+_REPLICAS_PROMISE: Final = (
+    "replicas kept Raft's guarantees: one leader a term, terms and commit indices that never go back, nothing "
+    "committed removed, leaders that have all that is committed, equal bytes in equal places"
+)
+REPLICA_ANOMALIES: Final = (
     *("two-leaders", "term-went-back", "commit-went-back", "committed-truncated", "leader-incomplete"),
     *("log-mismatch", "prefix-mismatch"),
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawing of the page: inline SVG, with the sentence that says how to read it."""
+
+    title: str
+    reading: str
+    svg: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A finding in words: what, where, and the operations or events that show it."""
+
+    kind: str
+    place: str
+    detail: str
+    lines: tuple[str, ...]
+
+
+def write_report(verdict: Verdict, history: History | None, target: Path) -> Path:
+    """Write the page for one history to the file ``target``, making its directory; returns the path."""
+    import jinja2
+
+    start_ns = verdict.facts.get("first_ns") or 0
+    events = events_of(history, start_ns) if history is not None else []
+    marks = fault_marks(events)
+    listed = verdict.anomalies[:PROOFS_LISTED]
+    evidence = evidence_of(listed, history, start_ns) if history is not None else {}
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("spark_analysis", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("report.html").render(
+        verdict=verdict,
+        words=words(verdict),
+        explanations=EXPLANATIONS,
+        checked=checked_and_not(verdict),
+        proof=_proof_figure(verdict, history, events, marks) if history is not None else None,
+        run=_run_figure(verdict, history, events, marks) if history is not None else None,
+        faults=marks[:FAULTS_LISTED],
+        more_faults=len(marks) - FAULTS_LISTED,
+        proofs=[_proof(one, evidence.get(place, [])) for place, one in enumerate(listed)],
+        proofs_open=PROOFS_OPEN,
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(page, encoding="utf-8")
+    return target
+
+
+def words(verdict: Verdict) -> list[str]:
+    """The answer in sentences, for somebody who has never seen the tool."""
+    replicas = [kind for kind in verdict.counts if kind in REPLICA_ANOMALIES]
+    clients = [kind for kind in verdict.counts if kind not in REPLICA_ANOMALIES]
+    is_log = verdict.facts.get("functions") is not None
+    one_copy = (
+        "a single queue on a single machine"
+        if is_log
+        else f"a single {verdict.facts.get('model', 'object')} on a single machine"
+    )
+    said: list[str] = []
+    if clients:
+        said.append(
+            f"The clients saw something that {one_copy} can never show: {_counted(verdict, clients)}."
+        )
+    elif verdict.verdict == VIOLATED:
+        said.append(f"What the clients saw can be explained by {one_copy}, but not what the replicas did.")
+    if replicas:
+        said.append(f"The replicas broke Raft's guarantees: {_counted(verdict, replicas)}.")
+    if verdict.verdict == LINEARIZABLE:
+        said.append(
+            f"Everything that the clients saw can be explained by {one_copy}: there is an order of all operations in "
+            "which each takes effect at one moment between its call and its answer."
+        )
+    if verdict.verdict == UNDECIDED:
+        said.append(
+            "No violation was found, but not everything could be decided; what is open is listed below."
+        )
+    if any("cut" in line or "middle" in line for line in verdict.damage):
+        said.append("The recording was cut off: the verdict is about what was recorded before.")
+    elif verdict.damage:
+        said.append("Parts of the recording could not be read: the verdict is about the rest.")
+    return said
+
+
+def _counted(verdict: Verdict, kinds: list[str]) -> str:
+    return ", ".join(f"{kind} ({verdict.counts[kind]:,})" for kind in kinds)
+
+
 def checked_and_not(verdict: Verdict) -> list[tuple[str, str]]:
     """Each promise as (holds, broken or unchecked, sentence), from what the history contains and what was found."""
-    facts = verdict.facts
-    functions = facts.get("functions")
-    if functions is None:
+    recorded = verdict.facts.get("functions")
+    if recorded is None:
         state = {LINEARIZABLE: "holds", VIOLATED: "broken"}.get(verdict.verdict, "unchecked")
-        return [(state, f"every key behaves like the model {facts.get('model')}")]
+        return [(state, f"every key behaves like the model {verdict.facts.get('model')}")]
 
     def state_of(is_recorded: bool, kinds: tuple[str, ...]) -> str:
         return "broken" if verdict.counts.keys() & set(kinds) else "holds" if is_recorded else "unchecked"
 
     states = [
-        (state_of(bool(functions.keys() & set(needed)), kinds), text) for text, needed, kinds in _PROMISES
+        (state_of(bool(recorded.keys() & set(needed)), kinds), text) for text, needed, kinds in _PROMISES
     ]
-    states.append((state_of(bool(facts["replica_events"]), _REPLICA_ANOMALIES), _REPLICAS_PROMISE))
+    states.append((state_of(bool(verdict.facts["replica_events"]), REPLICA_ANOMALIES), _REPLICAS_PROMISE))
     return [
-        (state, f"{text} (not checked: nothing of the kind was recorded)" if state == "unchecked" else text)
+        (state, f"{text} (nothing of the kind was recorded)" if state == "unchecked" else text)
         for state, text in states
     ]
 
 
-def _figures(verdict: Verdict, history: History) -> list[Figure]:
-    import altair as alt
-
-    alt.data_transformers.disable_max_rows()
-    if not verdict.operations:
-        return []
-    start = verdict.facts["first_ns"]
-    slice_ns = max(1, int(verdict.facts["seconds"] * 1e9 / SLICES) + 1)
-    events = _events(history, start)
-    figures = []
-    culprit = next((one for one in verdict.anomalies if len(one.proof) > 0), None)
-    if culprit is not None:
-        figures.append(_timeline(culprit, history, events))
-    figures += _activity(history, events, start, slice_ns)
-    if not events.empty and events["node"].nunique():
-        figures += _replicas(history, events, start, slice_ns, verdict.facts["seconds"])
-    return figures
-
-
-def _events(history: History, start: int) -> pd.DataFrame:
-    """Roles, starts, stops and faults in order, at seconds since the first operation."""
-    rows = history.events.where("kind IN ('role', 'start', 'stop', 'fault')").orderBy("time_ns").limit(5000)
-    frame = rows.select("node", "kind", "time_ns", "role", "term", "detail", "targets").toPandas()
-    frame["second"] = (frame["time_ns"] - start) / 1e9
-    return frame
-
-
-def _fault_marks(events: pd.DataFrame) -> Any:
-    import altair as alt
-
-    faults = events[events["kind"] == "fault"].copy()
-    if faults.empty:
+def _proof_figure(
+    verdict: Verdict, history: History, events: list[Event], marks: list[Mark]
+) -> Figure | None:
+    """The timeline of the smallest window that proves a violation."""
+    anomaly = smallest_proof(verdict.anomalies)
+    if anomaly is None:
         return None
-    faults["what"] = [
-        f"{detail} {' '.join(targets if targets is not None else [])}"
-        for detail, targets in zip(faults["detail"], faults["targets"], strict=True)
+    bars, low, high = bars_around(anomaly, history)
+    zero_s: float = (window_of(anomaly)[0] - verdict.facts["first_ns"]) / 1e9
+
+    def milliseconds(second: float) -> float:
+        return (second - zero_s) * 1e3
+
+    bands = [
+        Band(
+            band.node,
+            band.role,
+            milliseconds(band.start),
+            milliseconds(band.stop),
+            f"{band.role}, term {band.label}" if band.label else band.role,
+        )
+        for band in role_bands(events, zero_s + high / 1e3)
     ]
-    base = alt.Chart(faults[["second", "what"]])
-    lines = base.mark_rule(color=_RED, strokeDash=[4, 3]).encode(x="second:Q")
-    texts = base.mark_text(
-        color=_RED, align="left", angle=270, dx=-50, dy=-6, fontSize=9, baseline="bottom"
-    ).encode(x="second:Q", y=alt.value(0), text="what:N")
-    return lines + texts
-
-
-def _svg(chart: Any) -> str:
-    import vl_convert
-
-    return str(vl_convert.vegalite_to_svg(chart.to_dict()))
-
-
-def _activity(history: History, events: pd.DataFrame, start: int, slice_ns: int) -> list[Figure]:
-    import altair as alt
-    import pandas as pd
-    from pyspark.sql import functions as sf
-
-    finished = history.operations.where("outcome = 'ok' AND function IN ('append', 'read')")
-    rows = (
-        finished.withColumn("slice", sf.floor((sf.col("complete_ns") - start) / slice_ns))
-        .groupBy("slice", "function")
-        .agg(
-            sf.count(sf.lit(1)).alias("count"),
-            sf.percentile_approx((sf.col("complete_ns") - sf.col("invoke_ns")) / 1e6, 0.99).alias("latency"),
-        )
-        .toPandas()
-    )
-    if rows.empty:
-        return []
-    # A moment without completions is a zero, not a gap to be bridged by a line.
-    every = pd.MultiIndex.from_product(
-        [range(int(rows["slice"].min()), int(rows["slice"].max()) + 1), sorted(rows["function"].unique())]
-    )
-    rows = rows.set_index(["slice", "function"]).reindex(every.set_names(["slice", "function"])).reset_index()
-    rows["count"] = rows["count"].fillna(0)
-    rows["second"] = rows["slice"] * slice_ns / 1e9
-    rows["per_second"] = rows["count"] / (slice_ns / 1e9)
-    rows["worst"] = rows["latency"]
-    marks = _fault_marks(events)
-    time = alt.X("second:Q", title="seconds since the first operation")
-    colour = alt.Color("function:N", scale=alt.Scale(range=[_BLUE, "#ef6c00"]), title=None)
-    data = rows[["second", "function", "per_second", "worst"]]
-    throughput: Any = (
-        alt.Chart(data)
-        .mark_line(interpolate="step-after")
-        .encode(x=time, y=alt.Y("per_second:Q", title="completed per second"), color=colour)
-    )
-    latency: Any = (
-        alt.Chart(data)
-        .mark_line()
-        .encode(
-            x=time,
-            y=alt.Y("worst:Q", title="99th percentile, ms", scale=alt.Scale(type="symlog")),
-            color=colour,
-        )
-    )
-    if marks is not None:
-        throughput, latency = throughput + marks, latency + marks
-    return [
-        Figure(
-            "Throughput",
-            "Operations that completed, second by second. Red: faults.",
-            _svg(throughput.properties(width=WIDTH, height=180)),
-        ),
-        Figure(
-            "Latency",
-            "The slowest hundredth of the operations of each moment.",
-            _svg(latency.properties(width=WIDTH, height=180)),
-        ),
+    inside = [
+        Mark(at, mark.number, mark.text) for mark in marks if low <= (at := milliseconds(mark.at)) <= high
     ]
-
-
-def _replicas(
-    history: History, events: pd.DataFrame, start: int, slice_ns: int, seconds: float
-) -> list[Figure]:
-    import altair as alt
-    from pyspark.sql import functions as sf
-
-    figures: list[Figure] = []
-    bands = role_bands(events, seconds)
-    marks = _fault_marks(events)
-    time = alt.X("second:Q", title="seconds since the first operation")
-    if not bands.empty:
-        chart: Any = (
-            alt.Chart(bands)
-            .mark_bar(height=14)
-            .encode(
-                x=time,
-                x2="until",
-                y=alt.Y("node:N", title=None),
-                color=alt.Color(
-                    "role:N",
-                    title=None,
-                    scale=alt.Scale(domain=[*_ROLE_COLOURS], range=[*_ROLE_COLOURS.values()]),
-                ),
-            )
-        )
-        leaders = bands[bands["role"] == "leader"]
-        terms = (
-            alt.Chart(leaders)
-            .mark_text(align="left", dx=3, color="white", fontSize=10)
-            .encode(x="second:Q", y="node:N", text="label:N")
-        )
-        chart = chart + terms if marks is None else chart + terms + marks
-        figures.append(
-            Figure(
-                "Roles",
-                "Who led when; the number is the term. Red: faults.",
-                _svg(chart.properties(width=WIDTH, height=28 * bands["node"].nunique())),
-            )
-        )
-    lag = (
-        history.events.where("kind = 'commit'")
-        .withColumn("slice", sf.floor((sf.col("time_ns") - start) / slice_ns))
-        .groupBy("slice", "node")
-        .agg(sf.max("last_index").alias("committed"))
-        .orderBy("slice")
-        .toPandas()
-    )
-    if not lag.empty:
-        wide = lag.pivot(index="slice", columns="node", values="committed").ffill().fillna(0)
-        behind = (
-            wide.rsub(wide.max(axis=1), axis=0)
-            .reset_index()
-            .melt("slice", var_name="node", value_name="behind")
-        )
-        behind["second"] = behind["slice"] * slice_ns / 1e9
-        chart = (
-            alt.Chart(behind)
-            .mark_line(interpolate="step-after")
-            .encode(
-                x=time,
-                y=alt.Y("behind:Q", title="entries behind", scale=alt.Scale(type="symlog")),
-                color=alt.Color("node:N", title=None),
-            )
-        )
-        if marks is not None:
-            chart = chart + marks
-        figures.append(
-            Figure(
-                "Replica lag",
-                "How far each node's commit index is behind the furthest one.",
-                _svg(chart.properties(width=WIDTH, height=160)),
-            )
-        )
-    return figures
-
-
-def role_bands(events: pd.DataFrame, seconds: float) -> pd.DataFrame:
-    """Intervals (node, role, second, until, label):
-
-    a node is down between its end (or its kill) and its next start.
-    """
-    import pandas as pd
-
-    bands: list[dict[str, Any]] = []
-    current: dict[str, dict[str, Any]] = {}
-
-    def change(node: str, second: float, role: str | None, label: str = "") -> None:
-        begun = current.pop(node, None)
-        if begun is not None and second > begun["second"]:
-            bands.append(begun | {"until": second})
-        if role is not None:
-            current[node] = {"node": node, "role": role, "second": second, "label": label}
-
-    for row in events.to_dict("records"):
-        if row["kind"] == "role":
-            change(row["node"], row["second"], row["role"], f"{row['term']:.0f}")
-        elif row["kind"] == "start":
-            change(row["node"], row["second"], "follower")
-        elif row["kind"] == "stop":
-            change(row["node"], row["second"], "down")
-        elif row["kind"] == "fault" and str(row["detail"]).startswith("kill"):
-            for target in row["targets"] if row["targets"] is not None else []:
-                change(target, row["second"], "down")
-    for node in list(current):
-        change(node, max(seconds, current[node]["second"]), None)
-    frame = pd.DataFrame(bands, columns=["node", "role", "second", "until", "label"])
-    return frame.astype({"second": float, "until": float})
-
-
-def _timeline(culprit: Anomaly, history: History, events: pd.DataFrame) -> Figure:
-    """The operations of the proof, and what went on around them on the same queue."""
-    import altair as alt
-    import pandas as pd
-    from pyspark.sql import functions as sf
-
-    begin = min(one["invoke_ns"] for one in culprit.proof)
-    end = max(one.get("complete_ns") or one["invoke_ns"] for one in culprit.proof)
-    margin = max(1, (end - begin) // 4)
-    guilty = {one["op"] for one in culprit.proof}
-    around = (
-        history.operations.where(sf.col("key") == culprit.key.split(" ")[0])
-        .where(
-            (sf.col("invoke_ns") <= end + margin)
-            & (sf.coalesce("complete_ns", "invoke_ns") >= begin - margin)
-        )
-        .orderBy(sf.when(sf.col("op").isin(*guilty), 0).otherwise(1), "invoke_ns")
-        .limit(TIMELINE_OPERATIONS)
-        .select(
-            "op",
-            "client",
-            "function",
-            "outcome",
-            "invoke_ns",
-            "complete_ns",
-            "offset",
-            "first_offset",
-            "values",
-            "next_offset",
-        )
-        .collect()
-    )
-    rows = []
-    for row in around:
-        operation = {name: value for name, value in row.asDict().items() if value is not None}
-        rows.append(
-            {
-                "client": row["client"],
-                "from": (max(row["invoke_ns"], begin - margin) - begin) / 1e6,
-                "to": (min(row["complete_ns"] or end + margin, end + margin) - begin) / 1e6,
-                "label": short_label(operation),
-                "part": "proves it" if row["op"] in guilty else "others",
-            }
-        )
-    data = pd.DataFrame(rows)
-    time = alt.X("from:Q", title="milliseconds since the first operation of the proof")
-    base = alt.Chart(data).encode(y=alt.Y("client:N", title=None))
-    colour = alt.Color(
-        "part:N", title=None, scale=alt.Scale(domain=["proves it", "others"], range=[_RED, _GREY])
-    )
-    chart = base.mark_bar(height=16, opacity=0.75, stroke="white").encode(
-        x=time, x2="to", color=colour
-    ) + base.mark_text(align="left", dx=3, fontSize=10).encode(x="from:Q", text="label:N")
-    height = 24 * max(2, data["client"].nunique())
-    lanes = chart.properties(width=WIDTH, height=height)
-    bands = role_bands(events, float("inf")) if not events.empty else None
-    if bands is not None and not bands.empty and not events.empty:
-        zero = (begin - events["time_ns"].iloc[0]) / 1e9 + events["second"].iloc[0]
-        window = bands.assign(
-            second=((bands["second"] - zero) * 1e3).clip(-margin / 1e6, (end - begin + margin) / 1e6),
-            until=((bands["until"] - zero) * 1e3).clip(-margin / 1e6, (end - begin + margin) / 1e6),
-        )
-        window = window[window["until"] > window["second"]]
-        if not window.empty:
-            roles = (
-                alt.Chart(window)
-                .mark_bar(height=10)
-                .encode(
-                    x=alt.X("second:Q", title=None),
-                    x2="until",
-                    y=alt.Y("node:N", title=None),
-                    color=alt.Color(
-                        "role:N",
-                        title=None,
-                        scale=alt.Scale(domain=[*_ROLE_COLOURS], range=[*_ROLE_COLOURS.values()]),
-                    ),
-                )
-            )
-            lanes = alt.vconcat(
-                lanes, roles.properties(width=WIDTH, height=16 * window["node"].nunique())
-            ).resolve_scale(x="shared", color="independent")
-    where = "" if culprit.position is None else f" at offset {culprit.position}"
+    where = "" if anomaly.position is None else f", offset {anomaly.position}"
     return Figure(
-        f"The smallest proof: {culprit.kind} in {culprit.key}{where}",
-        "A lane for each client, a bar from invocation to completion. Red bars together are the contradiction: "
-        f"{culprit.explanation}.",
-        _svg(lanes),
+        f"Why: {anomaly.kind} in {anomaly.key}{where}",
+        f"{anomaly.explanation.capitalize()}. A lane for each client, a bar from the call to the answer; the red bars "
+        "together are the contradiction, grey ones went on around them on the same queue. Zero is "
+        f"{zero_s:.3f} s after the first operation.",
+        figures.timeline(bars, bands, inside, low, high),
+        tuple(describe(one) for one in anomaly.proof),
     )
 
 
-def short_label(operation: dict[str, Any]) -> str:
-    """What fits on a bar: the function and the offset it is about."""
-    function = operation["function"]
-    if function == "append":
-        return (
-            f"append @{operation['first_offset']}"
-            if "first_offset" in operation
-            else f"append ({operation['outcome']})"
-        )
-    if function == "read":
-        count = len(operation.get("values", ()))
-        return f"read @{operation.get('offset')}: {count or 'nothing'}"
-    return f"{function} = {operation.get('offset', operation['outcome'])}"
+def _run_figure(verdict: Verdict, history: History, events: list[Event], marks: list[Mark]) -> str | None:
+    if not verdict.operations:
+        return None
+    seconds = max(verdict.facts["seconds"], 1e-6)
+    panels = panels_of(history, verdict.facts["first_ns"], seconds)
+    return figures.run(panels, role_bands(events, seconds), marks, 0.0, seconds) if panels else None
+
+
+def _proof(anomaly: Anomaly, evidence: list[str]) -> Proof:
+    place = anomaly.key if anomaly.position is None else f"{anomaly.key} at {anomaly.position}"
+    lines = tuple(describe(one) for one in anomaly.proof) or tuple(evidence)
+    return Proof(anomaly.kind, place, anomaly.detail, lines)

@@ -31,6 +31,13 @@ EXPLANATIONS: Final = {
     "stale-offset": "a group's committed offset was read in a way that no order of the commits explains",
     "phantom-offset": "a group's committed offset was read that nobody had committed",
     "not-linearizable": "no order of the operations on this key is one that the model allows",
+    "poll-skip": "a consumer's poll passed over messages that follow its poll before",
+    "nonmonotonic-poll": "a consumer's poll went back to, or behind, what it had polled before",
+    "int-poll-skip": "one poll passed over messages between two that it returned",
+    "int-nonmonotonic-poll": "one poll returned messages out of their order, or twice",
+    "lost-write": "an acknowledged message was never returned, although its queue was read beyond it",
+    "nonmonotonic-send": "a client's append got a lower offset than one that the same client had finished before",
+    "unseen": "an acknowledged message was returned by no read",
     "two-leaders": "two nodes were leader in one term",
     "term-went-back": "a node's term decreased",
     "commit-went-back": "a node's commit index decreased while it ran",
@@ -39,6 +46,28 @@ EXPLANATIONS: Final = {
     "log-mismatch": "two nodes hold different entries under one index and term",
     "prefix-mismatch": "the committed prefixes of two nodes differ",
 }
+
+
+# What Jepsen's Kafka workload calls the same; kinds that have its names already are not listed.
+JEPSEN_NAMES: Final = {
+    "aborted-read": "G1a",
+    "duplicate-value": "duplicate",
+    "duplicate-offset": "inconsistent-offsets",
+    "inconsistent-offset": "inconsistent-offsets",
+    "torn-read": "int-poll-skip or int-nonmonotonic-poll",
+    "torn-append": "int-send-skip",
+}
+_SAME_NAMES: Final = frozenset(
+    (
+        *("poll-skip", "nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll", "lost-write"),
+        *("nonmonotonic-send", "unseen"),
+    )
+)
+
+
+def jepsen_name(kind: str) -> str | None:
+    """What Jepsen's Kafka workload calls an anomaly of this kind; None for what it does not look at."""
+    return kind if kind in _SAME_NAMES else JEPSEN_NAMES.get(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +90,7 @@ class Anomaly:
     def as_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
+            "jepsen": jepsen_name(self.kind),
             "explanation": self.explanation,
             "key": self.key,
             "position": self.position,
@@ -73,7 +103,8 @@ class Anomaly:
 class Verdict:
     """The answer about one history.
 
-    ``counts``: how many anomalies of each kind; ``anomalies``: the first few of each.
+    ``counts``: how many anomalies of each kind; ``anomalies``: the first few of each. ``allowed``: how many there are
+    of kinds that this history's consumers do not exclude.
     """
 
     path: str
@@ -84,6 +115,7 @@ class Verdict:
     undecided: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
+    allowed: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -91,6 +123,7 @@ class Verdict:
             "verdict": self.verdict,
             "operations": self.operations,
             "counts": self.counts,
+            "allowed": self.allowed,
             "anomalies": [anomaly.as_json() for anomaly in self.anomalies],
             "undecided": list(self.undecided),
             "damage": list(self.damage),

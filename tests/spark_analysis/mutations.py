@@ -10,21 +10,28 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+from spark_analysis.kafka_reference import catalogue
 from spark_analysis.reference import LINEARIZABLE, VIOLATED, Operation, check_queue
 
 History = list[Operation]
 LATE: int = 10**9
 
 
-def good_history(rng: random.Random, size: int) -> History:
-    """Half appends (some unanswered, some refused), reads by followers of the queue, tails; many overlap."""
+def good_history(rng: random.Random, size: int, *, drained: bool = False) -> History:
+    """Half appends (some unanswered, some refused), reads and polls by followers of the queue, tails; many overlap.
+
+    ``drained``: in the end a reader gets everything that stands in the queue.
+    """
     log: list[str] = []
     operations: History = []
     position = 0
+    stands = dict.fromkeys(("consumer-0", "consumer-1"), 0)
+    free_at = dict.fromkeys(stands, -LATE)
     for op in range(size):
         moment = 100 * op + rng.randrange(100)
         begin, end = moment - rng.randrange(1000), moment + rng.randrange(1000)
         choice = rng.random()
+        consumer = rng.choice(list(stands))
         if choice < 0.5:
             values = tuple(f"v{op}.{index}" for index in range(rng.choice([1, 1, 1, 3])))
             outcome = rng.choices(["ok", "info", "fail"], [90, 8, 2])[0]
@@ -33,31 +40,53 @@ def good_history(rng: random.Random, size: int) -> History:
             # An unanswered batch counts as one value here: half of them took effect.
             values = values if outcome == "ok" else values[:1]
             operations.append(
-                Operation(op, "append", outcome, begin, complete, first_offset=first, values=values)
+                Operation(
+                    *(op, "append", outcome, begin, complete),
+                    first_offset=first,
+                    values=values,
+                    client=f"producer-{rng.randrange(4)}",
+                )
             )
             if outcome == "ok" or (outcome == "info" and rng.random() < 0.5):
                 log += values
-        elif choice < 0.9:
+        elif choice < 0.7:
             seen = tuple(log[position : position + rng.randrange(1, 5)])
-            first = position if seen else None
-            after = position + len(seen)
-            operations.append(
-                Operation(
-                    op,
-                    "read",
-                    "ok",
-                    begin,
-                    end,
-                    offset=position,
-                    first_offset=first,
-                    values=seen,
-                    next_offset=after,
-                )
-            )
-            position = after if rng.random() < 0.95 else 0
+            operations.append(_read_between(op, begin, end, position, seen))
+            position = position + len(seen) if rng.random() < 0.95 else 0
+        elif choice < 0.9 and free_at[consumer] < moment:
+            # One poll after the other, each from where the one before has ended.
+            begin, first = max(begin, free_at[consumer] + 1), stands[consumer]
+            seen = tuple(log[first : first + rng.randrange(1, 5)])
+            operations.append(_poll(op, begin, end, consumer, list(enumerate(seen, first))))
+            free_at[consumer], stands[consumer] = end, first + len(seen)
         else:
             operations.append(Operation(op, "tail", "ok", begin, end, offset=len(log)))
+    if drained:
+        operations.append(_read_between(size, LATE - 20, LATE - 10, 0, tuple(log)))
+        operations.append(Operation(size + 1, "tail", "ok", LATE - 20, LATE - 10, offset=len(log)))
     return operations
+
+
+def _read_between(op: int, begin: int, end: int, offset: int, values: tuple[str, ...]) -> Operation:
+    first, after = offset if values else None, offset + len(values)
+    return Operation(op, "read", "ok", begin, end, offset, first, values, next_offset=after)
+
+
+def _poll(op: int, begin: int, end: int, client: str, pairs: list[tuple[int, str]]) -> Operation:
+    offsets = tuple(offset for offset, _ in pairs)
+    values = tuple(value for _, value in pairs)
+    return Operation(
+        op,
+        "poll",
+        "ok",
+        begin,
+        end,
+        None,
+        offsets[0] if pairs else None,
+        values,
+        offsets or None,
+        client=client,
+    )
 
 
 def _acknowledged(rng: random.Random, history: History) -> Operation:
@@ -65,19 +94,7 @@ def _acknowledged(rng: random.Random, history: History) -> Operation:
 
 
 def _read(history: History, begin: int, offset: int, *values: str) -> Operation:
-    first = offset if values else None
-    after = offset + len(values)
-    return Operation(
-        len(history),
-        "read",
-        "ok",
-        begin,
-        begin + 5,
-        offset=offset,
-        first_offset=first,
-        values=values,
-        next_offset=after,
-    )
+    return _read_between(len(history), begin, begin + 5, offset, values)
 
 
 def _length(history: History) -> int:
@@ -174,23 +191,129 @@ def unexplained_offset(_rng: random.Random, history: History) -> None:
     history.append(Operation(len(history), "tail", "ok", LATE, LATE + 1, offset=_length(history)))
 
 
-MUTATIONS: tuple[Callable[[random.Random, History], None], ...] = (
+def _three(rng: random.Random, history: History) -> list[tuple[int, str]]:
+    """Three known neighbours, the middle one acknowledged."""
+    known = dict(pair for one in history if one.outcome == "ok" for pair in one.pairs())
+    places = [
+        one.first_offset
+        for one in history
+        if one.function == "append"
+        and one.first_offset is not None
+        and {one.first_offset - 1, one.first_offset + 1} <= known.keys()
+    ]
+    place = rng.choice(places)
+    return [(near, known[near]) for near in (place - 1, place, place + 1)]
+
+
+def _polls(history: History, *polls: tuple[str, list[tuple[int, str]]]) -> None:
+    for client, pairs in polls:
+        history.append(
+            _poll(len(history), LATE + 10 * len(history), LATE + 10 * len(history) + 5, client, pairs)
+        )
+
+
+def poll_skip(rng: random.Random, history: History) -> None:
+    """A consumer's next poll begins one message too far."""
+    one, _, three = _three(rng, history)
+    _polls(history, ("m", [one]), ("m", [three]))
+
+
+def nonmonotonic_poll(rng: random.Random, history: History) -> None:
+    """A consumer's next poll begins where the one before had ended, or earlier."""
+    one, two, three = _three(rng, history)
+    _polls(history, ("m", [one, two]), ("m", [rng.choice([one, two]), three]))
+
+
+def int_poll_skip(rng: random.Random, history: History) -> None:
+    """One poll leaves out a message."""
+    one, _, three = _three(rng, history)
+    _polls(history, ("m", [one, three]))
+
+
+def int_nonmonotonic_poll(rng: random.Random, history: History) -> None:
+    """One poll goes back, or repeats a message."""
+    one, two, _ = _three(rng, history)
+    _polls(history, ("m", rng.choice([[two, one], [one, one]])))
+
+
+def unpolled(rng: random.Random, history: History) -> None:
+    """Nobody gets an acknowledged message, although consumers get those around it."""
+    one, two, three = _three(rng, history)
+    history[:] = [
+        other for other in history if other.function == "append" or two[0] not in dict(other.pairs())
+    ]
+    _polls(history, ("m", [one]), ("n", [three]))
+
+
+def overwritten(rng: random.Random, history: History) -> None:
+    """Another value stands at the offset that was acknowledged, and nobody ever returned the first one."""
+    lost_write(rng, history)
+    place = history[-1].first_offset
+    history[:-1] = [
+        other for other in history[:-1] if other.function == "append" or place not in dict(other.pairs())
+    ]
+
+
+def nonmonotonic_send(rng: random.Random, history: History) -> None:
+    """A client's append that begins after its own had ended gets a lower offset."""
+    append_order(rng, history)
+    history[:] = [replace(one, client="p") if one.function == "append" else one for one in history]
+
+
+def unseen(_rng: random.Random, history: History) -> None:
+    """After all readers have drained the queue, a message is acknowledged."""
+    end = history[-1].offset
+    history.append(
+        Operation(len(history), "append", "ok", LATE, LATE + 5, first_offset=end, values=("last",))
+    )
+
+
+LOG_MUTATIONS: tuple[Callable[[random.Random, History], None], ...] = (
     *(stale_read, stale_tail, lost_write, duplicate_offset, duplicate_value, phantom_value, aborted_read),
     *(append_order, premature_read, torn_read, unexplained_offset),
 )
+# Each must be found under the name given here.
+CATALOGUE_MUTATIONS: dict[Callable[[random.Random, History], None], str] = {
+    poll_skip: "poll-skip",
+    nonmonotonic_poll: "nonmonotonic-poll",
+    int_poll_skip: "int-poll-skip",
+    int_nonmonotonic_poll: "int-nonmonotonic-poll",
+    unpolled: "lost-write",
+    overwritten: "lost-write",
+    nonmonotonic_send: "nonmonotonic-send",
+}
+
+
+def unseen_values(history: History) -> set[str]:
+    """Acknowledged values that no reader returned."""
+    told = [one for one in history if one.outcome == "ok"]
+    seen = {value for one in told if one.function in ("read", "poll") for value in one.values}
+    return {value for one in told if one.function == "append" for value in one.values} - seen
 
 
 def score(histories: int, size: int = 200) -> dict[str, int]:
-    """How many histories each mutation was caught in; "none" counts good histories called linearizable."""
-    caught = {"none": 0} | {mutation.__name__: 0 for mutation in MUTATIONS}
+    """In how many histories each mutation was found; "none": good ones in which nothing was, drained ones included."""
+    names = [mutation.__name__ for mutation in LOG_MUTATIONS]
+    names += [f"{mutation.__name__} as {kind}" for mutation, kind in CATALOGUE_MUTATIONS.items()]
+    caught = dict.fromkeys(("none", "none, drained", *names, "unseen"), 0)
     for seed in range(histories):
         rng = random.Random(seed)
         history = good_history(rng, size)
-        caught["none"] += check_queue(history)[0] == LINEARIZABLE
-        for mutation in MUTATIONS:
+        caught["none"] += check_queue(history)[0] == LINEARIZABLE and not catalogue(history, "q")[0]
+        for mutation in LOG_MUTATIONS:
             bent = list(history)
             mutation(rng, bent)
             caught[mutation.__name__] += check_queue(bent)[0] == VIOLATED
+        for mutation, kind in CATALOGUE_MUTATIONS.items():
+            bent = list(history)
+            mutation(rng, bent)
+            found = {one.kind for one in catalogue(bent, "q")[0]}
+            caught[f"{mutation.__name__} as {kind}"] += kind in found
+        history = good_history(rng, size, drained=True)
+        is_good = check_queue(history)[0] == LINEARIZABLE and not catalogue(history, "q")[0]
+        caught["none, drained"] += is_good and not unseen_values(history)
+        unseen(rng, history)
+        caught["unseen"] += unseen_values(history) == {"last"} and check_queue(history)[0] == LINEARIZABLE
     return caught
 
 

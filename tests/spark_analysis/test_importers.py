@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_analysis.edn import EdnError, read_all
 from spark_analysis.importers import BadLine, KeyedCall, calls, parse
-from spark_analysis.json_lines import log_operations
+from spark_analysis.json_lines import load_json_lines, log_operations
 from spark_analysis.models import MODELS
 from spark_analysis.schema import OPERATION_NAMES
 from spark_analysis.search import Call, search
@@ -189,3 +191,63 @@ def test_many_files_in_one_job(spark: SparkSession, tmp_path: Path) -> None:
     (anomaly,) = bad.anomalies
     assert anomaly.kind == "not-linearizable"
     assert anomaly.proof[-1]["result"] == 4
+
+
+def json_history(rng: random.Random, processes: int, steps: int) -> list[str]:
+    """Lines as four kinds of processes may write them: finished, open at the end, wrong, and no JSON at all."""
+    lines, opened, offset = [], dict[str, str](), 0
+    for time_ns in range(steps):
+        process = f"p{rng.randrange(processes)}"
+        line = {"time": time_ns, "process": process, "key": "t/0"}
+        if rng.random() < 0.03:
+            lines.append("{not JSON")
+        function = opened.pop(process, None)
+        if function is None or rng.random() < 0.02:
+            function = rng.choice(["append", "read"])
+            opened[process] = function
+            line |= {"type": "invoke", "f": function, "value": f"v{time_ns}" if function == "append" else 0}
+        elif function == "append":
+            line |= {"type": rng.choice(["ok", "ok", "info"]), "f": function, "value": offset}
+            offset += 1
+        else:
+            line |= {"type": "ok", "f": rng.choice(["read"] * 9 + ["tail"]), "value": [[0, "v0"]]}
+        lines.append(json.dumps(line))
+    return lines
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("part_bytes", [1 << 20, 3000, 150])
+def test_a_file_in_parts_is_the_same_history(spark: SparkSession, tmp_path: Path, part_bytes: int) -> None:
+    """Operations whose lines are parts apart, lines cut by a part's edge, and line numbers of what is wrong."""
+    lines = json_history(random.Random(7), 4, 300)
+    path = tmp_path / "history.jsonl"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    whole = list(log_operations(parse("jsonl", lines)))
+    operations, damage = load_json_lines(spark, str(path), tmp_path.as_uri(), part_bytes=part_bytes)
+    got = sorted(tuple(row)[1:] for row in operations.drop("values", "offsets").collect())
+    kept = [row for row in whole if not isinstance(row, BadLine)]
+    left_out = [OPERATION_NAMES.index(name) for name in ("op", "values", "offsets")]
+    assert sorted(map(repr, got)) == sorted(
+        repr(tuple(value for place, value in enumerate(row) if place not in left_out)) for row in kept
+    )
+    bad = [(row.number, row.reason) for row in whole if isinstance(row, BadLine)]
+    found = [(row["position"], row["reason"]) for row in damage.collect()]
+    assert sorted(found) == sorted(bad)
+    assert len(bad) > 10
+    assert operations.select("op").distinct().count() == len(kept)
+
+
+def test_polls_and_assignments() -> None:
+    lines = [
+        '{"time": 1, "process": "c", "type": "invoke", "f": "subscribe", "value": ["t/0", "t/1"]}',
+        '{"time": 2, "process": "c", "type": "ok", "f": "subscribe", "value": ["t/0", "t/1"]}',
+        '{"time": 3, "process": "c", "type": "invoke", "f": "poll", "value": null}',
+        '{"time": 4, "process": "c", "type": "ok", "f": "poll", "value": {"t/0": [[4, "a"], [6, "b"]], "t/1": []}}',
+    ]
+    rows = [dict(zip(OPERATION_NAMES, row, strict=True)) for row in log_operations(parse("jsonl", lines))]  # type: ignore[arg-type]
+    assert [(row["function"], row["key"], row["values"], row["offsets"]) for row in rows] == [
+        ("subscribe", "", ["t/0", "t/1"], None),
+        ("poll", "t/0", ["a", "b"], [4, 6]),
+        ("poll", "t/1", [], None),
+    ]

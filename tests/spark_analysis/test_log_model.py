@@ -26,10 +26,20 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 def as_row(one: Operation, number: int, key: str) -> tuple[Any, ...]:
     """The operation as a row of schema.OPERATIONS."""
-    values = list(one.values) if one.function in ("append", "read") else None
+    values = list(one.values) if one.function not in ("tail", "head") else None
     offsets = list(one.offsets) if one.offsets else None
     return (
-        *(number, "client", one.function, key, None, one.outcome, one.invoke_ns, one.complete_ns, one.offset),
+        *(
+            number,
+            one.client,
+            one.function,
+            key,
+            None,
+            one.outcome,
+            one.invoke_ns,
+            one.complete_ns,
+            one.offset,
+        ),
         *(one.filtered, one.first_offset, offsets, values, one.next_offset, one.end_offset, None),
     )
 

@@ -1,0 +1,208 @@
+"""Anomalies of consumers and producers, under the names of Jepsen's Kafka workload (jepsen.tests.kafka).
+
+The exact checker asks whether one list explains every answer. A consumer that polls promises more: it moves along the
+queue by itself, so what it gets next is what follows. These rules judge that; docs/checker.md has the table of names,
+what proves each, and what is allowed for a consumer that subscribed, whom a rebalance may move in either direction.
+
+Rules, after Jepsen's, with the queue's *known* positions (those at which anybody saw or was acknowledged a value)
+numbered in order, its version order:
+
+* between two polls of one client on one queue the number rises by one: more is ``poll-skip``, less is
+  ``nonmonotonic-poll``; an assignment without the queue in between makes it a new beginning;
+* between two values of one poll alike: ``int-poll-skip``, ``int-nonmonotonic-poll``, whatever the mode;
+* an acknowledged value between the first and the last offset polled from its queue which nobody got: ``lost-write``;
+  also one at whose offset another value was seen, if it was seen nowhere;
+* a client's append that began after an earlier one of its own had ended has a higher offset: ``nonmonotonic-send``.
+
+Each client and queue is swept in ranges of time or position, never by one task (:mod:`spark_analysis.sweep`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as sf
+
+from spark_analysis.sweep import Running, by_quantiles, running
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ASSIGNMENTS: Final = ("assign", "subscribe")
+ALLOWED_FOR_SUBSCRIBERS: Final = ("poll-skip", "nonmonotonic-poll")
+
+
+def check_polls(operations: DataFrame, positions: DataFrame) -> DataFrame:
+    """Findings about polls: (key, kind, position, lower, upper, allowed).
+
+    ``positions``: of the log's axis, (key, queue, bucket, position, value, acks, reads). ``lower`` is when the later
+    poll began and ``upper`` when the earlier one ended; of a finding about one poll, its own.
+    """
+    polls = operations.where("function = 'poll' AND outcome = 'ok' AND first_offset IS NOT NULL").select(
+        *("op", "client", "key", "invoke_ns", "complete_ns", "first_offset", "offsets"),
+        sf.coalesce(
+            sf.element_at("offsets", -1), sf.col("first_offset") + sf.size("values").cast("bigint") - 1
+        ).alias("last_offset"),
+    )
+    subscribers = operations.where("function = 'subscribe' AND outcome <> 'fail'").select("client").distinct()
+    between = _between_polls(polls, operations).join(
+        subscribers.withColumn("is_subscriber", sf.lit(True)), "client", "left"
+    )
+    pairs = between.select(
+        *("key", "earlier", "later", "lower", "upper"),
+        sf.lit("").alias("prefix"),
+        sf.coalesce("is_subscriber", sf.lit(False)).alias("allowed"),
+    ).unionByName(_inside_polls(polls))
+    return _by_distance(pairs, positions).unionByName(_unpolled(polls, positions))
+
+
+def _between_polls(polls: DataFrame, operations: DataFrame) -> DataFrame:
+    """(client, key, earlier, later, lower, upper): where each poll began after where the one before had ended."""
+    changes = operations.where(sf.col("function").isin(*ASSIGNMENTS)).where(sf.col("outcome") != "fail")
+    resets = (
+        polls.select("client", "key")
+        .distinct()
+        .join(changes.select("op", "client", "invoke_ns", "values"), "client")
+        .where("NOT array_contains(coalesce(values, array()), key)")
+        .select("op", "client", "key", "invoke_ns", *_nothing("complete_ns", "first_offset", "last_offset"))
+    )
+    steps = polls.drop("offsets").unionByName(resets)
+    stands = sf.struct("invoke_ns", "op", "last_offset", "complete_ns")
+    steps = steps.withColumn("stands", stands).persist(StorageLevel.DISK_ONLY)
+    steps = steps.withColumn("bucket", by_quantiles(steps, "invoke_ns", steps.count()))
+    swept = running(
+        steps, ["client", "key"], ["bucket"], ["invoke_ns", "op"], before=Running("max", "stands")
+    )
+    return swept.where("first_offset IS NOT NULL AND before.last_offset IS NOT NULL").select(
+        "client",
+        "key",
+        sf.col("before.last_offset").alias("earlier"),
+        sf.col("first_offset").alias("later"),
+        sf.col("invoke_ns").alias("lower"),
+        sf.col("before.complete_ns").alias("upper"),
+    )
+
+
+def _nothing(*names: str) -> list[Column]:
+    return [sf.lit(None).cast("bigint").alias(name) for name in names]
+
+
+def _inside_polls(polls: DataFrame) -> DataFrame:
+    return (
+        polls.where("offsets IS NOT NULL")
+        .select("*", sf.posexplode("offsets").alias("place", "earlier"))
+        .select(
+            "key",
+            "earlier",
+            sf.get("offsets", sf.col("place") + 1).alias("later"),
+            sf.col("invoke_ns").alias("lower"),
+            sf.col("complete_ns").alias("upper"),
+            sf.lit("int-").alias("prefix"),
+            sf.lit(False).alias("allowed"),
+        )
+        .where("later IS NOT NULL")
+    )
+
+
+def _by_distance(pairs: DataFrame, positions: DataFrame) -> DataFrame:
+    """The pairs of offsets that do not follow each other among the known positions of their queue."""
+    backwards = pairs.where("later <= earlier").withColumn("what", sf.lit("nonmonotonic-poll"))
+    gaps = pairs.where("later > earlier + 1")
+    counted = positions.withColumn("known", sf.col("value").isNotNull().cast("int"))
+    ranks = running(
+        counted, ["key"], ["bucket"], ["position"], rank=Running("sum", "known", inclusive=True)
+    ).select("key", "position", "rank")
+    skips = (
+        gaps.join(
+            ranks.select("key", sf.col("position").alias("earlier"), sf.col("rank").alias("one")),
+            ["key", "earlier"],
+        )
+        .join(
+            ranks.select("key", sf.col("position").alias("later"), sf.col("rank").alias("other")),
+            ["key", "later"],
+        )
+        .where("other > one + 1")
+        .withColumn("what", sf.lit("poll-skip"))
+    )
+    return backwards.unionByName(skips.select(*backwards.columns)).select(
+        "key",
+        sf.concat("prefix", "what").alias("kind"),
+        sf.col("later").alias("position"),
+        "lower",
+        "upper",
+        "allowed",
+    )
+
+
+def _unpolled(polls: DataFrame, positions: DataFrame) -> DataFrame:
+    spans = polls.groupBy("key").agg(
+        sf.min("first_offset").alias("first_polled"),
+        sf.max(sf.greatest("last_offset", sf.array_max("offsets"))).alias("last_polled"),
+    )
+    return (
+        positions.where("acks > 0 AND reads = 0")
+        .join(spans, "key")
+        .where("position BETWEEN first_polled AND last_polled")
+        .select(
+            "key",
+            sf.lit("lost-write").alias("kind"),
+            "position",
+            *_nothing("lower", "upper"),
+            sf.lit(False).alias("allowed"),
+        )
+    )
+
+
+def overwritten(operations: DataFrame, disputed: DataFrame) -> DataFrame:
+    """Lost writes among ``disputed`` (key, position), offsets of several values: acknowledged there, seen nowhere."""
+    answered = operations.where("outcome = 'ok' AND first_offset IS NOT NULL")
+    offset = sf.coalesce(sf.get("offsets", sf.col("place")), sf.col("first_offset") + sf.col("place"))
+    acknowledged = (
+        answered.where("function = 'append'")
+        .select("key", "offsets", "first_offset", sf.posexplode("values").alias("place", "text"))
+        .select("key", offset.alias("position"), sf.xxhash64("text").alias("value"))
+        .join(disputed.select("key", "position").distinct(), ["key", "position"], "left_semi")
+    )
+    returned = (
+        answered.where("function IN ('read', 'poll')")
+        .select("key", sf.explode("values").alias("text"))
+        .select("key", sf.xxhash64("text").alias("value"))
+    )
+    return (
+        acknowledged.join(returned, ["key", "value"], "left_anti")
+        .select("key", sf.lit("lost-write").alias("kind"), "position", *_nothing("lower", "upper"))
+        .distinct()
+    )
+
+
+def backward_sends(operations: DataFrame) -> DataFrame:
+    """Appends that began after an append of the same client had ended at a higher offset of the same queue."""
+    appends = operations.where("function = 'append' AND outcome = 'ok'")
+    ended = appends.select(
+        *("client", "key"),
+        sf.col("complete_ns").alias("time_ns"),
+        sf.lit(1).alias("is_end"),
+        sf.struct("first_offset", "complete_ns").alias("reached"),
+        *_nothing("position"),
+    )
+    begun = appends.select(
+        *("client", "key"),
+        sf.col("invoke_ns").alias("time_ns"),
+        sf.lit(0).alias("is_end"),
+        sf.lit(None).cast("struct<first_offset: bigint, complete_ns: bigint>").alias("reached"),
+        sf.col("first_offset").alias("position"),
+    )
+    # At one moment beginnings come first: only what ended strictly earlier precedes.
+    steps = ended.unionByName(begun)
+    steps = steps.withColumn("bucket", by_quantiles(steps, "time_ns", steps.count()))
+    swept = running(
+        steps, ["client", "key"], ["bucket"], ["time_ns", "is_end"], highest=Running("max", "reached")
+    )
+    return swept.where("is_end = 0 AND position < highest.first_offset").select(
+        "key",
+        sf.lit("nonmonotonic-send").alias("kind"),
+        "position",
+        sf.col("time_ns").alias("lower"),
+        sf.col("highest.complete_ns").alias("upper"),
+    )
