@@ -144,7 +144,7 @@ def build_node(
         ),
         ClientsProcessor(node, auto_create_groups=broker.auto_create_groups, sql_filters=broker.sql_filters),
         OffsetsProcessor(node, offsets),
-        LocksProcessor(node),
+        LocksProcessor(node, config.broker),
         QueriesProcessor(node),
         TopicsProcessor(node, config),
         AdministrationProcessor(node, broker_name=config.node.group),

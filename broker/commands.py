@@ -57,12 +57,16 @@ class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):
 
 
 class LockQueues(_Command, frozen=True, tag="lock_queues"):
-    """Asks for order locks; granted where free, expired or already the client's."""
+    """Asks for order locks; granted where free, expired or already the client's.
+
+    ``time_ms`` is the time by which locks are judged (broker/processors/locks.py), ``ttl_ms`` how long one lives.
+    """
 
     group: str
     client: str
     queues: tuple[tuple[str, int], ...]
-    wall_ms: int
+    time_ms: int
+    ttl_ms: int = 60_000
 
 
 class UnlockQueues(_Command, frozen=True, tag="unlock_queues"):

@@ -39,13 +39,10 @@ from broker.transactions.state import Transactions
 
 SNAPSHOT_VERSION = 1
 
-ORDER_LOCK_TTL_MS = 60_000
-"""An order lock that is not refreshed for this long may be taken by another client (behaviour.md 8.5)."""
-
 
 @dataclass(slots=True)
 class OrderLock:
-    """Who may consume a queue in order, and since when (leader's wall clock, ms)."""
+    """Who may consume a queue in order, and since when (ms; see broker/processors/locks.py for whose)."""
 
     client: str
     refreshed_ms: int
@@ -111,8 +108,8 @@ class Metadata:
             case CommitOffsets(offsets):
                 for group, topic, queue_id, offset in offsets:
                     self.offsets.setdefault((group, topic), {})[queue_id] = offset
-            case LockQueues(group, client, queues, wall_ms):
-                return self._lock(group, client, queues, wall_ms)
+            case LockQueues():
+                return self._lock(command)
             case UnlockQueues(group, client, queues):
                 for topic, queue_id in queues:
                     lock = self.locks.get((group, topic, queue_id))
@@ -134,14 +131,13 @@ class Metadata:
                 return tuple(self.apply(single) for single in commands)
         return None
 
-    def _lock(
-        self, group: str, client: str, queues: tuple[tuple[str, int], ...], wall_ms: int
-    ) -> tuple[tuple[str, int], ...]:
+    def _lock(self, asked: LockQueues) -> tuple[tuple[str, int], ...]:
         granted = []
-        for topic, queue_id in queues:
-            lock = self.locks.get((group, topic, queue_id))
-            if lock is None or lock.client == client or wall_ms - lock.refreshed_ms > ORDER_LOCK_TTL_MS:
-                self.locks[(group, topic, queue_id)] = OrderLock(client, wall_ms)
+        expired_ms = asked.time_ms - asked.ttl_ms
+        for topic, queue_id in asked.queues:
+            lock = self.locks.get((asked.group, topic, queue_id))
+            if lock is None or lock.client == asked.client or lock.refreshed_ms < expired_ms:
+                self.locks[(asked.group, topic, queue_id)] = OrderLock(asked.client, asked.time_ms)
                 granted.append((topic, queue_id))
         return tuple(granted)
 

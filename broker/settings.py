@@ -176,6 +176,8 @@ class BrokerSettings(Settings, frozen=True):
     """transactionCheckInterval: how often undecided transactions are looked at."""
     transaction_check_max: Annotated[int, Meta(ge=1)] = 15
     """transactionCheckMax: how often a producer is asked before a transaction is given up."""
+    order_lock_ttl_ms: Annotated[int, Meta(ge=1000)] = 60_000
+    """How long the lock of a queue consumed in order lives after its last renewal (rebalance.lockMaxLiveTime)."""
     store_replies: bool = True
     """storeReplyMessageEnable: whether replies to requests are stored, too."""
     register_interval_ms: Annotated[int, Meta(ge=1000, le=60_000)] = 30_000

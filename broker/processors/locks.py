@@ -3,6 +3,10 @@
 A lock is granted by a command in the log, and so survives its leader: after a failover no second client can take a
 queue whose holder still consumes it. A renewal goes through the log as well, since the time of the last renewal is
 what the next leader judges by.
+
+Holders count on a lock for a while after its last renewal, so no clock may run ahead of theirs. Wall clocks of brokers
+differ and jump. What locks are judged by is therefore a time of its own: a new leader goes on from the last renewal
+that it knows, by its monotonic clock. What passed since under other leaders is not counted: locks live longer then.
 """
 
 from collections.abc import Iterable
@@ -15,13 +19,19 @@ from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import decode_body, encode_body
+from broker.settings import BrokerSettings
 
 
 class LocksProcessor:
     """LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, settings: BrokerSettings) -> None:
         self._node = node
+        self._ttl_ms = settings.order_lock_ttl_ms
+        self._term = -1
+        self._began_ms = 0
+        self._began_ns = 0
+        node.on_role_change(self._role_changed)
 
     def routes(self) -> Iterable[Route]:
         """Locks are the leader's to grant."""
@@ -45,7 +55,7 @@ class LocksProcessor:
             held = [queue for queue in body.queues if (queue.topic, queue.queue_id) in granted]
             self._answer(connection, command, LockBatchResponseBody(held))
 
-        lock = LockQueues(body.consumer_group, body.client_id, queues, node.wall_ms)
+        lock = LockQueues(body.consumer_group, body.client_id, queues, self._time_ms(), self._ttl_ms)
         node.after_command(connection, command, lock, done)
 
     def unlock(self, connection: Connection, command: RemotingCommand) -> None:
@@ -62,6 +72,16 @@ class LocksProcessor:
             UnlockQueues(body.consumer_group, body.client_id, queues),
             lambda _: node.reply(connection, command, ResponseCode.SUCCESS),
         )
+
+    def _role_changed(self) -> None:
+        replica = self._node.replica
+        if replica.serving and replica.raft.term != self._term:
+            self._term = replica.raft.term
+            renewals = (lock.refreshed_ms for lock in replica.metadata.locks.values())
+            self._began_ms, self._began_ns = max(renewals, default=0), self._node.now_ns
+
+    def _time_ms(self) -> int:
+        return self._began_ms + (self._node.now_ns - self._began_ns) // 1_000_000
 
     def _body(self, command: RemotingCommand) -> LockBatchBody:
         body = decode_body(command.body, LockBatchBody)

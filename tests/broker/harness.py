@@ -49,6 +49,7 @@ from broker.settings import (
     LimitSettings,
     NodeSettings,
     RaftSettings,
+    RetentionSettings,
     StorageSettings,
 )
 from log.options import StoreOptions
@@ -91,7 +92,7 @@ class Member:
 
 
 class Group:
-    """`size` nodes n0, n1, ... in one group. `broker` and `limits` are settings that differ from the defaults."""
+    """`size` nodes n0, n1, ... in one group. `broker`, `limits`, `retention`: settings that differ from the defaults."""
 
     def __init__(
         self,
@@ -100,16 +101,20 @@ class Group:
         seed: int = 1,
         broker: Mapping[str, Any] | None = None,
         limits: Mapping[str, Any] | None = None,
+        retention: Mapping[str, Any] | None = None,
         flush: str = "async",
         options: StoreOptions = SMALL_STORE,
         start: bool = True,
     ) -> None:
         self.now_ns = 1000 * SECOND
+        self.wall_offset_ms = 0
+        """What a test has moved the wall clock by."""
         self.random = random.Random(seed)
         self._options = options
         self._flush = flush
         self._broker = dict(broker or {})
         self._limits = dict(limits or {})
+        self._retention = dict(retention or {})
         self._in_flight: deque[tuple[str, str, bytes]] = deque()
         self._cut: dict[tuple[str, str], None] = {}
         self.lose: Callable[[str, str, Frame], bool] = lambda source, target, frame: False
@@ -126,7 +131,7 @@ class Group:
     @property
     def wall_ms(self) -> int:
         """The wall clock, which all nodes share."""
-        return START_WALL_MS + self.now_ns // 1_000_000
+        return START_WALL_MS + self.wall_offset_ms + self.now_ns // 1_000_000
 
     def _config(self, node: str, raft: RaftSettings) -> BrokerConfig:
         return BrokerConfig(
@@ -135,6 +140,7 @@ class Group:
             storage=StorageSettings(path="store", flush=self._flush, max_message_bytes=256 * 1024),  # type: ignore[arg-type]
             broker=BrokerSettings(**self._broker),
             limits=LimitSettings(**self._limits),
+            retention=RetentionSettings(**self._retention),
         )
 
     # ------------------------------------------------------------------ nodes

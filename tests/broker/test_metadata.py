@@ -24,7 +24,7 @@ from broker.commands import (
     decode_command,
     encode_command,
 )
-from broker.metadata import ORDER_LOCK_TTL_MS, Metadata
+from broker.metadata import Metadata
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.topics import topic_config
 
@@ -97,7 +97,7 @@ def test_order_locks_are_granted_refreshed_taken_over_and_released() -> None:
     assert metadata.apply(LockQueues("g", "b", two, 2000)) == ()
     assert metadata.apply(LockQueues("other group", "b", two, 2000)) == two
     assert metadata.apply(LockQueues("g", "a", two[:1], 50_000)) == two[:1]
-    expired_ms = 1000 + ORDER_LOCK_TTL_MS + 1
+    expired_ms = 1000 + LockQueues("g", "b", two, 0).ttl_ms + 1
     assert metadata.apply(LockQueues("g", "b", two, expired_ms)) == two[1:], "only what was not refreshed"
     metadata.apply(UnlockQueues("g", "b", two))
     assert metadata.apply(LockQueues("g", "c", two, expired_ms)) == two[1:], "b released only its own"

@@ -66,6 +66,23 @@ def test_lock_survives_its_leader(group: Group) -> None:
     assert lock(connection, "a", *QUEUES) == [0, 1]
 
 
+def test_neither_a_new_leader_nor_a_wall_clock_ages_a_lock(group: Group) -> None:
+    connection = group.connect(group.follower)
+    assert lock(connection, "a", 0) == [0]
+    group.advance(40)
+    group.kill(group.leader)
+    group.wall_offset_ms += 3_600_000
+    group.elect()
+    assert lock(connection, "b", 0) == []
+    group.advance(50)
+    assert lock(connection, "b", 0) == [], "what passed under the old leader is not counted"
+    group.advance(11)
+    assert lock(connection, "b", 0) == [0]
+    group.wall_offset_ms -= 7_200_000
+    group.advance(61)
+    assert lock(connection, "a", 0) == [0]
+
+
 def test_queues_that_do_not_exist_are_not_granted(group: Group) -> None:
     connection = group.connect()
     assert lock(connection, "a", 0, 2, -1) == [0]
