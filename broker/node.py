@@ -36,7 +36,7 @@ from broker.peer_protocol import (
 from broker.processing import Handler, Place, Processor, RequestError
 from broker.proposals import NotServingError, OverloadedError
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand, encode_head, encode_response_head
+from broker.remoting.command import RemotingCommand, encode_head, encode_response_head, response
 from broker.remoting.errors import FrameError, RemotingError
 from broker.remoting.frame import FrameDecoder
 from broker.replica import Replica
@@ -183,7 +183,7 @@ class Node:
         if command.flag & 1:
             asking = self.calls.answered(connection, command)
             if asking is not None and connection in self._client_numbers:
-                self._send_forward(asking, self._client_numbers[connection], connection, command)
+                self._pass_answer_on(asking, connection, command)
             return
         if self.access is not None and not self._is_allowed(self.access, connection, command):
             return
@@ -273,10 +273,18 @@ class Node:
         fields: dict[str, str] | None = None,
         body: Buffer = b"",
     ) -> None:
-        """Answers a request, in the serialization that it came in; one-way requests are not answered."""
+        """Answers a request, in the serialization that it came in; one-way requests are not answered.
+
+        What cannot be carried (parts of it may be another client's words) becomes an answer that says so.
+        """
         if command.flag & 2:
             return
-        head = encode_response_head(command, int(code), remark, fields, len(body))
+        try:
+            head = encode_response_head(command, int(code), remark, fields, len(body))
+        except ValueError as error:
+            refusal = f"the answer cannot be sent: {error}"
+            body = b""
+            head = encode_response_head(command, int(ResponseCode.SYSTEM_ERROR), refusal)
         if body:
             connection.send(head, body)
         else:
@@ -350,6 +358,16 @@ class Node:
             command.serialization,
         )
         self._send_forward(leader, number, connection, copy)
+
+    def _pass_answer_on(self, asking: str, connection: Connection, answer: RemotingCommand) -> None:
+        """Sends a client's answer to the node that has asked it; one that is too long for that as a refusal."""
+        number = self._client_numbers[connection]
+        try:
+            self._send_forward(asking, number, connection, answer)
+        except ValueError as error:
+            self._send_forward(
+                asking, number, connection, response(answer, ResponseCode.SYSTEM_ERROR, str(error))
+            )
 
     def _send_forward(
         self, leader: str, number: int, connection: Connection, command: RemotingCommand

@@ -194,9 +194,7 @@ class OnceSends:
             head = peek(record)
             message_ids.append(offset_message_id(head.store_host, head.physical_offset))
             if first is None:
-                first = head
-                real_queue = get_property(_properties(record, head), b"REAL_QID")
-                queue_id = head.queue_id if real_queue is None else int(real_queue)
+                first, queue_id = head, _queue_id(record, head, decision.topic)
         if first is None:
             return None
         if len(message_ids) < len(decision.keys):
@@ -293,6 +291,17 @@ def _keys(command: RemotingCommand, header: Header) -> list[str]:
 
 def _properties(record: memoryview, head: RecordHead) -> bytes:
     return bytes(record[head.properties_begin : head.properties_end])
+
+
+def _queue_id(record: memoryview, head: RecordHead, topic: str) -> int:
+    """The queue that the sender named: while a message is hidden, the broker has noted it in a property, which anywhere
+    else says what its sender liked.
+    """
+    if record[head.topic_begin : head.topic_end] == topic.encode():
+        return head.queue_id
+    noted = get_property(_properties(record, head), b"REAL_QID")
+    assert noted is not None, "a hidden message says where it is going"
+    return int(noted)
 
 
 def _is(record: memoryview, topic: str, place: str, key: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import Permission, Version
+from log import options as log_options
 
 DEFAULT_TOPIC: Final = "TBW102"
 """The template of automatically created topics."""
@@ -20,9 +21,12 @@ HALF_OPERATIONS_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_EXHAUSTED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+INTERNAL_TOPIC: Final = log_options.INTERNAL_TOPIC.decode()
+"""Records of this topic are the group's own: the no-op of a term, metadata commands, membership changes."""
 
 FORBIDDEN_TO_SEND: Final = frozenset(
     {
+        INTERNAL_TOPIC,
         SCHEDULE_TOPIC,
         TIMER_TOPIC,
         HALF_TOPIC,
@@ -32,7 +36,9 @@ FORBIDDEN_TO_SEND: Final = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
-"""Topics that producers may not send to."""
+"""Topics that producers may not send to, nor create by sending. What came into the first of them would be applied by
+every replica as a command.
+"""
 
 SYSTEM_TOPICS: Final = FORBIDDEN_TO_SEND | {DEFAULT_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
 """Topics that cannot be created or deleted by administration, with the cluster's and the broker's own."""

@@ -15,7 +15,7 @@ from typing import Protocol
 import cbor2
 
 from broker.commands import Command, CommitOffsets, DeleteGroup, DeleteTopic, Several, decode_command
-from broker.replica import INTERNAL_TOPIC
+from broker.topics import INTERNAL_TOPIC
 from log.entry_log import EntryLog
 from log.layout import HEADER, HEADER_BYTES
 from log.properties import TAGS, UNIQ_KEY, get_property

@@ -418,7 +418,8 @@ def compile_sql(expression: str) -> Predicate:
             f"the expression has {len(expression)} characters, at most {EXPRESSION_LENGTH_MAX} are allowed",
         )
     try:
-        evaluate = _truth(_PARSER.parse(expression)).evaluate  # type: ignore[arg-type]
+        # With an end every comment has one; else the lexer would look for it again at each of many hyphens.
+        evaluate = _truth(_PARSER.parse(expression + "\n")).evaluate  # type: ignore[arg-type]
     except UnexpectedInput as error:
         raise _syntax_error(expression, error) from None
     except _RefusalError as error:

@@ -14,7 +14,8 @@ from broker.processing import Place, RequestError, Route
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import QueryMessageHeader, ViewMessageHeader
-from broker.replica import INTERNAL_TOPIC, Replica
+from broker.replica import Replica
+from broker.topics import INTERNAL_TOPIC
 from log.errors import OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
 from log.properties import KEYS, UNIQ_KEY, get_property

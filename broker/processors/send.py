@@ -173,14 +173,14 @@ class SendProcessor:
             self._check_retry(command, header)
         topic = header.topic
         config = replica.metadata.topics.get(topic)
-        if config is None:
-            self._create_topic(connection, command, header)
-            return
         if topic in FORBIDDEN_TO_SEND:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 f"the topic [{topic}] is the broker's own: producers may not send to it",
             )
+        if config is None:
+            self._create_topic(connection, command, header)
+            return
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._random.randrange(0, max(1, config.write_queue_nums))

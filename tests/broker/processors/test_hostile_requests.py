@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from broker.commands import DeleteTopic, encode_command
 from broker.node import RELAYED_BYTES_MAX, UNREAD_BYTES_MAX
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import FRAME_SIZE_MAX, decode_command
-from broker.topics import RETRY_PREFIX
+from broker.remoting.command import (
+    FRAME_SIZE_MAX,
+    JSON,
+    ROCKETMQ,
+    RemotingCommand,
+    decode_command,
+    encode,
+    response,
+)
+from broker.remoting.frame import FrameDecoder
+from broker.topics import FORBIDDEN_TO_SEND, INTERNAL_TOPIC, RETRY_PREFIX
 from tests.broker.harness import Client, Group
 
 
@@ -150,3 +160,108 @@ def test_client_that_does_not_read_relayed_answers_is_disconnected(group: Group)
     assert client.closed
     assert len(client.answers) == answered
     assert group.connect(group.follower).call(RequestCode.PULL_MESSAGE, pull).code == ResponseCode.SUCCESS
+
+
+# ---- the group's own topic: whatever came into it would be applied by every replica, for ever ----------------------
+
+
+@pytest.mark.parametrize("properties", [{}, {"DELAY": "1"}, {"TIMER_DELAY_MS": "100"}, {"TRAN_MSG": "true"}])
+def test_nobody_writes_commands_into_the_log(client: Client, properties: dict[str, str]) -> None:
+    command = encode_command(DeleteTopic("T", 0))
+    answer = client.wait(client.start_send(INTERNAL_TOPIC, command, 0, {"TAGS": "command", **properties}))
+    assert answer.code == ResponseCode.NO_PERMISSION
+    client.group.advance(3)
+    assert "T" in client.group.node(client.group.leader).replica.metadata.topics
+
+
+@pytest.mark.parametrize("topic", sorted(FORBIDDEN_TO_SEND))
+def test_sending_creates_no_topic_of_the_brokers_own(client: Client, topic: str) -> None:
+    before = dict(client.group.node(client.group.leader).replica.metadata.topics)
+    assert client.wait(client.start_send(topic, b"x")).code == ResponseCode.NO_PERMISSION
+    assert client.group.node(client.group.leader).replica.metadata.topics == before
+
+
+def test_the_groups_own_topic_cannot_be_made_by_an_administrator(client: Client) -> None:
+    fields = {"topic": INTERNAL_TOPIC, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1}
+    more = {"perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
+    answer = client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, {**fields, **more})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_property_of_the_brokers_in_a_message_of_a_clients(client: Client) -> None:
+    """REAL_QID says something in a message that waits; in any other it is the sender's own text."""
+    properties = {"UNIQ_KEY": "K", "REAL_QID": "no number", "REAL_TOPIC": "T"}
+    first = client.wait(client.start_send("T", b"x", 0, properties, once=0))
+    client.start_send("T", b"other", 0, {"UNIQ_KEY": "L"})  # so that the next is decided in a later turn
+    again = client.wait(client.start_send("T", b"x", 0, properties, once=0, again=True))
+    assert (again.code, again.fields["once"]) == (ResponseCode.SUCCESS, "found")
+    assert again.fields["queueId"] == first.fields["queueId"] == "0"
+
+
+# ---- words of one client in the answer to another -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "serialization"),
+    [(40_000, None, ROCKETMQ), (0, "\x01" * 7_000_000, JSON), (1, "x" * 8_000_000, JSON)],
+)
+def test_consumers_answer_that_cannot_be_carried(
+    client: Client, code: int, remark: str | None, serialization: int
+) -> None:
+    client.heartbeat("g")
+    asker = client.group.connect()
+    asker.serialization = serialization
+    fields = {"consumerGroup": "g", "clientId": client.client_id}
+    opaque = asker.start_call(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+    _answer_notice(client, code, remark, ROCKETMQ if remark else JSON)
+    assert asker.wait(opaque).code == ResponseCode.SYSTEM_ERROR
+    assert client.send("T", b"on it goes").queue_offset == 0
+
+
+def test_requesters_answer_that_cannot_be_told_to_the_replier(client: Client) -> None:
+    client.heartbeat(producer_group="P")
+    replier = client.group.connect()
+    fields = {"producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4}
+    more = {"queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0}
+    properties = f"REPLY_TO_CLIENT\x01{client.client_id}\x02"
+    opaque = replier.start_call(
+        RequestCode.SEND_REPLY_MESSAGE, {**fields, **more, "properties": properties}, b"reply"
+    )
+    _answer_notice(client, 1, "\x01" * 7_000_000, ROCKETMQ)
+    assert replier.wait(opaque).code == ResponseCode.SYSTEM_ERROR
+    client.send("T", b"on it goes")
+
+
+def test_clients_answer_that_is_too_large_to_be_passed_on(group: Group) -> None:
+    """Written anew with every field it is longer than what the client sent."""
+    client = group.connect(group.follower)
+    client.create_topic("T")
+    client.heartbeat("g")
+    asker = group.connect()
+    fields = {"consumerGroup": "g", "clientId": client.client_id}
+    opaque = asker.start_call(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+    header = b'{"code":0,"flag":1,"opaque":%d}' % _notice(client).opaque
+    node = group.node(group.follower)
+    node.begin(group.now_ns, group.wall_ms)
+    body = bytes(FRAME_SIZE_MAX - 8 - len(header))
+    node.received(client.connection, decode_command(JSON, header, body))
+    group.members[group.follower].due_ns = group.now_ns
+    assert asker.wait(opaque).code == ResponseCode.SYSTEM_ERROR
+
+
+def _notice(client: Client) -> RemotingCommand:
+    def questions() -> list[RemotingCommand]:
+        return [notice for notice in client.notices if not notice.is_one_way]
+
+    client.group.run_until(lambda: bool(questions()), "a question to the client")
+    return questions()[-1]
+
+
+def _answer_notice(client: Client, code: int, remark: str | None, serialization: int) -> None:
+    answer = response(_notice(client), code, remark)
+    answer.serialization = serialization
+    node = client._member.alive
+    node.begin(client.group.now_ns, client.group.wall_ms)
+    for command in FrameDecoder().feed(encode(answer)):
+        node.received(client.connection, command)
+    client._member.due_ns = client.group.now_ns
