@@ -47,6 +47,15 @@ CHANGEABLE: Final = frozenset(
 )
 """Settings that are asked anew whenever they matter."""
 
+_FIXED: Final = {
+    "brokerRole": "SYNC_MASTER",
+    "filterServerNums": "0",
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "traceOn": "true",
+    "traceTopicEnable": "false",
+}
+"""What the reference has settings for, and mqadmin's exportConfigs fails without: how it is here, always."""
+
 _SECRET: Final = frozenset({"raft.peer_secret", "tls.key_password"})
 """Never told to anyone."""
 
@@ -102,6 +111,8 @@ class LiveConfig:
             "enableDLegerCommitLog": "true",
             "listenPort": str(port),
             "brokerIP1": config.node.advertise or host,
+            **_FIXED,
+            "useTLS": str(bool(config.tls.certificate) and config.tls.mode != "disabled").lower(),
         }
         named: set[str] = set()
         for key, setting in _SETTING_OF.items():

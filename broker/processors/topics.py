@@ -22,8 +22,10 @@ from broker.remoting.admin_headers import (
 )
 from broker.remoting.bodies import (
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     SubscriptionGroupTable,
     TopicConfig,
+    TopicConfigList,
     TopicConfigTable,
     TopicList,
 )
@@ -38,6 +40,10 @@ QUEUES_MAX = 65_536
 """More queues than this in one topic are a slip of the pen, and a burden on every client."""
 
 RETRIES_MAX = 10_000
+
+LIST_MAX = 1_000
+"""Topics or groups in one request: they become one entry of the log."""
+
 _PERMISSION_BITS = int(Permission.READ | Permission.WRITE | Permission.INHERIT | Permission.PRIORITY)
 
 
@@ -61,13 +67,13 @@ class TopicsProcessor:
             Route(RequestCode.UPDATE_AND_CREATE_TOPIC, self.put_topic, Place.LEADER),
             Route(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic, Place.LEADER),
             Route(RequestCode.GET_ALL_TOPIC_CONFIG, self.all_topics, Place.LEADER_READ),
-            Route(RequestCode.GET_TOPIC_CONFIG_LIST, self.topic_list, Place.LEADER_READ),
+            Route(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_topics, Place.LEADER),
             Route(RequestCode.GET_TOPIC_CONFIG, self.topic, Place.LEADER_READ),
             Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, Place.ANY),
             Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put_group, Place.LEADER),
             Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group, Place.LEADER),
             Route(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, Place.LEADER_READ),
-            Route(RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG_LIST, self.group_list, Place.LEADER_READ),
+            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_groups, Place.LEADER),
             Route(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.group, Place.LEADER_READ),
         )
 
@@ -76,23 +82,7 @@ class TopicsProcessor:
     def put_topic(self, connection: Connection, command: RemotingCommand) -> None:
         """Creates a topic or changes its queues and permissions."""
         header = command.decode_fields(CreateTopicHeader)
-        self._check_topic(header.topic)
-        for name, count in (
-            ("readQueueNums", header.read_queue_nums),
-            ("writeQueueNums", header.write_queue_nums),
-        ):
-            if not 0 <= count <= QUEUES_MAX:
-                raise RequestError(
-                    ResponseCode.SYSTEM_ERROR, f"{name} is {count}, allowed are 0 to {QUEUES_MAX}"
-                )
-        if header.perm & ~_PERMISSION_BITS:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"perm is {header.perm}, allowed are sums of read 4, write 2, inherit 1",
-            )
-        known = self._node.replica.metadata.topics.get(header.topic)
         config = TopicConfig(
-            attributes=_changed_attributes({} if known is None else known.attributes, header.attributes),
             order=header.order,
             perm=header.perm,
             read_queue_nums=header.read_queue_nums,
@@ -101,7 +91,36 @@ class TopicsProcessor:
             topic_sys_flag=header.topic_sys_flag or 0,
             write_queue_nums=header.write_queue_nums,
         )
-        self._carry_out(connection, command, PutTopic(config, self._node.wall_ms))
+        self._carry_out(connection, command, self._put_topic(config, header.attributes or ""))
+
+    def put_topics(self, connection: Connection, command: RemotingCommand) -> None:
+        """Creates or changes several topics, all of them or none (5.x)."""
+        configs = decode_body(command.body, TopicConfigList).topic_config_list
+        _check_number(len(configs), "topics")
+        puts = (
+            self._put_topic(config, ",".join(f"{name}={value}" for name, value in config.attributes.items()))
+            for config in configs
+        )
+        self._carry_out(connection, command, Several(tuple(puts)))
+
+    def _put_topic(self, wanted: TopicConfig, attribute_changes: str) -> PutTopic:
+        self._check_topic(wanted.topic_name)
+        for name, count in (
+            ("readQueueNums", wanted.read_queue_nums),
+            ("writeQueueNums", wanted.write_queue_nums),
+        ):
+            if not 0 <= count <= QUEUES_MAX:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR, f"{name} is {count}, allowed are 0 to {QUEUES_MAX}"
+                )
+        if wanted.perm & ~_PERMISSION_BITS:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"perm is {wanted.perm}, allowed are sums of read 4, write 2, inherit 1",
+            )
+        known = self._node.replica.metadata.topics.get(wanted.topic_name)
+        attributes = _changed_attributes({} if known is None else known.attributes, attribute_changes)
+        return PutTopic(msgspec.structs.replace(wanted, attributes=attributes), self._node.wall_ms)
 
     def delete_topic(self, connection: Connection, command: RemotingCommand) -> None:
         """Deletes a topic, its queues and the offsets in it; one that does not exist is deleted already."""
@@ -124,11 +143,6 @@ class TopicsProcessor:
         metadata = self._node.replica.metadata
         self._answer(connection, command, TopicConfigTable(metadata.topics_version, metadata.topics))
 
-    def topic_list(self, connection: Connection, command: RemotingCommand) -> None:
-        """Every topic, as a list (5.x)."""
-        topics = list(self._node.replica.metadata.topics.values())
-        self._answer(connection, command, {"topicConfigList": topics})
-
     def topic(self, connection: Connection, command: RemotingCommand) -> None:
         """One topic."""
         name = command.decode_fields(TopicHeader).topic
@@ -146,6 +160,15 @@ class TopicsProcessor:
     def put_group(self, connection: Connection, command: RemotingCommand) -> None:
         """Creates a subscription group or replaces its configuration."""
         config = decode_body(command.body, SubscriptionGroupConfig)
+        self._carry_out(connection, command, self._put_group(config))
+
+    def put_groups(self, connection: Connection, command: RemotingCommand) -> None:
+        """Creates or replaces several subscription groups, all of them or none (5.x)."""
+        configs = decode_body(command.body, SubscriptionGroupList).group_config_list
+        _check_number(len(configs), "groups")
+        self._carry_out(connection, command, Several(tuple(map(self._put_group, configs))))
+
+    def _put_group(self, config: SubscriptionGroupConfig) -> PutGroup:
         try:
             check_group_name(config.group_name)
         except InvalidNameError as error:
@@ -156,7 +179,7 @@ class TopicsProcessor:
                 f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}; retryMaxTimes is "
                 f"{config.retry_max_times}, allowed are up to {RETRIES_MAX}",
             )
-        self._carry_out(connection, command, PutGroup(config, self._node.wall_ms))
+        return PutGroup(config, self._node.wall_ms)
 
     def delete_group(self, connection: Connection, command: RemotingCommand) -> None:
         """Deletes a subscription group, with its offsets if asked."""
@@ -171,11 +194,6 @@ class TopicsProcessor:
             data_version=metadata.groups_version, subscription_group_table=metadata.groups
         )
         self._answer(connection, command, table)
-
-    def group_list(self, connection: Connection, command: RemotingCommand) -> None:
-        """Every group, as a list (5.x)."""
-        groups = list(self._node.replica.metadata.groups.values())
-        self._answer(connection, command, {"groupConfigList": groups})
 
     def group(self, connection: Connection, command: RemotingCommand) -> None:
         """One group."""
@@ -197,9 +215,7 @@ class TopicsProcessor:
             lambda _: self._node.reply(connection, request, ResponseCode.SUCCESS),
         )
 
-    def _answer(
-        self, connection: Connection, command: RemotingCommand, body: msgspec.Struct | dict[str, object]
-    ) -> None:
+    def _answer(self, connection: Connection, command: RemotingCommand, body: msgspec.Struct) -> None:
         self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
 
     def _role_changed(self) -> None:
@@ -226,10 +242,17 @@ class TopicsProcessor:
             pass  # the next leader does it
 
 
-def _changed_attributes(known: dict[str, str], change: str | None) -> dict[str, str]:
+def _check_number(count: int, what: str) -> None:
+    if not 1 <= count <= LIST_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"the list has {count} {what}, allowed are 1 to {LIST_MAX}"
+        )
+
+
+def _changed_attributes(known: dict[str, str], change: str) -> dict[str, str]:
     """Attributes after a change such as ``+message.type=FIFO,-other`` (5.x)."""
     attributes = dict(known)
-    for item in (change or "").split(","):
+    for item in change.split(","):
         name, _, value = item[1:].partition("=")
         if item.startswith("+") and name:
             attributes[name] = value

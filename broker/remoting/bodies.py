@@ -184,6 +184,18 @@ class SubscriptionGroupTable(msgspec.Struct, rename="camel"):
     subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
 
 
+class TopicConfigList(msgspec.Struct, rename="camel"):
+    """Topics to be created or changed: body of UPDATE_AND_CREATE_TOPIC_LIST 18 (5.x)."""
+
+    topic_config_list: list[TopicConfig]
+
+
+class SubscriptionGroupList(msgspec.Struct, rename="camel"):
+    """Groups to be created or changed: body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST 225 (5.x)."""
+
+    group_config_list: list[SubscriptionGroupConfig]
+
+
 class TopicList(msgspec.Struct, rename="camel", omit_defaults=True):
     """Answer to the topic list requests; ``broker_address`` only in 304's (remoting.md 5)."""
 

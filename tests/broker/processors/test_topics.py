@@ -118,10 +118,49 @@ def test_groups_are_created_changed_and_deleted(client: Client) -> None:
     assert ("g", "T") not in client.group.node(client.group.leader).replica.metadata.offsets
 
 
-def test_lists_of_5x(client: Client) -> None:
+def test_topics_are_created_together(client: Client) -> None:
+    client.create_topic("old", 4)
+    body = b"""{"topicConfigList": [
+        {"topicName": "old", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6, "attributes": {"+kind": "FIFO"}},
+        {"topicName": "new", "readQueueNums": 3, "writeQueueNums": 3, "perm": 4, "order": true}]}"""
+    client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
+    found = topics(client)
+    assert (found["old"].read_queue_nums, found["old"].attributes) == (2, {"kind": "FIFO"})
+    assert (found["new"].write_queue_nums, found["new"].perm, found["new"].order) == (3, 4, True)
+
+
+def test_groups_are_created_together(client: Client) -> None:
+    body = b'{"groupConfigList": [{"groupName": "g", "retryMaxTimes": 5}, {"groupName": "h"}]}'
+    client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, body)
+    assert (groups(client)["g"].retry_max_times, groups(client)["h"].retry_max_times) == (5, 16)
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "remark"),
+    [
+        (18, b'{"topicConfigList": [{"topicName": "T"}, {"topicName": "a b"}]}', "illegal characters"),
+        (18, b'{"topicConfigList": [{"topicName": "T"}, {"topicName": "TBW102"}]}', "conflict with system"),
+        (18, b'{"topicConfigList": []}', "the list has 0 topics"),
+        (18, b"{}", "topicConfigList"),
+        (225, b'{"groupConfigList": [{"groupName": "g"}, {"groupName": "a b"}]}', "illegal characters"),
+        (
+            225,
+            b'{"groupConfigList": [%s]}' % b",".join([b'{"groupName": "g"}'] * 1001),
+            "the list has 1001 groups",
+        ),
+    ],
+)
+def test_lists_are_taken_as_a_whole_or_refused(group: Group, code: int, body: bytes, remark: str) -> None:
+    client = group.connect()
+    answer = client.call(RequestCode(code), None, body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert remark in (answer.remark or "")
+    assert "T" not in topics(client)
+    assert "g" not in groups(client)
+
+
+def test_list_of_system_topics(client: Client) -> None:
     client.create_topic("T")
-    assert b'"topicConfigList":[{' in bytes(client.ok(RequestCode.GET_TOPIC_CONFIG_LIST).body)
-    assert b'"groupConfigList":[{' in bytes(client.ok(RequestCode.GET_SUBSCRIPTION_GROUP_CONFIG_LIST).body)
     system = decode_body(client.ok(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body, TopicList).topics
     assert "TBW102" in system
     assert "T" not in system
