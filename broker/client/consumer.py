@@ -33,6 +33,7 @@ from broker.client.errors import (
 )
 from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView
+from broker.client.order_locks import LockTimes, OrderLocks
 from broker.client.queue_calls import QueueCalls
 from broker.client.rebalance import Strategy, allocate_averagely, allocate_everything
 from broker.client.requests import REPLY_TIMEOUT_S, send_reply
@@ -80,6 +81,9 @@ class Consumer:
     name the same. ``start`` holds for queues in which the group has no stored position. With ``broadcast`` every
     member reads all queues, and positions are kept in memory only. ``trace`` records pulls and positions.
 
+    An ``orderly`` consumer handles a queue only while it holds the queue's lock (order_locks.py, `listen_orderly`);
+    ``lock_times`` says for how long a lock is good, for brokers that are set to other times than usual.
+
     One task reads; others may call `commit`. Leaving the block takes 3 s at most, even when brokers are silent.
     """
 
@@ -92,6 +96,8 @@ class Consumer:
         start: Start = "last",
         strategy: Strategy = allocate_averagely,
         broadcast: bool = False,
+        orderly: bool = False,
+        lock_times: LockTimes | None = None,
         limits: FetchLimits | None = None,
         trace: TraceWriter | None = None,
         runtime: Runtime | None = None,
@@ -108,6 +114,10 @@ class Consumer:
             topics = dict.fromkeys(topics, "*")
         if not topics:
             raise UsageError("a consumer needs at least one topic")
+        if orderly and broadcast:
+            raise UsageError(
+                "a broadcast consumer shares its queues with everybody: there is nothing to lock"
+            )
         version = runtime.wall_ms()
         self.group = group
         self._start = start
@@ -136,6 +146,12 @@ class Consumer:
         )
         self._calls = QueueCalls(self.core, group)
         self._intake = Intake(runtime, self._calls, limits or FetchLimits())
+        self.order_locks = (
+            OrderLocks(self.core, self._calls, group, lock_times or LockTimes(), self._lost_lock)
+            if orderly
+            else None
+        )
+        """The locks of an orderly consumer; None for any other."""
         self._rebalance_wanted: Event = runtime.event()
         self._assigned: Event = runtime.event()
         self._committing: Event | None = None
@@ -147,6 +163,8 @@ class Consumer:
     async def __aenter__(self) -> Consumer:
         await self.core.__aenter__()
         self.core.tasks.start_soon(self._run)
+        if self.order_locks is not None:
+            self.core.tasks.start_soon(self.order_locks.run)
         return self
 
     async def __aexit__(
@@ -155,9 +173,13 @@ class Consumer:
         readers = list(self._intake.readers.values())
         for reader in readers:
             reader.drop()
-        with self._runtime.move_on_after(CLOSE_TIMEOUT_S * 2 / 3, shield=True):
+
+        async def store() -> None:
             for failure in await self._store_positions(readers):
                 logger.warning("group %s: a position was not stored at the end: %s", self.group, failure)
+
+        with self._runtime.move_on_after(CLOSE_TIMEOUT_S * 2 / 3, shield=True):
+            await (store() if self.order_locks is None else self.order_locks.close(store))
         with self._runtime.move_on_after(CLOSE_TIMEOUT_S / 3, shield=True):
             await self.core.unregister(consumer_group=self.group)
         return await self.core.__aexit__(kind, error, traceback)
@@ -193,6 +215,10 @@ class Consumer:
     async def _next_batch(self) -> None:
         """Finish with the batch in hand and take the next one."""
         self.core.check_open()
+        if self.order_locks is not None:
+            raise UsageError(
+                "an orderly consumer is read by listen_orderly, which can be stopped at any message"
+            )
         if self._reading:
             raise UsageError("two tasks are reading from one consumer")
         self._reading = True
@@ -314,7 +340,9 @@ class Consumer:
             changed = []
             for reader in readers:
                 position = reader.position
-                if position is not None and position != reader.committed:
+                if position is None or position == reader.committed:
+                    continue
+                if self.order_locks is None or self.order_locks.is_held(reader.queue):
                     changed.append((reader, position))
             failures = dict(await self._calls.commit_all([(reader.queue, at) for reader, at in changed]))
             for reader, position in changed:
@@ -415,19 +443,41 @@ class Consumer:
         lost = [readers[queue] for queue in sorted(readers) if queue.topic == topic and queue not in share]
         for reader in lost:
             del readers[reader.queue]
-            reader.drop()
+            if self.order_locks is None:
+                reader.drop()
+            else:
+                reader.retire()
+                self.core.tasks.start_soon(self._give_back, self.order_locks, reader)
         for queue in share:
             if queue not in readers:
                 self._start_reader(queue)
         if lost:
             logger.info("group %s: gave up %d queues of %s", self.group, len(lost), topic)
-            for error in await self._store_positions(lost):
-                logger.warning(
-                    "group %s: the position of a queue given up was not stored: %s", self.group, error
-                )
+            if self.order_locks is None:
+                await self._store_given_up(lost)
+
+    async def _store_given_up(self, readers: Sequence[QueueReader]) -> None:
+        for error in await self._store_positions(readers):
+            logger.warning("group %s: the position of a queue given up was not stored: %s", self.group, error)
+
+    async def _give_back(self, locks: OrderLocks, reader: QueueReader) -> None:
+        async def store() -> None:
+            await self._store_given_up([reader])
+            reader.drop()
+
+        await locks.give_back(reader.queue, store)
+
+    def _lost_lock(self, queue: MessageQueue) -> None:
+        """Begin anew where the group is then, once the lock is held again."""
+        reader = self._intake.readers.get(queue)
+        if reader is not None:
+            reader.drop()
+            self._start_reader(queue)
 
     def _start_reader(self, queue: MessageQueue, fixed_start: int | None = None) -> None:
         async def find_start() -> int:
+            if self.order_locks is not None:
+                await self.order_locks.acquire(queue)
             if fixed_start is not None:
                 return fixed_start
             stored = None if self.broadcast else await self._calls.committed_offset(queue)

@@ -7,7 +7,8 @@ handed out.
 - A queue's `position`, what would be committed, is the offset after the last message that the application is done
   with. Fetching ahead never moves it. It is worked out only when asked for.
 - A dropped reader (its queue went to another member, or was moved to another offset) hands out nothing more, and what
-  the application does with messages of it that it already has moves no position.
+  the application does with messages of it that it already has moves no position. A retired one hands out nothing more
+  either, but what the application finishes of what it has in hand still counts.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class QueueReader:
     ) -> None:
         self.queue = queue
         self.dropped = False
+        self.retired = False
         self.committed: int | None = None
         """What is known to be stored for the group."""
         self._intake = intake
@@ -130,8 +132,13 @@ class QueueReader:
         return bool(self._batches)
 
     def drop(self) -> None:
-        """Stop fetching and forget what waits."""
+        """Stop fetching, forget what waits, and leave the position where it is."""
         self.dropped = True
+        self.retire()
+
+    def retire(self) -> None:
+        """Stop fetching and forget what waits."""
+        self.retired = True
         self._batches.clear()
         self._scope.cancel()
 
@@ -290,7 +297,7 @@ class Intake:
 
     def put_back(self, reader: QueueReader, batch: Batch) -> None:
         """Have a batch handed out again, with the messages that it still has, before all later ones of its queue."""
-        if not reader.dropped:
+        if not reader.retired:
             reader.put_back(batch)
             self.arrived(reader)
 

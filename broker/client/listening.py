@@ -62,6 +62,8 @@ async def listen(consumer: Consumer, handler: Handler, *, concurrency: int = 20)
     """
     if concurrency < 1:
         raise UsageError(f"a concurrency of {concurrency} handles nothing")
+    if consumer.order_locks is not None:
+        raise UsageError("an orderly consumer is listened to with listen_orderly")
     with consumer.reading_alone() as intake:
         listener = _Listener(consumer, intake, handler)
         try:

@@ -312,6 +312,17 @@ class QueueCalls:
             await runtime.sleep(pause)
             await self.refresh_quietly(queue.topic)
 
+    async def ask_once(
+        self, queue: MessageQueue, code: int, fields: Fields, body: bytes, timeout_s: float
+    ) -> RemotingCommand:
+        """Ask the leader of the queue's group, in one attempt. Raises as `ask`, for every code but success."""
+        route = await self._core.routes.get(queue.topic)
+        address = self._address(route, queue, MASTER_ID, ())
+        answer = await self._core.pool.call(address, code, fields, body, timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise broker_error(answer, address)
+        return answer
+
     async def _attempt(
         self,
         address: str,

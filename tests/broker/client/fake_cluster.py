@@ -16,7 +16,7 @@ import trio
 
 from broker.client.runtime import Buffer, ByteStream
 from broker.client.trio_runtime import TrioRuntime, mock_clock_ns
-from broker.remoting.bodies import ConsumerListBody, HeartbeatData
+from broker.remoting.bodies import ConsumerListBody, HeartbeatData, LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request, response
 from broker.remoting.frame import FrameDecoder
@@ -32,6 +32,7 @@ from log.record import decode_record, encode_record, pack_host
 WALL_START_MS = 1_700_000_000_000
 NAME_SERVER = "ns:9876"
 RETRIES_MAX = 3
+LOCK_S = 60.0
 
 
 class Pipe:
@@ -220,6 +221,8 @@ class Group:
     first_offset: dict[tuple[str, int], int] = field(default_factory=dict)
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     members: dict[str, dict[str, None]] = field(default_factory=dict)
+    locks: dict[tuple[str, str, int], tuple[str, float]] = field(default_factory=dict)
+    """(group, topic, queue id) -> holder, and when it renewed its lock last."""
     log_end: int = 0
 
     def append(
@@ -315,6 +318,8 @@ class FakeBroker(Server):
                 return response(command, 0, body=encode_body(ConsumerListBody(members)))
             case RequestCode.CONSUMER_SEND_MSG_BACK:
                 return self._send_back(command)
+            case RequestCode.LOCK_BATCH_MQ | RequestCode.UNLOCK_BATCH_MQ:
+                return self.lock(command)
         return self._offset_request(command)
 
     def _offset_request(self, command: RemotingCommand) -> RemotingCommand:
@@ -418,6 +423,22 @@ class FakeBroker(Server):
         }
         return response(command, number, fields=fields, body=body)
 
+    def lock(self, command: RemotingCommand) -> RemotingCommand:
+        """The normal handling of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+        body = decode_body(command.body, LockBatchBody)
+        locks, now = self.group.locks, trio.current_time()
+        held = []
+        for queue in body.queues:
+            key = (body.consumer_group, queue.topic, queue.queue_id)
+            holder, renewed = locks.get(key, (body.client_id, now))
+            if command.code == RequestCode.UNLOCK_BATCH_MQ:
+                if holder == body.client_id:
+                    locks.pop(key, None)
+            elif holder == body.client_id or now - renewed > LOCK_S:
+                locks[key] = (body.client_id, now)
+                held.append(queue)
+        return response(command, 0, body=encode_body(LockBatchResponseBody(held)))
+
     def _send_back(self, command: RemotingCommand) -> RemotingCommand:
         """The rule of behaviour.md 8.4, with `RETRIES_MAX` and a delay of ten seconds a level."""
         at, name = int(command.fields["offset"]), command.fields["group"]
@@ -429,7 +450,7 @@ class FakeBroker(Server):
         if get_property(properties, b"RETRY_TOPIC") is None:
             properties = with_property(properties, b"RETRY_TOPIC", record.topic.encode())
         again = record.reconsume_times + 1
-        if again > RETRIES_MAX:
+        if again > RETRIES_MAX or command.fields.get("delayLevel") == "-1":
             self.group.append("%DLQ%" + name, 0, record.body, properties, reconsume_times=again)
         else:
             self.world.nursery.start_soon(self._retry, "%RETRY%" + name, record.body, properties, again)

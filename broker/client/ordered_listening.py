@@ -1,0 +1,150 @@
+"""Orderly listening: the messages of a queue are handled one after the other, in their order, by one member at a time.
+
+    async with Consumer("127.0.0.1:9876", group="g", topics="t", orderly=True) as consumer:
+        await listen_orderly(consumer, handle)
+
+Several queues are handled at the same time, one message of each. The handler runs only while the queue's lock is held
+(order_locks.py), and is cancelled when the lock is lost; so what it does at an await may be stopped there, and another
+member begins with the same message. A handler that computes for a long time without an await keeps the client from
+renewing its locks, and nothing can stop it when one is lost.
+
+A message that fails is not passed: its queue rests for a moment, and then the handler gets the same message again. With
+``attempts_max`` a message that has failed so often goes to ``%DLQ%group``, and the queue goes on behind it.
+
+What is done with is stored as for other consumers (consumer.py), and before a queue goes to another member. After a
+crash, or a lock that was lost, the messages since the last stored position come again, in order and without a gap.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from broker.client.consumer import Consumer
+from broker.client.errors import ClientError, UsageError
+from broker.client.intake import Batch, Intake, QueueReader
+from broker.client.listening import Handled, Handler
+from broker.client.message import MessageQueue, MessageView
+from broker.client.order_locks import OrderLocks
+from broker.client.runtime import TaskGroup
+
+logger = logging.getLogger("trivet.client")
+
+SUSPEND_S = 1.0
+"""How long a queue rests after a failure, as in the reference."""
+
+
+async def listen_orderly(
+    consumer: Consumer,
+    handler: Handler,
+    *,
+    concurrency: int = 20,
+    suspend_s: float = SUSPEND_S,
+    attempts_max: int | None = None,
+) -> None:
+    """Call the handler with every message in the order of its queue, until cancelled.
+
+    ``concurrency`` bounds how many queues are handled at the same time. A handler that raises an `Exception` or returns
+    `Handled.RETRY` gets the message again after ``suspend_s``; after ``attempts_max`` attempts, counted by this
+    listener for the message at hand and added to its `reconsume_times`, it is a dead letter (None: it never is, as in
+    the reference). Raises UsageError for a consumer that is not ``orderly``, as `listen` otherwise.
+    """
+    locks = consumer.order_locks
+    if locks is None:
+        raise UsageError("listen_orderly needs a Consumer with orderly=True")
+    if concurrency < 1 or (attempts_max is not None and attempts_max < 1):
+        raise UsageError(f"concurrency {concurrency} and attempts_max {attempts_max} must be at least 1")
+    with consumer.reading_alone() as intake:
+        async with consumer.core.runtime.task_group() as tasks:
+            listener = _OrderlyListener(consumer, intake, locks, tasks, handler, suspend_s, attempts_max)
+            for _ in range(concurrency):
+                tasks.start_soon(listener.work)
+
+
+class _OrderlyListener:
+    """What the tasks of one `listen_orderly` share."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        intake: Intake,
+        locks: OrderLocks,
+        tasks: TaskGroup,
+        handler: Handler,
+        suspend_s: float,
+        attempts_max: int | None,
+    ) -> None:
+        self._consumer = consumer
+        self._intake = intake
+        self._locks = locks
+        self._tasks = tasks
+        self._handler = handler
+        self._suspend_s = suspend_s
+        self._attempts_max = attempts_max
+        self._runtime = consumer.core.runtime
+        self._resting: dict[MessageQueue, None] = {}
+        self._failed: dict[MessageQueue, tuple[int, int]] = {}
+        """By queue, the offset of the message that failed last, and how often."""
+
+    async def work(self) -> None:
+        """One of the tasks: take a batch of a queue that nobody handles, and handle it."""
+        while True:
+            await self._runtime.sleep(0)
+            found = self._intake.take_nowait(self._may_take)
+            if found is None:
+                await self._intake.wait_arrival()
+                continue
+            await self._handle_batch(*found)
+            self._intake.wake()  # the queue may have more
+
+    def _may_take(self, reader: QueueReader) -> bool:
+        return reader.queue not in self._resting and self._locks.is_free(reader.queue)
+
+    async def _handle_batch(self, reader: QueueReader, batch: Batch) -> None:
+        queue, messages = reader.queue, batch.messages
+        done = 0
+        try:
+            with self._locks.using(queue):
+                while done < len(messages):
+                    await self._runtime.sleep(0)
+                    if reader.retired or not self._locks.is_held(queue):
+                        break
+                    if not await self._handle(messages[done]):
+                        self._rest(queue)
+                        break
+                    reader.finished(messages[done])
+                    done += 1
+        finally:
+            if done == len(messages):
+                reader.finished_batch(batch)
+            else:
+                batch.messages = messages[done:]
+                self._intake.put_back(reader, batch)
+
+    async def _handle(self, message: MessageView) -> bool:
+        """Returns whether the message is done with."""
+        group = self._consumer.group
+        try:
+            if await self._handler(message) is not Handled.RETRY:
+                return True
+        except Exception:
+            logger.exception("group %s: the handler failed at %r", group, message)
+        offset, count = self._failed.get(message.queue, (-1, 0))
+        count = count + 1 if offset == message.queue_offset else 1
+        self._failed[message.queue] = (message.queue_offset, count)
+        if self._attempts_max is None or message.reconsume_times + count < self._attempts_max:
+            return False
+        try:
+            await self._consumer.send_back(message, delay_level=-1)
+        except ClientError as error:
+            logger.warning("group %s: %r is not a dead letter yet: %s", group, message, error)
+            return False
+        return True
+
+    def _rest(self, queue: MessageQueue) -> None:
+        self._resting[queue] = None
+        self._tasks.start_soon(self._end_rest, queue)
+
+    async def _end_rest(self, queue: MessageQueue) -> None:
+        await self._runtime.sleep(self._suspend_s)
+        del self._resting[queue]
+        self._intake.wake()

@@ -1,0 +1,281 @@
+"""Orderly listening: one handler a queue, in order, under a lock that nobody else can have meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.client.consumer import Consumer
+from broker.client.errors import UsageError
+from broker.client.listening import Handled, Handler, listen
+from broker.client.message import MessageQueue, MessageView
+from broker.client.order_locks import LockTimes
+from broker.client.ordered_listening import SUSPEND_S, listen_orderly
+from broker.remoting.bodies import LockBatchResponseBody
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand, response
+from broker.remoting.json_body import encode_body
+from tests.broker.client.fake_cluster import (
+    LOCK_S,
+    NAME_SERVER,
+    FakeBroker,
+    FakeRuntime,
+    Link,
+    World,
+    code,
+    one_group,
+    silent,
+)
+
+LOCK = RequestCode.LOCK_BATCH_MQ
+UNLOCK = RequestCode.UNLOCK_BATCH_MQ
+QUEUE = MessageQueue("t", "g", 0)
+
+
+def cluster(world: World, count: int, queues: int = 1) -> FakeBroker:
+    (broker,) = one_group(world, queues=queues)
+    world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
+    for queue in range(queues):
+        for number in range(count):
+            broker.append("t", queue, b"%d" % number)
+    return broker
+
+
+def refused(link: Link, command: RemotingCommand) -> RemotingCommand:
+    return response(command, 0, body=encode_body(LockBatchResponseBody()))
+
+
+@dataclass
+class Work:
+    """What handlers did: (member, queue id, body), and where two were at work on one queue at the same time."""
+
+    started: list[tuple[str, int, bytes]] = field(default_factory=list)
+    finished: list[tuple[str, int, bytes]] = field(default_factory=list)
+    at_work: dict[int, str] = field(default_factory=dict)
+    cancelled_at: list[float] = field(default_factory=list)
+    most_at_once: int = 0
+
+    def handler(self, member: str, seconds: float = 0.0) -> Handler:
+        async def handle(message: MessageView) -> None:
+            queue, body = message.queue.queue_id, message.body
+            assert queue not in self.at_work, f"{member} and {self.at_work[queue]} both handle queue {queue}"
+            self.at_work[queue] = member
+            self.most_at_once = max(self.most_at_once, len(self.at_work))
+            self.started.append((member, queue, body))
+            try:
+                await trio.sleep(seconds)
+            except trio.Cancelled:
+                self.cancelled_at.append(trio.current_time())
+                raise
+            finally:
+                del self.at_work[queue]
+            self.finished.append((member, queue, body))
+
+        return handle
+
+    def bodies(self, queue: int = 0) -> list[bytes]:
+        return [body for _, number, body in self.finished if number == queue]
+
+
+@contextlib.asynccontextmanager
+async def member(runtime: FakeRuntime, handler: Handler, **options: Any) -> AsyncIterator[Consumer]:
+    """An orderly consumer whose listener runs until the end of the block."""
+    async with Consumer(
+        NAME_SERVER, group="c", topics="t", start="first", orderly=True, runtime=runtime
+    ) as consumer:
+
+        async def run() -> None:
+            await listen_orderly(consumer, handler, **options)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            yield consumer
+            nursery.cancel_scope.cancel()
+
+
+async def test_each_queue_in_order_and_several_at_the_same_time(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    broker = cluster(world, 50, queues=3)
+    work = Work()
+    async with member(runtime, work.handler("a", 0.1)):
+        await trio.sleep(10)
+    assert work.most_at_once == 3
+    for queue in range(3):
+        assert work.bodies(queue) == [b"%d" % number for number in range(50)]
+        assert broker.group.offsets["c", "t", queue] == 50
+    assert not broker.group.locks, "unlocked at the end"
+
+
+async def test_locks_of_a_broker_are_renewed_together(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    broker = cluster(world, 0, queues=4)
+    async with member(runtime, Work().handler("a")):
+        await trio.sleep(5)
+        before = len(broker.received(LOCK))
+        await trio.sleep(200)
+        renewals = len(broker.received(LOCK)) - before
+        assert 10 <= renewals <= 22, "the topic's and the retry topic's, every 20 s"
+
+
+async def test_a_failure_halts_its_queue_until_the_message_is_handled(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    cluster(world, 4, queues=2)
+    times: list[float] = []
+    seen: list[tuple[int, bytes]] = []
+
+    async def handle(message: MessageView) -> Handled | None:
+        if message.queue.queue_id == 0 and message.body == b"1" and len(times) < 3:
+            times.append(trio.current_time())
+            if len(times) == 1:
+                raise ValueError("not yet")
+            return Handled.RETRY
+        seen.append((message.queue.queue_id, message.body))
+        return None
+
+    async with member(runtime, handle):
+        await trio.sleep(10)
+    assert [body for queue, body in seen if queue == 0] == [b"0", b"1", b"2", b"3"]
+    assert [body for queue, body in seen if queue == 1] == [b"0", b"1", b"2", b"3"]
+    assert seen.index((1, b"3")) < seen.index((0, b"1")), "the other queue goes on"
+    assert times[1] - times[0] >= SUSPEND_S
+    assert times[2] - times[1] >= SUSPEND_S
+
+
+async def test_after_the_last_attempt_it_is_a_dead_letter(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    broker = cluster(world, 3)
+    broker.script(RequestCode.CONSUMER_SEND_MSG_BACK, code(1))
+    seen: list[bytes] = []
+
+    async def handle(message: MessageView) -> None:
+        seen.append(message.body)
+        if message.body == b"1":
+            raise ValueError("never")
+
+    async with member(runtime, handle, attempts_max=3, suspend_s=2.0):
+        await trio.sleep(20)
+    assert seen == [b"0", b"1", b"1", b"1", b"2"], "sending it back is repeated by the client"
+    assert broker.group.bodies("%DLQ%c", 0) == 1
+    assert broker.group.offsets["c", "t", 0] == 3
+
+
+async def test_a_queue_moves_after_the_message_in_hand(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    broker = cluster(world, 4, queues=2)
+    work = Work()
+    async with member(runtime, work.handler("a", 100)):
+        await trio.sleep(5)
+        other = FakeRuntime(world, seed=2)
+        async with member(other, work.handler("b", 100)):
+            await trio.sleep(900)
+    for queue in range(2):
+        assert work.bodies(queue) == [b"0", b"1", b"2", b"3"], "in order, and nothing twice"
+        assert broker.group.offsets["c", "t", queue] == 4
+    assert len({who for who, _, _ in work.finished}) == 2
+    assert not work.cancelled_at
+
+
+async def test_a_lock_that_cannot_be_renewed_stops_the_handler_before_it_can_be_anybody_elses(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    broker = cluster(world, 3)
+    work = Work()
+    async with member(runtime, work.handler("a", 1000)):
+        await trio.sleep(5)
+        (renewed,) = [at for key, (_, at) in broker.group.locks.items() if key[1] == "t"]
+        broker.script(LOCK, *[silent] * 1000)
+        await trio.sleep(40)
+        (cancelled,) = work.cancelled_at
+        assert cancelled == pytest.approx(renewed + LockTimes().good_s, abs=0.01), "and LOCK_S is far away"
+        assert not work.at_work
+        broker.scripts.clear()
+        await trio.sleep(15)
+        assert work.started == [("a", 0, b"0"), ("a", 0, b"0")], "the same message again, under a new lock"
+
+
+async def test_a_lock_that_the_broker_denies_stops_the_handler_at_once(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    broker = cluster(world, 3)
+    work = Work()
+    async with member(runtime, work.handler("a", 1000)):
+        await trio.sleep(5)
+        (renewed,) = [at for key, (_, at) in broker.group.locks.items() if key[1] == "t"]
+        broker.script(LOCK, *[refused] * 4)
+        await trio.sleep(20)
+        assert work.cancelled_at
+        assert abs(work.cancelled_at[0] - renewed - LockTimes().renew_s) < 0.5
+        await trio.sleep(10)
+        assert [start[2] for start in work.started] == [b"0", b"0"]
+
+
+async def test_after_an_unlock_of_unknown_outcome_the_queue_is_left_alone(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    broker = cluster(world, 0, queues=2)
+    work = Work()
+    async with member(runtime, work.handler("a")) as consumer:
+        await trio.sleep(5)
+        broker.script(UNLOCK, silent)
+        async with member(FakeRuntime(world, seed=2), work.handler("b")):
+            await trio.sleep(5)
+            (kept,) = [queue for queue in consumer.assignment() if queue.topic == "t"]
+            asked = len(broker.received(LOCK))
+        moved = trio.current_time()
+        await trio.sleep(30)
+        assert len(consumer.assignment()) == 3
+        lost = next(queue for queue in consumer.assignment() if queue.topic == "t" and queue != kept)
+        broker.append("t", lost.queue_id, b"late")
+        await trio.sleep(15)
+        assert not work.started, "an old unlock may still arrive"
+        await trio.sleep(moved + LOCK_S + 1 - trio.current_time())
+        assert work.finished == [("a", lost.queue_id, b"late")]
+        assert len(broker.received(LOCK)) > asked
+
+
+async def test_a_member_that_ends_leaves_everything_to_the_next(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    broker = cluster(world, 5)
+    work = Work()
+    async with member(runtime, work.handler("a", 1.0)):
+        await trio.sleep(3.5)
+    assert work.cancelled_at
+    done = len(work.finished)
+    assert broker.group.offsets["c", "t", 0] == done
+    ended = trio.current_time()
+    async with member(FakeRuntime(world, seed=2), work.handler("b", 1.0)):
+        await trio.sleep(6.7)
+    assert work.bodies() == [b"%d" % number for number in range(5)]
+    assert work.started[done + 1][0] == "b"
+    assert trio.current_time() - ended < LOCK_S
+
+
+async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+    cluster(world, 0)
+    handle = Work().handler("a")
+    with pytest.raises(UsageError, match="nothing to lock"):
+        Consumer(NAME_SERVER, group="c", topics="t", orderly=True, broadcast=True, runtime=runtime)
+    async with Consumer(NAME_SERVER, group="c", topics="t", runtime=runtime) as consumer:
+        with pytest.raises(UsageError, match="orderly=True"):
+            await listen_orderly(consumer, handle)
+    async with Consumer(
+        NAME_SERVER, group="c", topics="t", orderly=True, runtime=FakeRuntime(world)
+    ) as consumer:
+        with pytest.raises(UsageError, match="listen_orderly"):
+            await listen(consumer, handle)
+        with pytest.raises(UsageError, match="listen_orderly"):
+            await anext(consumer)
+        with pytest.raises(UsageError, match="at least 1"):
+            await listen_orderly(consumer, handle, attempts_max=0)
