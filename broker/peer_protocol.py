@@ -36,7 +36,7 @@ from raft.messages import (
     VoteResponse,
 )
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 """3: the hello is answered, and both ends prove that they know the group's secret (broker/peer_handshake.py)."""
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -182,6 +182,7 @@ def _encode_message(message: Message, position: int, applied_index: int) -> byte
                 message.round,
                 message.hint_index,
                 message.hint_term,
+                message.recovering,
             )
         )
     common = (message.source, message.target, message.term)
@@ -370,7 +371,7 @@ def _decode_append(fields: list[Any], body: memoryview) -> RaftFrame:
 
 
 def _decode_append_response(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term, success, match_index, index, round_, hint_index, hint_term = fields
+    source, target, term, success, match_index, index, round_, hint_index, hint_term, recovering = fields
     return RaftFrame(
         AppendResponse(
             _text("source", source),
@@ -382,6 +383,7 @@ def _decode_append_response(fields: list[Any], body: memoryview) -> RaftFrame:
             _index("round", round_),
             _index("hint_index", hint_index),
             _index("hint_term", hint_term),
+            _flag("recovering", recovering),
         )
     )
 

@@ -492,6 +492,7 @@ class Raft:
                     next_index=peer.next_index,
                     inflight_appends=len(peer.inflight),
                     silence_ns=now - peer.last_contact,
+                    recovering=peer.recovering,
                 )
                 for peer in leader.peers.values()
             )

@@ -10,6 +10,7 @@ was; the tree says whose fault it is and whether a retry may help:
     └── ConfigurationError
         ├── ConfigurationPending  ask again once the change under way, or this term's first entry, is committed
         ├── LearnerBehind         ask again once the learner has caught up
+        ├── LearnerRecovering     ask again once it has heard from every voter; remove those that are gone for good
         ├── UnknownMember         the caller's mistake: no such member, or not of the kind that is needed
         ├── AlreadyMember         the caller's mistake: nothing to add or to promote
         └── LastVoter             the caller's mistake: a group keeps at least one voter
@@ -23,6 +24,7 @@ __all__ = [
     "LastVoter",
     "LeadershipTransferring",
     "LearnerBehind",
+    "LearnerRecovering",
     "NotLeader",
     "ProposalLimit",
     "RaftError",
@@ -74,6 +76,17 @@ class LearnerBehind(ConfigurationError):
         super().__init__(f"learner {node} is {lag} entries behind or silent")
         self.node = node
         self.lag = lag
+
+
+class LearnerRecovering(ConfigurationError):
+    """The learner's disk was empty, and not every voter has told it its term yet: until then it cannot vote.
+
+    With a vote it would raise the majority that an election needs, and give none: a group could be left without any.
+    """
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"learner {node} is recovering: not every voter has answered it yet")
+        self.node = node
 
 
 class UnknownMember(ConfigurationError):

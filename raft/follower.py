@@ -105,6 +105,7 @@ class Follower:
                 self._round,
                 hint_index,
                 state.log.term_at(hint_index),
+                recovering=state.recovering,
             )
         )
 
@@ -129,6 +130,7 @@ class Follower:
                 self._acknowledged_index,
                 self._agreed_index,
                 self._round,
+                recovering=state.recovering,
             )
         )
 

@@ -16,6 +16,7 @@ from raft.errors import (
     ConfigurationPending,
     LeadershipTransferring,
     LearnerBehind,
+    LearnerRecovering,
     ProposalLimit,
     UnknownMember,
 )
@@ -119,10 +120,12 @@ class Leader:
         if state.configurations.current_index > state.commit_index:
             raise ConfigurationPending("another membership change is under way")
         configuration = change.applied_to(state.configurations.current)
-        if isinstance(change, PromoteLearner) and not self._is_caught_up(
-            peer := self.peers[change.node], now
-        ):
-            raise LearnerBehind(change.node, state.log.last_index - peer.match_index)
+        if isinstance(change, PromoteLearner):
+            peer = self.peers[change.node]
+            if not self._is_caught_up(peer, now):
+                raise LearnerBehind(change.node, state.log.last_index - peer.match_index)
+            if peer.recovering:
+                raise LearnerRecovering(change.node)
         index = state.log.last_index + 1
         if isinstance(change, AddLearner):
             self.peers.pop(change.node, None)  # one that left may come back with another log
@@ -311,6 +314,7 @@ class Leader:
                 self._confirm_reads()
         if response.success and response.round < peer.trusted_round:
             return
+        peer.recovering = response.recovering
         if not response.success:
             peer.refuse(response.index, response.hint_index, response.hint_term, state.log)
         else:
@@ -437,7 +441,10 @@ class Leader:
         ready = [
             peer
             for peer in self._voting_peers
-            if peer.node in preferred and peer.connected and self._is_caught_up(peer, now)
+            if peer.node in preferred
+            and peer.connected
+            and not peer.recovering
+            and self._is_caught_up(peer, now)
         ]
         if ready:
             best = max(ready, key=lambda peer: (peer.match_index, -preferred.index(peer.node)))

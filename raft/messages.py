@@ -95,7 +95,8 @@ class AppendResponse:
     Of a success, `index` is how far its log is known to agree with the leader's, and `match_index` how much of that
     is on its disk: only this counts. Of a refusal, `index` is the refused prev_index, and `hint_index`, `hint_term`
     name the last of its entries at or before it whose term is not greater than the refused one: nothing after that
-    can agree. `round` is the latest that the follower has seen.
+    can agree. `round` is the latest that the follower has seen. `recovering`: it may lack what it once acknowledged or
+    promised, and does not vote as others do.
     """
 
     source: str
@@ -107,6 +108,7 @@ class AppendResponse:
     round: int
     hint_index: int = -1
     hint_term: int = 0
+    recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class Progress:
         "next_index",
         "node",
         "probe_sent",
+        "recovering",
         "sent_commit_index",
         "snapshot_deadline",
         "state",
@@ -58,6 +59,8 @@ class Progress:
         self.acknowledged_round = 0
         # Acknowledgements that have not seen this heartbeat round are of a former life of the peer: not to be counted.
         self.trusted_round = 0
+        # Whether the peer may lack what it had promised, and so might not vote; until an acknowledgement denies it.
+        self.recovering = True
         self.last_contact = now
         self.connected = True
         # When to offer a snapshot again that was sent and not answered; None while it is being made.
@@ -131,3 +134,4 @@ class Progress:
         """What the peer has acknowledged may not be there any more."""
         self.become_probe(self.match_index + 1 if self.match_index >= 0 else self.next_index)
         self.match_index = -1
+        self.recovering = True

@@ -9,7 +9,7 @@ __all__ = ["PeerStatus", "Status"]
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """A leader's view of one peer; `match_index` is -1 until the peer has answered."""
+    """A leader's view of one peer; until the peer has answered, `match_index` is -1 and it is taken for recovering."""
 
     node: str
     state: str
@@ -19,6 +19,7 @@ class PeerStatus:
     next_index: int
     inflight_appends: int
     silence_ns: int
+    recovering: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,6 @@ class Members:
         """Machines that a node could be started on."""
         return [host for host in self._world.brokers if not host.in_service]
 
-    def is_recovering(self, name: str) -> bool:
-        """Whether a node does not know all yet that it may have promised; also while it is down."""
-        process = self._world.broker(name).process
-        return process is None or process.node.replica.raft.recovering is not None
-
     def start_newcomer(self, host: BrokerHost) -> None:
         """Starts a node with an empty disk, which the group does not know yet."""
         assert not host.in_service, "it is a member, or will be"

@@ -57,8 +57,6 @@ async def _next_step(world: World, random: Random, admin: AdminClient, status: N
     elif status.learners:
         learner = status.learners[0]
         if random.random() < 0.75:
-            if members.is_recovering(learner):
-                return  # with a vote it could make a majority that may have forgotten something
             await admin.promote_member(learner, timeout_s=_CATCHING_UP_S)
             world.operated("membership", learner, "promoted")
         else:

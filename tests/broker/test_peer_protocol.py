@@ -70,7 +70,19 @@ frames = st.one_of(
     ),
     st.builds(
         RaftFrame,
-        st.builds(AppendResponse, node, node, number, st.booleans(), index, index, number, index, index),
+        st.builds(
+            AppendResponse,
+            node,
+            node,
+            number,
+            st.booleans(),
+            index,
+            index,
+            number,
+            index,
+            index,
+            st.booleans(),
+        ),
     ),
     st.builds(
         RaftFrame, st.builds(VoteRequest, node, node, number, index, index, st.booleans(), st.booleans())
