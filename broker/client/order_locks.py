@@ -8,8 +8,8 @@ that died. So a member may only count on a lock for a shorter time than that, an
   When it is over the lock is lost, whatever became of the renewals: the handler at work is cancelled at that moment.
 - A lock is given back when the handler has ended and the queue's position is stored, and not before.
 - A request that may still be under way is the enemy: an unlock that arrives late would take away the lock of a later
-  time. So an unlock is sent once and never repeated, one whose outcome is unknown keeps this client from asking for the
-  queue again until the broker's lock has run out, and lock and unlock of a queue never overlap.
+  time. So locks are held under a name that changes with every unlock: what is on its way speaks for a holder that has
+  been. To the broker it is as if another client asked; where an unlock got lost, the lock runs out by itself.
 
 Locks of one broker are asked for together. A queue whose lock another member holds is asked for again soon at first and
 less and less often.
@@ -46,13 +46,12 @@ _NEVER_NS = 1 << 62
 class LockTimes:
     """When locks are renewed and given up; all in seconds.
 
-    ``good_s`` must be well below ``broker_s``, for which the broker keeps a lock that is not renewed: clocks differ,
-    and what this client sent last may arrive late.
+    ``good_s`` must be well below the 60 s for which a broker keeps a lock that is not renewed: clocks differ, and a
+    position that was stored last may arrive late.
     """
 
     renew_s: float = 20.0
     good_s: float = 30.0
-    broker_s: float = 60.0
 
 
 class _Lock:
@@ -63,6 +62,7 @@ class _Lock:
         "ask_at_ns",
         "good_until_ns",
         "granted",
+        "holder",
         "idle",
         "leaving",
         "may_be_ours",
@@ -72,8 +72,12 @@ class _Lock:
         "scope",
     )
 
-    def __init__(self, queue: MessageQueue, ask_at_ns: int, granted: Event, released: Event) -> None:
+    def __init__(
+        self, queue: MessageQueue, holder: str, ask_at_ns: int, granted: Event, released: Event
+    ) -> None:
         self.queue = queue
+        self.holder = holder
+        """The name under which it is asked for."""
         self.ask_at_ns = ask_at_ns
         self.pause_s = _ASK_FIRST_S
         self.good_until_ns = 0
@@ -109,8 +113,7 @@ class OrderLocks:
         self._on_lost = on_lost
         self._runtime = core.runtime
         self._locks: dict[MessageQueue, _Lock] = {}
-        self._not_before_ns: dict[MessageQueue, int] = {}
-        """After an unlock of unknown outcome."""
+        self._unlocks = 0
         self._changed: Event = core.runtime.event()
         self._closed = False
 
@@ -121,9 +124,9 @@ class OrderLocks:
         while True:
             lock = self._locks.get(queue)
             if lock is None:
-                now_ns = self._runtime.now_ns()
-                at_ns = max(now_ns, self._not_before_ns.pop(queue, now_ns))
-                self._locks[queue] = _Lock(queue, at_ns, self._runtime.event(), self._runtime.event())
+                runtime = self._runtime
+                holder = self._core.client_id + (f"!{self._unlocks}" if self._unlocks else "")
+                self._locks[queue] = _Lock(queue, holder, runtime.now_ns(), runtime.event(), runtime.event())
                 self._changed.set()
             elif lock.leaving:
                 await lock.released.wait()
@@ -197,14 +200,14 @@ class OrderLocks:
         while True:
             now_ns = runtime.now_ns()
             next_ns = now_ns + int(self._times.renew_s * 1e9)
-            due: dict[str, list[_Lock]] = {}
+            due: dict[tuple[str, str], list[_Lock]] = {}
             for queue in sorted(self._locks):
                 lock = self._locks[queue]
                 if 0 < lock.good_until_ns <= now_ns:
                     self._lose(lock, "it could not be renewed in time")
                 if lock.answered is None and not self._closed:
                     if lock.ask_at_ns <= now_ns:
-                        due.setdefault(queue.broker_name, []).append(lock)
+                        due.setdefault((queue.broker_name, lock.holder), []).append(lock)
                     else:
                         next_ns = min(next_ns, lock.ask_at_ns)
                 if lock.good_until_ns:
@@ -220,12 +223,12 @@ class OrderLocks:
             self._changed = runtime.event()
 
     async def _ask(self, locks: Sequence[_Lock], answered: Event) -> None:
-        """Ask one broker for locks, held or not."""
+        """Ask one broker for locks of one holder, held or not."""
         runtime = self._runtime
         asked_ns = runtime.now_ns()
         granted: frozenset[MessageQueue] | None = None
         try:
-            granted = await self._granted([lock.queue for lock in locks])
+            granted = await self._granted(locks)
         except ClientError as error:
             logger.info("group %s: no answer about order locks: %s", self._group, error)
         finally:
@@ -250,8 +253,10 @@ class OrderLocks:
                     self._lose(lock, "the broker gives it to somebody else")
         self._changed.set()
 
-    async def _granted(self, queues: Sequence[MessageQueue]) -> frozenset[MessageQueue]:
-        answer = await self._calls.ask(queues[0], RequestCode.LOCK_BATCH_MQ, None, body=self._body(queues))
+    async def _granted(self, locks: Sequence[_Lock]) -> frozenset[MessageQueue]:
+        answer = await self._calls.ask(
+            locks[0].queue, RequestCode.LOCK_BATCH_MQ, None, body=self._body(locks)
+        )
         try:
             held = decode_body(answer.body, LockBatchResponseBody).queues
         except RemotingError as error:
@@ -278,36 +283,31 @@ class OrderLocks:
 
     async def _release(self, locks: Sequence[_Lock]) -> None:
         """Unlock at the brokers, and forget the locks; those that certainly are not held are only forgotten."""
-        by_broker: dict[str, list[MessageQueue]] = {}
+        unlocked: dict[tuple[str, str], list[_Lock]] = {}
         for lock in locks:
             if lock.answered is not None:
                 await lock.answered.wait()
             lock.ask_at_ns = _NEVER_NS
             lock.good_until_ns = 0
             if lock.may_be_ours:
-                by_broker.setdefault(lock.queue.broker_name, []).append(lock.queue)
-        for queues in by_broker.values():
-            await self._unlock(queues)
+                unlocked.setdefault((lock.queue.broker_name, lock.holder), []).append(lock)
+        for together in unlocked.values():
+            await self._unlock(together)
         for lock in locks:
             del self._locks[lock.queue]
             lock.released.set()
             lock.granted.set()
 
-    async def _unlock(self, queues: Sequence[MessageQueue]) -> None:
-        unknown_until_ns = self._runtime.now_ns() + int(self._times.broker_s * 1e9)
-        for queue in queues:
-            self._not_before_ns[queue] = unknown_until_ns
+    async def _unlock(self, locks: Sequence[_Lock]) -> None:
+        self._unlocks += 1
         try:
             await self._calls.ask_once(
-                queues[0], RequestCode.UNLOCK_BATCH_MQ, None, self._body(queues), _UNLOCK_TIMEOUT_S
+                locks[0].queue, RequestCode.UNLOCK_BATCH_MQ, None, self._body(locks), _UNLOCK_TIMEOUT_S
             )
         except ClientError as error:
             logger.warning("group %s: order locks run out by themselves: %s", self._group, error)
-        else:
-            for queue in queues:
-                del self._not_before_ns[queue]
 
-    def _body(self, queues: Sequence[MessageQueue]) -> bytes:
-        wanted = [WireQueue(queue.broker_name, queue.queue_id, queue.topic) for queue in queues]
-        body = LockBatchBody(client_id=self._core.client_id, consumer_group=self._group, queues=wanted)
+    def _body(self, locks: Sequence[_Lock]) -> bytes:
+        wanted = [WireQueue(lock.queue.broker_name, lock.queue.queue_id, lock.queue.topic) for lock in locks]
+        body = LockBatchBody(client_id=locks[0].holder, consumer_group=self._group, queues=wanted)
         return encode_body(body)
