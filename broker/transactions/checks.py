@@ -31,7 +31,7 @@ from broker.remoting.admin_headers import ResumeCheckHalfMessageHeader
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.headers import CheckTransactionStateHeader
-from broker.settings import BrokerSettings
+from broker.settings import BrokerConfig, BrokerSettings
 from broker.topics import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC, topic_config
 from broker.transactions.decisions import Decisions
 from broker.transactions.messages import (
@@ -45,7 +45,7 @@ from broker.transactions.messages import (
 from log.errors import DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
 from log.message_id import offset_message_id, parse_offset_message_id
 from log.properties import UNIQ_KEY, get_property, with_property, without_property
-from log.record import Record, decode_record, peek
+from log.record import Record, RecordHead, decode_record, peek
 
 log = structlog.get_logger("trivet.transactions")
 
@@ -59,6 +59,7 @@ UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """A producer that leaves so much unread is asked nothing more."""
 RETRY_NS: Final = 500_000_000
 
+_HOUR_MS: Final = 3_600_000
 _NEVER: Final = 1 << 62
 
 
@@ -89,6 +90,10 @@ class TransactionChecks:
         """The operators' part."""
         return (Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume, Place.LEADER_READ),)
 
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes over the settings that may change at run time."""
+        self._reserved_ms = config.retention.reserved_hours * _HOUR_MS
+
     def _role_changed(self) -> None:
         if not self._node.replica.serving:
             self._due_ns = self._pass_due_ns = _NEVER
@@ -108,13 +113,15 @@ class TransactionChecks:
                 self._remaining.extend(self._decisions.state.open_before(self._decisions.half_queue_end()))
                 self._note_progress()
         self._due_ns = self._pass_due_ns
-        while self._remaining and not self._under_way:
+        if self._remaining and not self._under_way:
             try:
                 self._check_slice()
             except (ReplicaError, DiskFullError) as error:
                 log.info("transaction checks wait", reason=str(error))
                 self._due_ns = node.now_ns + RETRY_NS
                 return
+            if self._remaining and not self._under_way:
+                self._due_ns = node.now_ns  # nobody was asked: the rest in further turns, others wait, too
 
     def _check_slice(self) -> None:
         """Raises, with nothing lost, when nothing can be appended now."""
@@ -143,38 +150,43 @@ class TransactionChecks:
         decisions, node = self._decisions, self._node
         if not decisions.is_open(half_offset):
             return None
-        half = self._half(half_offset)
-        if half is None:
+        found = self._half(half_offset)
+        if found is None:
             decisions.forget(half_offset)
             return None
-        age_ms = node.wall_ms - half.store_timestamp
+        record, head = found
+        age_ms = node.wall_ms - head.store_timestamp
         times = decisions.state.times(half_offset)
         if times >= self._check_max or age_ms > self._reserved_ms:
-            self._give_up(half, times)
+            self._give_up(decode_record(record), times)
             return None
-        immunity_ms = check_immunity_ms(half.properties, self._timeout_ms)
+        properties = bytes(record[head.properties_begin : head.properties_end])
+        immunity_ms = check_immunity_ms(properties, self._timeout_ms)
         # A negative age says that the clock was set back: better asked than forgotten.
         if 0 <= age_ms <= (self._timeout_ms if immunity_ms is None else immunity_ms):
             return None
-        if self._producer(_group_of(half)) is None:
+        if self._producer(_group_of(properties)) is None:
             return None
-        return half
+        return decode_record(record)
 
-    def _half(self, half_offset: int) -> Record | None:
+    def _half(self, half_offset: int) -> tuple[memoryview, RecordHead] | None:
         store = self._node.replica.store
         queue = store.queues.get(HALF_TOPIC, 0)
         unit = None if queue is None else queue.unit(half_offset)
         if unit is None:
             return None
         try:
-            return decode_record(store.log.record_at(unit[0], unit[1]))
+            record = store.log.record_at(unit[0], unit[1])
+            return record, peek(record)
         except (OutOfRangeError, RecordError) as error:
             log.warning("half message dropped", offset=half_offset, reason=str(error))
             return None
 
     def _give_up(self, half: Record, times: int) -> None:
         replica = self._node.replica
-        log.warning("transaction given up", offset=half.queue_offset, asked=times, group=_group_of(half))
+        log.warning(
+            "transaction given up", offset=half.queue_offset, asked=times, group=_group_of(half.properties)
+        )
         if CHECK_EXHAUSTED_TOPIC not in replica.metadata.topics and not self._topic_under_way:
             topic = topic_config(CHECK_EXHAUSTED_TOPIC, 1)
             replica.propose_command(PutTopic(topic, self._node.wall_ms, if_absent=True), _nothing, _nothing)
@@ -213,11 +225,15 @@ class TransactionChecks:
         self._under_way = False
         self._due_ns = self._node.now_ns
         for half in halves:
-            client = self._producer(_group_of(half)) if self._decisions.is_open(half.queue_offset) else None
+            client = (
+                self._producer(_group_of(half.properties))
+                if self._decisions.is_open(half.queue_offset)
+                else None
+            )
             target = destination(half)
             if client is not None and target is not None:
                 client.connection.send(self._question(half, *target))
-                group = _group_of(half)
+                group = _group_of(half.properties)
                 self._asked[group] = self._asked.get(group, 0) + 1
 
     def _question(self, half: Record, topic: str, queue_id: int) -> bytes:
@@ -372,8 +388,8 @@ class _Resuming:
         self._checks.resumed(self._message_id, self._connection, self._command, False)
 
 
-def _group_of(half: Record) -> str:
-    return (get_property(half.properties, PRODUCER_GROUP) or b"").decode("utf-8", "replace")
+def _group_of(properties: bytes) -> str:
+    return (get_property(properties, PRODUCER_GROUP) or b"").decode("utf-8", "replace")
 
 
 def _nothing(_: object = None) -> None:

@@ -5,7 +5,8 @@ Half messages are numbered by their offsets in their queue. Nothing is kept of o
 kept one by one. So a finished transaction costs nothing, whatever their number, and an open one an entry or less.
 """
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -74,13 +75,26 @@ class Transactions:
     # ------------------------------------------------------------------ snapshots
 
     def to_fields(self) -> list[Any]:
-        """For a snapshot."""
-        return [self.horizon, list(self.times_checked.items()), list(self.operations_owed)]
+        """For a snapshot. Numbers are packed: millions of small objects would keep the owner's thread for seconds."""
+        times = self.times_checked
+        return [self.horizon, _packed(times), _packed(times.values()), _packed(self.operations_owed)]
 
     @classmethod
     def from_fields(cls, fields: list[Any] | None) -> "Transactions":
         """The state that `to_fields` gave; that of a store without transactions for None."""
         if fields is None:
             return cls()
-        horizon, times_checked, owed = fields
-        return cls(horizon, dict(times_checked), dict.fromkeys(owed))
+        if len(fields) == 3:  # as it was before numbers were packed
+            horizon, times_checked, owed = fields
+            return cls(horizon, dict(times_checked), dict.fromkeys(owed))
+        horizon, offsets, counts, owed = fields
+        times = dict(zip(_unpacked(offsets), _unpacked(counts), strict=True))
+        return cls(horizon, times, dict.fromkeys(_unpacked(owed)))
+
+
+def _packed(numbers: Collection[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}q", *numbers)
+
+
+def _unpacked(data: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(data) // 8}q", data)

@@ -1,5 +1,6 @@
 """The replicated state: a function of its commands, equal after a snapshot, the same from every encoding."""
 
+import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +25,8 @@ from broker.commands import (
     decode_command,
     encode_command,
 )
-from broker.metadata import Metadata
-from broker.remoting.bodies import SubscriptionGroupConfig
+from broker.metadata import DelayProgress, Metadata, OrderLock
+from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 from broker.topics import topic_config
 
 topic = st.sampled_from(["T1", "T2"])
@@ -83,9 +84,39 @@ def test_a_snapshot_stands_for_the_commands_before_it(before: list[Command], aft
     assert restored.snapshot() == metadata.snapshot(), "replicas' snapshots are byte-identical"
 
 
-def test_a_command_of_a_newer_version_stops_the_node() -> None:
-    import cbor2
+def test_a_snapshot_of_an_earlier_version_is_restored() -> None:
+    config = {"topicName": "T", "readQueueNums": 3, "writeQueueNums": 4, "attributes": {"a": "b"}}
+    version = {"counter": 5, "stateVersion": 0, "timestamp": 7}
+    fields = {
+        "version": 1,
+        "topics": [config],
+        "groups": [{"groupName": "g", "retryMaxTimes": 2}],
+        "offsets": [["g", "T", {0: 5, 2: 6}]],
+        "locks": [["g", "T", 0, "c", 1000]],
+        "delays": [[1, 5, 2, 70]],
+        "topics_version": version,
+        "groups_version": version,
+    }
+    expected = Metadata(
+        topics={
+            "T": TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=4, attributes={"a": "b"})
+        },
+        groups={"g": SubscriptionGroupConfig(group_name="g", retry_max_times=2)},
+        offsets={("g", "T"): {0: 5, 2: 6}},
+        locks={("g", "T", 0): OrderLock("c", 1000)},
+        delays={1: DelayProgress(5, 2, 70)},
+        topics_version=DataVersion(5, 0, 7),
+        groups_version=DataVersion(5, 0, 7),
+    )
+    assert Metadata.restore(cbor2.dumps(fields)) == expected
 
+
+def test_a_snapshot_of_a_newer_version_stops_the_node() -> None:
+    with pytest.raises(UnknownCommandError, match="version 99"):
+        Metadata.restore(cbor2.dumps({"version": 99}))
+
+
+def test_a_command_of_a_newer_version_stops_the_node() -> None:
     with pytest.raises(UnknownCommandError, match="paint_topic"):
         decode_command(cbor2.dumps(["paint_topic", "T1", "red"]))
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.metadata import Metadata
 from broker.topics import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC
 from broker.transactions.messages import (
     OPERATION_BYTES_MAX,
@@ -123,7 +122,8 @@ def test_immunity(given_text: bytes | None, milliseconds: int | None) -> None:
     assert check_immunity_ms(properties, 77) == milliseconds
 
 
-def test_snapshot_of_a_version_without_transactions_is_restored() -> None:
-    fields = cbor2.loads(Metadata().snapshot())
-    del fields["transactions"]
-    assert Metadata.restore(cbor2.dumps(fields)) == Metadata()
+def test_snapshots_of_earlier_versions_are_restored() -> None:
+    assert Transactions.from_fields(None) == Transactions()
+    state = Transactions(7, {2: 0, 5: 3}, {1: None, 0: None})
+    assert Transactions.from_fields([7, [[2, 0], [5, 3]], [1, 0]]) == state
+    assert Transactions.from_fields(state.to_fields()) == state

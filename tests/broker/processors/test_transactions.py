@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import broker.replica as replica_module
+from broker.node import Node
 from broker.peer_protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import (
@@ -16,6 +17,7 @@ from broker.remoting.headers import (
     SendMessageResponseHeader,
 )
 from broker.topics import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
+from broker.transactions.checks import SLICE_MAX, TransactionChecks
 from broker.transactions.state import Transactions
 from log.batch import BatchItem, encode_batch
 from log.errors import DiskFullError
@@ -648,3 +650,35 @@ def test_store_with_prepared_records_in_any_topic_starts_and_goes_on(group: Grou
     fields = {"timestamp": group.wall_ms + 10**6}
     assert client.offset_of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "T", **fields) == 5
     client.offset_of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "T", timestamp=1)
+
+
+def test_a_pass_over_many_whose_producers_are_gone_keeps_nobody_waiting(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = group.connect()
+    for number in range(3 * SLICE_MAX):
+        client.start_send("T", b"%d" % number, 0, HALF, sysFlag=4)
+    group.advance(TIMEOUT_S)
+    looked_at: list[int] = []
+    look_at = TransactionChecks._look_at
+
+    def noted(self: TransactionChecks, half_offset: int) -> Record | None:
+        looked_at.append(half_offset)
+        return look_at(self, half_offset)
+
+    monkeypatch.setattr(TransactionChecks, "_look_at", noted)
+    node = group.node(group.leader)
+    turn = type(node).turn
+    most = 0
+
+    def counted(self: Node, now_ns: int, wall_ms: int) -> int:
+        nonlocal most
+        before = len(looked_at)
+        due_ns = turn(self, now_ns, wall_ms)
+        most = max(most, len(looked_at) - before)
+        return due_ns
+
+    monkeypatch.setattr(Node, "turn", counted)
+    group.advance(INTERVAL_S)
+    assert sorted(looked_at) == list(range(3 * SLICE_MAX)), "all of them, once"
+    assert most == SLICE_MAX
