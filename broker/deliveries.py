@@ -100,7 +100,8 @@ def count_delivered(
 ) -> int:
     """How many of the deliveries announced by entry `index`, of the units at `offsets`, are in the log.
 
-    All of them are committed when this is asked: by a leader that serves.
+    All of them are committed when this is asked: by a leader that serves. A message that retention took while it waited
+    counts as delivered: it may have been, and cannot be any more.
     """
     entry_log = replica.store.log
     if index < entry_log.first_index:
@@ -109,13 +110,12 @@ def count_delivered(
     for done, offset in enumerate(offsets):
         unit = queue.unit(offset)
         entry = index + 1 + done
-        try:
-            if unit is None or entry_log.term_of(entry) != entry_log.term_of(index):
-                return done
-            delivery = entry_log.record_at(entry_log.position_of(entry) + HEADER_BYTES)
-            waiting = decode_record(entry_log.record_at(unit[0], unit[1]))
-        except OutOfRangeError:
-            return done  # the log ended before it, or the message that waited is gone
+        if entry > entry_log.last_index or entry_log.term_of(entry) != entry_log.term_of(index):
+            return done
+        if unit is None or unit[0] < entry_log.first_position:
+            continue
+        delivery = entry_log.record_at(entry_log.position_of(entry) + HEADER_BYTES)
+        waiting = decode_record(entry_log.record_at(unit[0], unit[1]))
         if not _is_delivery(delivery, waiting, delivered_properties):
             return done
     return len(offsets)

@@ -13,15 +13,20 @@ the damage is cut, and a crash in the middle begins the mode again.
 
 An unfinished write at the log's end is no loss: what was acknowledged lies before it. After a stop that was not in
 order, in asynchronous mode, the page cache is gone if the machine was started anew since, and with it maybe
-acknowledged entries, without a trace in the files: only the boot tells. A crash of the process loses nothing.
+acknowledged entries, without a trace in the files: only the boot tells. A crash of the process loses nothing, unless
+a flush had failed: pages that it did not write look clean and may leave the cache (Rebello et al., "Can Applications
+Recover from fsync Failures?", 2020), so that the log may end before what was acknowledged, as if never written to.
+How far that went is therefore kept as well, in the page cache of a file of its own, `acknowledged`: 8 bytes, the index
+behind the last entry that this node may have acknowledged.
 """
 
+import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
 import cbor2
 
-from log.disk import Disk
+from log.disk import Disk, MappedFile
 from log.entry_recovery import RecoveryKind
 from log.errors import DamagedLogError
 from log.state_file import read_state, write_state
@@ -29,6 +34,9 @@ from log.store import RecoveryReport
 from raft.recovery_loss import Loss
 
 RECOVERING_FILE: Final = "recovering"
+ACKNOWLEDGED_FILE: Final = "acknowledged"
+
+_INDEX: Final = struct.Struct(">q")
 
 _ADVICE: Final = (
     "a group of one has nobody to take it from; bring the file back from a copy, or set "
@@ -54,6 +62,18 @@ class RecoveringFile:
     def __init__(self, disk: Disk, run: Run) -> None:
         self._disk = disk
         self._run = run
+        self._acknowledged = -1
+        self._acknowledged_file: MappedFile | None = None
+        if run.flush == "async" or disk.exists(ACKNOWLEDGED_FILE):
+            self._acknowledged_file = disk.open(ACKNOWLEDGED_FILE, _INDEX.size, create=True)
+            self._acknowledged_file.prepare(0, _INDEX.size)
+            self._acknowledged = _INDEX.unpack_from(self._acknowledged_file.buffer)[0] - 1
+
+    def acknowledged(self, last_index: int) -> None:
+        """Entries up to `last_index`, all that the log has, may be acknowledged from now on. Survives this process."""
+        if last_index != self._acknowledged and self._acknowledged_file is not None:
+            self._acknowledged = last_index
+            _INDEX.pack_into(self._acknowledged_file.buffer, 0, last_index + 1)
 
     def judge(self, report: RecoveryReport, *, has_term: bool, only_voter: bool) -> tuple[Loss | None, str]:
         """(what this node lacks, why); noted durably. Nothing may have been cut or reset yet.
@@ -78,8 +98,12 @@ class RecoveringFile:
                 loss, reason = Loss.ENTRIES, report.damage[0] if report.damage else "the snapshot is missing"
             elif self._power_was_lost(before, report):
                 loss, reason = Loss.ENTRIES, "the machine stopped before everything was flushed"
+            elif self._pages_were_lost(before, report):
+                last = report.log.last_good_index
+                loss, reason = Loss.ENTRIES, f"the log ends at {last}, acknowledged was {self._acknowledged}"
         # Without a term there is nothing to remember: the next start finds that out again.
         self.keep(None if loss is Loss.ALL else loss)
+        self.acknowledged(report.log.last_good_index)
         return loss, reason
 
     @staticmethod
@@ -90,6 +114,10 @@ class RecoveringFile:
     def _power_was_lost(self, before: dict[str, Any], report: RecoveryReport) -> bool:
         boots = (before["boot"], self._run.boot)
         return not report.clean_stop and before["flush"] == "async" and all(boots) and boots[0] != boots[1]
+
+    def _pages_were_lost(self, before: dict[str, Any], report: RecoveryReport) -> bool:
+        was_async = before["flush"] == "async"
+        return was_async and not report.clean_stop and report.log.last_good_index < self._acknowledged
 
     def keep(self, loss: Loss | None) -> None:
         """Durable when it returns. Raises DiskError."""

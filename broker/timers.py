@@ -175,10 +175,13 @@ class TimerService:
             step: Step | None = None
             if done == len(batch.offsets):
                 step = Step(*batch.step)
-            elif done:
-                last = queue.unit(batch.offsets[done - 1])
-                assert last is not None, "a delivery was compared with it"
-                step = Step(last[2], batch.offsets[done - 1], batch.step[2])
+            else:
+                # Of those that retention took nothing need be said: they are found, and dropped, again.
+                for offset in reversed(batch.offsets[:done]):
+                    unit = queue.unit(offset)
+                    if unit is not None:
+                        step = Step(unit[2], offset, batch.step[2])
+                        break
             self._settle_later(step)
         self._due_ns = self._node.now_ns
 

@@ -5,6 +5,8 @@ truth: units are flushed by checkpoints only, and recovery makes them again. But
 zeroed durably, so that none ever outlives its entry.
 """
 
+from collections.abc import Callable
+
 from log.entry_range import EntryRange
 from log.errors import DamagedLogError
 from log.layout import ENTRY_MAGIC, UNIT, UNIT_BYTES
@@ -44,18 +46,19 @@ class EntryIndex:
             raise DamagedLogError(path, at, f"it does not hold the index unit of entry {index}")
         return position, size, term
 
-    def term_runs(self, first: int, last: int) -> list[tuple[int, int]]:
+    @staticmethod
+    def term_runs(first: int, last: int, term_of: Callable[[int], int]) -> list[tuple[int, int]]:
         """(first index, term) of every run of equal terms. Terms do not decrease, so that the end of each run
         is found by bisection: O(runs * log n)."""
         runs: list[tuple[int, int]] = []
         index = first
         while index <= last:
-            term = self.unit(index)[2]
+            term = term_of(index)
             runs.append((index, term))
             low, high = index + 1, last + 1
             while low < high:
                 middle = (low + high) // 2
-                if self.unit(middle)[2] > term:
+                if term_of(middle) > term:
                     high = middle
                 else:
                     low = middle + 1

@@ -49,6 +49,7 @@ from log.options import StoreOptions
 from log.record import Buffer
 from log.segments import Segments
 from log.tail import PrepareJob, Tail
+from log.unit_repair import checked_unit
 
 
 class FlushJob:
@@ -88,6 +89,7 @@ class EntryLog:
         "_prepare_job",
         "_reset_pending",
         "_runs",
+        "_sound_from",
         "_tail",
         "_units",
         "_write_buffer",
@@ -110,6 +112,8 @@ class EntryLog:
     _durable_index: int
     _flush_from: int
     _last_term: int
+    _sound_from: int
+    """The first entry whose unit was written or checked since the start."""
     _written_position: int
 
     def __init__(
@@ -188,7 +192,7 @@ class EntryLog:
     def position_of(self, index: int) -> int:
         """Where the entry begins. Raises OutOfRangeError, DamagedLogError."""
         self._check_index(index)
-        return self._index.unit(index)[0]
+        return self._unit(index)[0]
 
     def index_at(self, position: int) -> int:
         """The entry in whose bytes `position` lies (end markers count to the entry before). O(log n).
@@ -202,7 +206,7 @@ class EntryLog:
         low, high = self.first_index, self.last_index
         while low < high:
             middle = (low + high + 1) // 2
-            if self._index.unit(middle)[0] <= position:
+            if self._unit(middle)[0] <= position:
                 low = middle
             else:
                 high = middle - 1
@@ -241,7 +245,7 @@ class EntryLog:
         low, high = first_index, last_index - 1
         while low < high:
             middle = (low + high + 1) // 2
-            position, size, _ = self._index.unit(middle)
+            position, size, _ = self._unit(middle)
             if position + size <= limit:
                 low = middle
             else:
@@ -330,6 +334,21 @@ class EntryLog:
         self.end_position = position + size
         return index
 
+    def make_room(self, size: int) -> None:
+        """After this the next `append` does not fail for want of space, if its entry has at most `size` bytes.
+
+        Raises DiskFullError, DiskError; nothing has changed then.
+        """
+        assert not self.damaged, "cut_damage comes before any append"
+        tail = self._tail
+        file_end = tail.start + self._file_bytes
+        end = self.end_position + size + MARKER_BYTES
+        tail.ensure(min(end, file_end))
+        if end > file_end:
+            tail.ensure_next(file_end + size + MARKER_BYTES)
+        self._index.reserve(self.last_index + 1, self.last_index + 1)
+        self._set_limit()
+
     def check_range(self, data: Buffer, first_index: int, position: int) -> EntryRange:
         """Checks entries from a peer, see `log.entry_range.check_range`. Raises DamagedRangeError."""
         return check_range(data, first_index, position, self._file_bytes)
@@ -387,6 +406,7 @@ class EntryLog:
             self._runs.pop()
         self._last_term = self._runs[-1][1] if self._runs else self.base_term
         self.last_index = last_index
+        self._sound_from = min(self._sound_from, last_index + 1)
         self.end_position = new_end
         self._durable_index = min(self._durable_index, last_index)
         self._flush_from = min(self._flush_from, new_end)
@@ -413,7 +433,7 @@ class EntryLog:
         self._units.remove_from(0)
         self.damaged = self._reset_pending = False
         self._runs = []
-        self.first_index = first_index
+        self.first_index = self._sound_from = first_index
         self.last_index = first_index - 1
         self.first_position = self.end_position = position
         self.base_term = self._last_term = base_term
@@ -536,6 +556,7 @@ class EntryLog:
         self.base_term = recovery.base_term
         self.epoch = recovery.epoch
         self.last_index = recovery.last_good_index
+        self._sound_from = recovery.last_good_index + 1 - recovery.scanned_entries
         self.end_position = recovery.end_position
         self._reset_pending = recovery.kind is RecoveryKind.RESET_PENDING
         self.damaged = self._reset_pending or recovery.kind is RecoveryKind.DAMAGED
@@ -544,7 +565,9 @@ class EntryLog:
             self._flush_from = self._written_position = self.end_position
         else:
             self._start_writing()
-        self._runs = self._index.term_runs(self.first_index, self.last_index)
+        self._runs = EntryIndex.term_runs(
+            self.first_index, self.last_index, lambda index: self._unit(index)[2]
+        )
         self._last_term = self._runs[-1][1] if self._runs else self.base_term
 
     def _start_writing(self) -> None:
@@ -596,11 +619,19 @@ class EntryLog:
         if not self.first_index <= index <= self.last_index:
             raise OutOfRangeError(f"entry {index} is not in {self.first_index}..{self.last_index}")
 
+    def _unit(self, index: int) -> tuple[int, int, int]:
+        """(position, size, term) of an entry. Raises DamagedLogError."""
+        if index >= self._sound_from:
+            return self._index.unit(index)
+        return checked_unit(
+            index, self._index, self._data, self._units, self.first_position, self.end_position
+        )
+
     def _end_of(self, index: int) -> int:
         if index == self.last_index:
             return self.end_position
         self._check_index(index)
-        position, size, _ = self._index.unit(index)
+        position, size, _ = self._unit(index)
         return position + size
 
     def _ranges_from(self, position: int) -> list[tuple[MappedFile, int, int]]:

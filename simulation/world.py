@@ -63,6 +63,8 @@ _FLUSH_TRACES_NS: Final = SECOND
 _LOAD_STOPS_BEFORE_END_NS: Final = 6 * SECOND
 _RECOVERY_NS: Final = 12 * SECOND
 """From the end of all faults to the first acknowledged message, at most: two elections that split and a route poll."""
+_LAST_ENTRIES_NS: Final = SECOND
+"""From the end of the run to the moment in which every node has applied everything, at most."""
 
 
 @dataclass(slots=True)
@@ -376,6 +378,7 @@ class World:
         structlog.configure(processors=[self._log_event])
         try:
             scheduler.run_until(plan.end_ns)
+            self._await_last_entries()
             if self.finding is None:
                 self._check_end()
         except Violation as violation:
@@ -420,6 +423,18 @@ class World:
                 "group",
                 f"no message acknowledged within {_RECOVERY_NS // SECOND} s after all faults",
             )
+
+    def _await_last_entries(self) -> None:
+        """What was committed in the last moment is on its way to those who must apply it, too."""
+        scheduler, model = self.scheduler, self.monitor.model
+        latest_ns = scheduler.now_ns + _LAST_ENTRIES_NS
+        while self.finding is None and scheduler.now_ns < latest_ns:
+            processes = [host.process for host in self.members.in_service()]
+            if all(
+                process and process.node.replica.applied_index == model.last_index for process in processes
+            ):
+                break
+            scheduler.run_until(scheduler.now_ns + _LAST_ENTRIES_NS // 100)
 
     def _check_end(self) -> None:
         """Everything must have come together."""

@@ -89,6 +89,16 @@ class Transactions(Invariant):
                 f"{name} was to be {self.fate(name).name}, delivered: {name in self._committed}",
             )
 
+    def refused(self, name: str, answer: str) -> None:
+        """A producer was told that its transaction is decided otherwise: true of one whose half message is deleted."""
+        rolled_back = [
+            half
+            for half in self._halves
+            if half.property(b"KEYS") == name and self._decided.get(half.record.queue_offset) == "rolled back"
+        ]
+        if not rolled_back or not self.world.monitor.model.retention_ran:
+            raise Violation("decided as it should be", "clients", f"{name}: {answer}")
+
     # ---- what the group commits ----------------------------------------------------------------------
 
     def committed(self, message: CommittedMessage) -> None:
@@ -228,7 +238,7 @@ async def transact(world: World, runtime: ClientRuntime, writer: TraceWriter) ->
                         await transaction.rollback()
                 except BrokerError as error:
                     if error.code == ResponseCode.TRANSACTION_FAILED and "given up" not in str(error.remark):
-                        raise Violation("decided as it should be", "clients", f"{name}: {error}") from error
+                        invariant.refused(name, str(error))
                 except ClientError:
                     await runtime.sleep(0.05)
                 else:

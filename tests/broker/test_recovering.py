@@ -81,6 +81,22 @@ def test_only_another_boot_after_asynchronous_flushes_may_have_lost_the_page_cac
     assert judge(disk, replace(CRASHED, clean_stop=clean), flush="sync", boot=boot) is loss
 
 
+@pytest.mark.parametrize(
+    ("acknowledged", "clean", "loss"), [(9, False, None), (10, False, Loss.ENTRIES), (10, True, None)]
+)
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_log_that_ends_before_what_was_acknowledged_has_lost_pages(
+    flush: str, acknowledged: int, clean: bool, loss: Loss | None
+) -> None:
+    """The process crashed after a failed flush, and pages that it had not written left the cache."""
+    disk = MemoryDisk()
+    before = RecoveringFile(disk, Run("async", "one"))
+    assert before.judge(CRASHED, has_term=True, only_voter=False)[0] is None
+    before.acknowledged(acknowledged)
+    assert judge(disk, replace(CRASHED, clean_stop=clean), flush=flush) is loss
+    assert judge(disk, CRASHED) is loss, "it is remembered, and judged once"
+
+
 def test_a_loss_is_remembered_until_it_is_over() -> None:
     disk = MemoryDisk()
     assert judge(disk, DAMAGED) is Loss.ENTRIES

@@ -6,16 +6,21 @@ The seed that found it is named. Seeds come to mean other runs as the code chang
 from dataclasses import replace
 from io import BytesIO
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from broker.deliveries import addressed_properties, count_delivered, without_address
+from broker.replica import Replica
 from broker.replica_trace import ReplicaTrace
 from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
 from log.consume_queues import ConsumeQueues
 from log.entry_log import EntryLog
-from log.errors import FlushError
-from log.layout import file_name
+from log.errors import DiskFullError, FlushError
+from log.layout import HEADER_BYTES, file_name
 from log.options import StoreOptions
+from log.record import encode_record, pack_host
 from simulation.disk import SimulatedDisk
 from simulation.plan import Fault, Plan, draw_plan
 from simulation.report import describe_finding
@@ -126,3 +131,75 @@ def test_a_flush_that_succeeds_says_nothing_of_an_earlier_one_that_failed(seed: 
     last, _ = EntryLog.open(disk, "dledger", options, clean_stop=False, checkpoint_index=None)
     assert last.last_index >= promised
     assert not last.damaged
+
+
+@pytest.mark.parametrize("damage", [bytes(32), b"\x07" * 32, b"one bit"])
+def test_a_damaged_unit_of_an_old_entry_is_written_anew_from_the_log(damage: bytes) -> None:
+    """Seed 2: a start does not look at them, and whoever read one later stopped the node, again and again."""
+    options = StoreOptions(data_file_bytes=4096, index_file_units=256)
+    disk = SimulatedDisk(Random(1))
+    log, _ = EntryLog.open(disk, "dledger", options)
+    for number in range(200):
+        log.append(1 + number // 50, bytes(60 + number % 7))
+    places = [(log.position_of(index), log.end_of(index)) for index in range(200)]
+    disk.lose_process()
+    units = disk.open("dledger/index/" + file_name(0), 256 * 32, create=False)
+    for index in range(40, 60):
+        if damage == b"one bit":
+            units.buffer[32 * index + 12 + index % 8] ^= 4  # in its position, its size or its own index
+        else:
+            units.buffer[32 * index : 32 * (index + 1)] = damage
+    again, _ = EntryLog.open(disk, "dledger", options, clean_stop=False, checkpoint_index=None)
+    assert again.term_runs() == [(0, 1), (50, 2), (100, 3), (150, 4)]
+    assert [(again.position_of(index), again.end_of(index)) for index in range(200)] == places
+    assert [again.index_at(begin) for begin, _ in places] == list(range(200))
+
+
+def test_what_retention_took_while_it_waited_does_not_hide_what_was_delivered() -> None:
+    """Seed 25: the first message of a batch was gone, and the others of the batch were delivered again."""
+    log, _ = EntryLog.open(SimulatedDisk(Random(1)), "dledger", StoreOptions(data_file_bytes=4096))
+    queues = ConsumeQueues(SimulatedDisk(Random(2)), StoreOptions())
+    queue = queues.make("waiting", 0)
+    for number in range(3):
+        position = _append_record(log, number, addressed_properties(b"", "true", 0))
+        queue.append(number, position, log.end_position - position, 0)
+        while number == 0 and len(log.file_starts()) < 2:
+            _append_record(log, 9, b"")  # the first lies in another file than the others
+    _append_record(log, 9, b"")
+    announced = log.last_index
+    for number in range(2):
+        _append_record(log, number, b"")  # what was delivered of the three
+    for _ in range(60):
+        _append_record(log, 9, b"")
+    replica = cast("Replica", SimpleNamespace(store=SimpleNamespace(log=log)))
+    assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
+    assert log.delete_before(log.index_at(log.file_starts()[1])) == 1
+    assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
+
+
+def _append_record(log: EntryLog, number: int, properties: bytes) -> int:
+    """The position of a record."""
+    body = b"%d" % number * 100
+    host = pack_host("10.0.0.1", 1)
+    size = 75 + 2 * len(host) + len(body) + len(b"true") + len(properties)
+    position = log.next_position(size) + HEADER_BYTES
+    record = encode_record(b"true", 0, 0, 0, position, 0, number, host, 0, host, 0, 0, body, properties)
+    log.append(1, record)
+    return position
+
+
+def test_a_membership_change_on_a_full_disk_is_refused_as_a_whole() -> None:
+    """Seed 65: raft had counted its entry when the log had no room for it, and the leader fell over the difference."""
+    log, _ = EntryLog.open(disk := SimulatedDisk(Random(1)), "dledger", StoreOptions(data_file_bytes=16384))
+    disk.full = True
+    before = log.last_index, log.end_position
+    room = 0
+    with pytest.raises(DiskFullError):
+        while True:
+            log.make_room(4096)
+            room += 1
+            log.append(1, bytes(4096 - HEADER_BYTES))  # never fails
+    assert (log.last_index, log.end_position) == (before[0] + room, max(before[1], log.end_position))
+    disk.full = False
+    log.make_room(4096)
+    log.append(1, bytes(4096 - HEADER_BYTES))
