@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 from broker.connection import Connection
+from broker.metadata import DelayProgress
 from broker.node import Node
 from broker.node_status import NodeStatus, PeerStatus, Role
 from broker.processing import Place, Route
@@ -16,6 +17,7 @@ from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.settings import BrokerConfig
 from broker.stats import Stats
+from broker.topics import SCHEDULE_TOPIC
 from log.disk import Disk
 from log.errors import LogFault
 from log.layout import HEADER_BYTES
@@ -157,6 +159,7 @@ class StatusProcessor:
             f"{run_s % 60} seconds ]",
             "earliestMessageTimeStamp": str(self._earliest_store_time()),
             "pageCacheLockTimeMills": "0",
+            **self._delays(),
         }
         for queue in (
             "sendThreadPoolQueue",
@@ -166,6 +169,17 @@ class StatusProcessor:
         ):
             # Requests are handled as they come: there is no queue before a pool of threads.
             table |= {f"{queue}Size": "0", f"{queue}Capacity": "0", f"{queue}HeadWaitTimeMills": "0"}
+        return table
+
+    def _delays(self) -> dict[str, str]:
+        """For each delay level the first message that is not known to be delivered, and the end of the queue."""
+        replica = self._node.replica
+        table = {}
+        for level in range(1, len(self._config.broker.delay_level_ms) + 1):
+            progress = replica.metadata.delays.get(level, DelayProgress())
+            queue = replica.store.queues.get(SCHEDULE_TOPIC, level - 1)
+            end = 0 if queue is None else queue.max_offset
+            table[f"scheduleMessageOffset_{level}"] = f"{progress.offset},{end}"
         return table
 
     def _bytes_behind(self) -> int:

@@ -167,6 +167,10 @@ def test_runtime_table(group: Group) -> None:
     assert int(table["commitLogMaxOffset"]) == group.node(group.leader).replica.store.log.end_position
     assert table["dispatchBehindBytes"] == "0"
     assert table["bootTimestamp"].isdigit()
+    assert table["scheduleMessageOffset_18"] == "0,0"
+    client.wait(client.start_send("T", b"x", properties={"DELAY": "18"}))
+    table = decode_body(client.ok(RequestCode.GET_BROKER_RUNTIME_INFO).body, KeyValueTable).table
+    assert table["scheduleMessageOffset_18"] == "0,1"
 
 
 def test_unknown_request(client: Client) -> None:
