@@ -206,6 +206,15 @@ class ClientRegistry(Generic[ConnectionType]):
         found = self._consumers.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
+    def may_read(self, group: str, topics: Iterable[str]) -> bool:
+        """Whether consumers of a group subscribe to one of the topics, or one is the group's own for retries.
+
+        Subscriptions were checked when they came, where access is controlled.
+        """
+        found = self._consumers.get(group)
+        subscribed = {} if found is None else found.subscriptions
+        return any(topic in subscribed or topic == f"%RETRY%{group}" for topic in topics)
+
     def find_consumer(self, group: str, client_id: str) -> RegisteredClient[ConnectionType] | None:
         """The newest connection of one client of a consumer group."""
         found = self._consumers.get(group)

@@ -219,6 +219,10 @@ class Node:
             self.reply(connection, command, refused.code, refused.remark)
         except RemotingError as error:
             self.reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
+        except Exception as error:
+            # As in `_handle`: what nobody foresaw hurts this request only, and what cannot be judged is refused.
+            log.exception("request not judged", code=command.code, client=connection.name)
+            self.reply(connection, command, ResponseCode.NO_PERMISSION, f"{type(error).__name__}: {error}")
         else:
             return True
         return False

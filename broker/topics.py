@@ -24,6 +24,9 @@ OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 INTERNAL_TOPIC: Final = log_options.INTERNAL_TOPIC.decode()
 """Records of this topic are the group's own: the no-op of a term, metadata commands, membership changes."""
 
+WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})
+"""Where messages of all topics wait, seen by nobody: until their time has come, or their producer has decided."""
+
 FORBIDDEN_TO_SEND: Final = frozenset(
     {
         INTERNAL_TOPIC,

@@ -30,6 +30,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from broker.access import addresses
+from broker.topics import WAITING_TOPICS
 
 PermissionText = Literal["DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB"]
 KeyText = Annotated[str, msgspec.Meta(min_length=7)]
@@ -72,6 +73,9 @@ class Account:
     groups: dict[str, Permission]
 
     def topic(self, name: str) -> Permission:
+        """What is written for the topic, else the default; where messages of all topics wait there is no default."""
+        if name in WAITING_TOPICS:
+            return self.topics.get(name, Permission.DENY)
         return self.topics.get(name, self.default_topic)
 
     def group(self, name: str) -> Permission:

@@ -124,7 +124,7 @@ _FINDERS: Final[dict[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.SEND_BATCH_MESSAGE: _send_short,
     RequestCode.SEND_REPLY_MESSAGE: _send,
     RequestCode.SEND_REPLY_MESSAGE_V2: _send_short,
-    RequestCode.CONSUMER_SEND_MSG_BACK: _fields(groups=("group",)),
+    RequestCode.CONSUMER_SEND_MSG_BACK: _fields(topic="originTopic", groups=("group",)),
     RequestCode.PULL_MESSAGE: _pull,
     RequestCode.LITE_PULL_MESSAGE: _pull,
     RequestCode.QUERY_MESSAGE: _fields(topic="topic"),

@@ -13,7 +13,7 @@ from broker.client_calls import Done
 from broker.connection import Connection
 from broker.node import Node
 from broker.processing import Place, RequestError, Route
-from broker.processors.queries import committed_record
+from broker.processors.queries import committed_record, topics_of
 from broker.remoting.admin_bodies import decode_queue
 from broker.remoting.admin_headers import (
     ConsumeMessageDirectlyHeader,
@@ -71,6 +71,13 @@ class ClientQuestionsProcessor:
         record = committed_record(self._node.replica, offset)
         if record is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        if self._node.access is not None and not self._node.registry.may_read(
+            header.consumer_group, topics_of(record)[:1]
+        ):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the message at {offset} is of no topic that group {header.consumer_group} consumes",
+            )
         header.broker_name = self._broker_name
         self._pass_on(
             connection, command, header.consumer_group, header.client_id or "", header, bytes(record)

@@ -27,6 +27,8 @@ ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 """Newest first, as many as fit; the first whatever its size."""
 
 _INTERNAL_TOPIC: Final = INTERNAL_TOPIC.encode()
+_REAL_TOPIC: Final = b"REAL_TOPIC"
+_RETRY_TOPIC: Final = b"RETRY_TOPIC"
 
 
 def committed_record(replica: Replica, physical_offset: int) -> memoryview | None:
@@ -47,6 +49,15 @@ def committed_record(replica: Replica, physical_offset: int) -> memoryview | Non
     return record
 
 
+def topics_of(record: memoryview) -> tuple[str, ...]:
+    """The topics that a stored message may be asked for under: its own, and where it comes from or goes to."""
+    head = peek(record)
+    properties = bytes(record[head.properties_begin : head.properties_end])
+    own = bytes(record[head.topic_begin : head.topic_end])
+    found = (own, get_property(properties, _REAL_TOPIC), get_property(properties, _RETRY_TOPIC))
+    return tuple(topic.decode("utf-8", "replace") for topic in found if topic)
+
+
 class QueriesProcessor:
     """VIEW_MESSAGE_BY_ID 33 and QUERY_MESSAGE 12."""
 
@@ -62,9 +73,15 @@ class QueriesProcessor:
 
     def view(self, connection: Connection, command: RemotingCommand) -> None:
         """The message whose record begins at an offset."""
-        offset = command.decode_fields(ViewMessageHeader).offset
+        header = command.decode_fields(ViewMessageHeader)
+        offset = header.offset
         record = committed_record(self._node.replica, offset)
         if record is not None:
+            if self._node.access is not None and header.topic and header.topic not in topics_of(record):
+                # What the request was allowed for is the topic that it names.
+                raise RequestError(
+                    ResponseCode.NO_PERMISSION, f"the message at {offset} is none of topic {header.topic}"
+                )
             head = encode_response_head(command, ResponseCode.SUCCESS, body_length=len(record))
             connection.send(head, record)
         elif self._node.replica.serving:

@@ -12,12 +12,19 @@ from broker.connection import Connection
 from broker.delays import scheduled_properties
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
-from broker.processors.queries import committed_record
+from broker.processors.queries import committed_record, topics_of
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import ConsumerSendMessageBackHeader
 from broker.settings import BrokerConfig, BrokerSettings
-from broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, retries_max, topic_config
+from broker.topics import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    WAITING_TOPICS,
+    retries_max,
+    topic_config,
+)
 from log.errors import EntryTooLargeError, RecordError
 from log.message_id import offset_message_id
 from log.properties import get_property, with_property, without_property
@@ -84,6 +91,7 @@ class SendBackProcessor:
         view = committed_record(replica, header.offset)
         if view is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        self._check_message(view, header)
         record = decode_record(view)
         most = retries_max(group, command.version, header.max_reconsume_times)
         if record.reconsume_times >= most or header.delay_level < 0:
@@ -102,6 +110,22 @@ class SendBackProcessor:
         replica.check_may_append()
         queue_id = self._random.randrange(0, max(1, min(queues, config.write_queue_nums)))
         self._append(record, topic, queue_id, level, _PendingAnswer(node, connection, command))
+
+    def _check_message(self, view: memoryview, header: ConsumerSendMessageBackHeader) -> None:
+        """Gives back only what a consumer could get; with access control only what this group's consumers may read.
+
+        The position is the client's word, and the copy becomes readable for the group.
+        """
+        topics = topics_of(view)
+        if topics[0] in WAITING_TOPICS:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        if self._node.access is None or header.origin_topic in topics:
+            return
+        if not self._node.registry.may_read(header.group, topics):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the message at {header.offset} is of no topic that group {header.group} consumes",
+            )
 
     def _append(self, record: Record, topic: str, queue_id: int, level: int, waiter: _PendingAnswer) -> None:
         properties = without_property(record.properties, _DELAY)

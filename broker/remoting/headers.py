@@ -247,9 +247,10 @@ class QueryMessageResponseHeader(msgspec.Struct, rename="camel"):
 
 
 class ViewMessageHeader(msgspec.Struct):
-    """VIEW_MESSAGE_BY_ID 33; ``offset`` is the commit log's, from the message id."""
+    """VIEW_MESSAGE_BY_ID 33; ``offset`` is the commit log's, from the message id; 5.x names the topic, too."""
 
     offset: Int64
+    topic: str | None = None
 
 
 class PushReplyMessageHeader(msgspec.Struct, rename="camel"):

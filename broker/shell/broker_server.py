@@ -121,6 +121,11 @@ class BrokerServer:
             for name_server in config.node.name_servers
         ]
         self._access = AccessFile(config.acl.file, self.node) if config.acl.file else None
+        if config.acl.file and config.raft.peers and not (config.raft.peer_secret or config.tls.peer_ca):
+            log.warning(
+                "accounts bind nobody who reaches the port of the peers",
+                settings="raft.peer_secret, tls.peer_ca",
+            )
         self._stop = trio.Event()
 
     def stop(self) -> None:
