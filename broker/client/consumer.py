@@ -29,10 +29,12 @@ from broker.client.errors import (
     ConnectionFailed,
     NameServerUnavailable,
     NoRoute,
+    OffsetsNotStored,
     UsageError,
 )
 from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView
+from broker.client.offset_file import LocalOffsets
 from broker.client.order_locks import LockTimes, OrderLocks
 from broker.client.queue_calls import QueueCalls
 from broker.client.rebalance import Strategy, allocate_averagely, allocate_everything
@@ -79,7 +81,8 @@ class Consumer:
 
     ``topics`` maps each topic to the tags wanted (``*`` for all) or to an `SqlFilter`; all members of a group must
     name the same. ``start`` holds for queues in which the group has no stored position. With ``broadcast`` every
-    member reads all queues, and positions are kept in memory only. ``trace`` records pulls and positions.
+    member reads all queues, and keeps its own positions: in ``offsets`` (`OffsetFile`), else in memory only. ``trace``
+    records pulls and positions.
 
     An ``orderly`` consumer handles a queue only while it holds the queue's lock (order_locks.py, `listen_orderly`);
     ``lock_times`` says for how long a lock is good, for brokers that are set to other times than usual.
@@ -96,6 +99,7 @@ class Consumer:
         start: Start = "last",
         strategy: Strategy = allocate_averagely,
         broadcast: bool = False,
+        offsets: LocalOffsets | None = None,
         orderly: bool = False,
         lock_times: LockTimes | None = None,
         limits: FetchLimits | None = None,
@@ -118,6 +122,8 @@ class Consumer:
             raise UsageError(
                 "a broadcast consumer shares its queues with everybody: there is nothing to lock"
             )
+        if offsets is not None and not broadcast:
+            raise UsageError("brokers keep the positions of a group; only a broadcast consumer has its own")
         version = runtime.wall_ms()
         self.group = group
         self._start = start
@@ -152,6 +158,9 @@ class Consumer:
             else None
         )
         """The locks of an orderly consumer; None for any other."""
+        self._local = offsets
+        self._local_positions: dict[MessageQueue, int] = {}
+        """As they are in ``offsets``."""
         self._rebalance_wanted: Event = runtime.event()
         self._assigned: Event = runtime.event()
         self._committing: Event | None = None
@@ -161,6 +170,9 @@ class Consumer:
         self._reading = False
 
     async def __aenter__(self) -> Consumer:
+        """Raises DamagedOffsets, OSError and UsageError where ``offsets`` cannot be read or are in use."""
+        if self._local is not None:
+            self._local_positions = await self._local.load()
         await self.core.__aenter__()
         self.core.tasks.start_soon(self._run)
         if self.order_locks is not None:
@@ -180,6 +192,8 @@ class Consumer:
 
         with self._runtime.move_on_after(CLOSE_TIMEOUT_S * 2 / 3, shield=True):
             await (store() if self.order_locks is None else self.order_locks.close(store))
+        if self._local is not None:
+            self._local.close()
         with self._runtime.move_on_after(CLOSE_TIMEOUT_S / 3, shield=True):
             await self.core.unregister(consumer_group=self.group)
         return await self.core.__aexit__(kind, error, traceback)
@@ -279,7 +293,8 @@ class Consumer:
     async def commit(self) -> None:
         """Everything handed out so far is done with: store that, and wait until it is stored.
 
-        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable; what was not stored is tried again later.
+        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable, with ``offsets`` OffsetsNotStored; what
+        was not stored is tried again later.
         """
         self.core.check_open()
         self._settle()
@@ -331,12 +346,14 @@ class Consumer:
 
     async def _store_positions(self, readers: Sequence[QueueReader]) -> list[ClientError]:
         """Store what is not stored yet; one storing at a time, so that a queue's position never goes back."""
-        if self.broadcast:
+        if self.broadcast and self._local is None:
             return []
         while self._committing is not None:
             await self._committing.wait()
         self._committing = self._runtime.event()
         try:
+            if self._local is not None:
+                return await self._store_locally(self._local, readers)
             changed = []
             for reader in readers:
                 position = reader.position
@@ -352,6 +369,22 @@ class Consumer:
         finally:
             self._committing.set()
             self._committing = None
+
+    async def _store_locally(self, local: LocalOffsets, readers: Sequence[QueueReader]) -> list[ClientError]:
+        positions = dict(self._local_positions)  # those of queues that are not read now stay
+        for reader in readers:
+            if (at := reader.position) is not None:
+                positions[reader.queue] = at
+        if positions == self._local_positions:
+            return []
+        try:
+            await local.store(positions)
+        except OSError as error:
+            failure = OffsetsNotStored(f"positions were not stored: {error}")
+            failure.__cause__ = error
+            return [failure]
+        self._local_positions = positions
+        return []
 
     async def _keep_storing(self) -> None:
         while True:
@@ -480,7 +513,10 @@ class Consumer:
                 await self.order_locks.acquire(queue)
             if fixed_start is not None:
                 return fixed_start
-            stored = None if self.broadcast else await self._calls.committed_offset(queue)
+            if self.broadcast:
+                stored = self._local_positions.get(queue)
+            else:
+                stored = await self._calls.committed_offset(queue)
             if stored is None:
                 return await self._first_offset(queue)
             reader.committed = stored

@@ -15,6 +15,9 @@
     ├── ReplyTimeout               no reply came in time: whether the request was handled is unknown
     ├── DamagedMessage             a received body does not match its checksum or cannot be unpacked; another replica
     │                              of the broker may have it whole
+    ├── DamagedOffsets             a consumer's own file of positions is damaged, and so is its backup: somebody must
+    │                              decide where to go on
+    ├── OffsetsNotStored           that file could not be written; the positions before it are still there
     └── ConnectionFailed           no use of a connection succeeded; `request_left` says whether the peer may have acted
         ├── ConnectFailed          it could not be opened: nothing was sent
         ├── ConnectionLost         it broke while the call waited
@@ -147,6 +150,20 @@ class ReplyTimeout(ClientError):
 
 class DamagedMessage(ClientError):
     """A received body does not match its checksum or cannot be unpacked: damaged on the way or in a store."""
+
+
+class DamagedOffsets(ClientError):
+    """A file of positions is not what was written. ``path`` names it."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path} is damaged: {detail}")
+        self.path = path
+
+
+class OffsetsNotStored(ClientError):
+    """A file of positions could not be written (full disk, permissions); tried again with the next storing."""
+
+    retry_may_help = True
 
 
 class ConnectionFailed(ClientError):

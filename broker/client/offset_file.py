@@ -1,0 +1,173 @@
+"""Positions of a broadcast consumer, kept in a file on its own machine (behaviour.md 8.3).
+
+A broadcast group has no common position, so brokers keep none. The file has the reference's format and name
+(``offsets.json``, with the version before it beside as ``offsets.json.bak``), so a consumer can go on where a Java one
+has stopped, and the other way round. What is added is a checksum, which others ignore: a damaged position looks like
+any other.
+
+- A new version is written beside, flushed, and takes the old one's place in one step, as the old one takes the
+  backup's. A crash at any moment leaves a whole file.
+- A damaged file is reported, and the backup taken: some messages come again. Without a backup that is whole the
+  consumer does not start: to begin at its ``start`` could mean to leave messages out, which is for people to decide.
+- Two consumers with one file would undo each other's positions; the second one is refused.
+
+The consumer itself knows the `LocalOffsets` door only. Files are read and written in a worker thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import logging
+import os
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from broker.client.errors import DamagedOffsets, UsageError
+from broker.client.message import MessageQueue
+from broker.remoting.admin_bodies import QueueOffsets
+from broker.remoting.bodies import MessageQueue as WireQueue
+from broker.remoting.errors import RemotingError
+
+__all__ = ["LocalOffsets", "OffsetFile"]
+
+logger = logging.getLogger("trivet.client")
+
+Result = TypeVar("Result")
+
+_CHECKSUM = re.compile(rb',"crc32":([0-9]+)\}\s*\Z')
+
+
+class LocalOffsets(Protocol):
+    """Where a broadcast consumer keeps its positions."""
+
+    async def load(self) -> dict[MessageQueue, int]:
+        """What was stored last. Raises DamagedOffsets, OSError, UsageError (in use by another consumer)."""
+
+    async def store(self, positions: Mapping[MessageQueue, int]) -> None:
+        """Replace all that is stored; durable when it returns. Raises OSError."""
+
+    def close(self) -> None:
+        """Nothing more is stored."""
+
+
+class OffsetFile:
+    """`LocalOffsets` in the file ``path``, whose directory is made if need be; for one consumer at a time."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.backup = self.path.with_name(self.path.name + ".bak")
+        self.problem: DamagedOffsets | None = None
+        """Why the backup was taken by the last `load`; None when the file was whole."""
+        self._lock: int | None = None
+        self._is_whole = False
+
+    async def load(self) -> dict[MessageQueue, int]:
+        """The file's positions, its backup's where the file is damaged or gone, or none where there is neither."""
+        return await _in_thread(self.load_now)
+
+    async def store(self, positions: Mapping[MessageQueue, int]) -> None:
+        """Write a new version."""
+        await _in_thread(functools.partial(self.store_now, dict(positions)))
+
+    def close(self) -> None:
+        """Let others use the file."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def load_now(self) -> dict[MessageQueue, int]:
+        """`load`, in this thread."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        try:
+            return self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> dict[MessageQueue, int]:
+        self.problem = None
+        self._is_whole = False
+        try:
+            found = _read(self.path)
+        except DamagedOffsets as damage:
+            backup = _read(self.backup)
+            if backup is None:
+                raise
+            self.problem = damage
+            logger.warning("%s; going on from %s", damage, self.backup)
+            return backup
+        if found is None:
+            return _read(self.backup) or {}
+        self._is_whole = True
+        return found
+
+    def store_now(self, positions: Mapping[MessageQueue, int]) -> None:
+        """`store`, in this thread."""
+        new = self.path.with_name(self.path.name + ".tmp")
+        with new.open("wb") as file:
+            file.write(_encode(positions))
+            file.flush()
+            os.fsync(file.fileno())
+        if self._is_whole:  # what is damaged must not take the place of a backup that is not
+            link = self.path.with_name(self.path.name + ".bak.tmp")
+            with contextlib.suppress(FileNotFoundError):
+                link.unlink()
+            os.link(self.path, link)
+            link.replace(self.backup)
+        new.replace(self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._is_whole = True
+
+    def _take_lock(self) -> None:
+        lock = os.open(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise UsageError(f"{self.path}: another consumer keeps its positions there") from error
+            raise
+        self._lock = lock
+
+
+async def _in_thread(function: Callable[[], Result]) -> Result:
+    import trio  # as the consumer's runtime: nothing here is needed in the simulator
+
+    return await trio.to_thread.run_sync(function)
+
+
+def _encode(positions: Mapping[MessageQueue, int]) -> bytes:
+    wire = {WireQueue(queue.broker_name, queue.queue_id, queue.topic): at for queue, at in positions.items()}
+    table = QueueOffsets(wire).encode()
+    return table[:-1] + b',"crc32":%d}\n' % zlib.crc32(table)
+
+
+def _read(path: Path) -> dict[MessageQueue, int] | None:
+    """The positions in one file; None when there is no such file. Raises DamagedOffsets."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    checksum = _CHECKSUM.search(data)
+    if checksum is not None:
+        data = data[: checksum.start()] + b"}"
+        if zlib.crc32(data) != int(checksum[1]):
+            raise DamagedOffsets(str(path), "what it holds does not match its checksum")
+    try:
+        offsets = QueueOffsets.decode(data).offsets
+    except RemotingError as error:
+        raise DamagedOffsets(str(path), str(error)) from error
+    if not data.strip() or any(at < 0 or queue.queue_id < 0 for queue, at in offsets.items()):
+        raise DamagedOffsets(str(path), "it is empty, or a number in it is negative")
+    return {MessageQueue(queue.topic, queue.broker_name, queue.queue_id): at for queue, at in offsets.items()}
