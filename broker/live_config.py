@@ -77,14 +77,23 @@ class LiveConfig:
         self._changes: dict[str, str] = {}
         self.config = config
         data = read_state(disk, CHANGES_PATH)
-        for key, text in (msgspec.json.decode(data, type=dict[str, str]) if data else {}).items():
+        kept = msgspec.json.decode(data, type=dict[str, str]) if data else {}
+        try:
+            # Together, as some cannot hold without the others.
+            self.config, self._changes = _changed(config, kept), kept
+        except ChangeRefusedError:
+            self._keep_what_holds(kept)
+        if self._changes:
+            log.info("changes made at run time hold", changes=self._changes)
+
+    def _keep_what_holds(self, kept: Mapping[str, str]) -> None:
+        """The file that the node was started with does not allow all of the changes any more: each by itself."""
+        for key, text in kept.items():
             try:
                 self.config = _changed(self.config, {key: text})
                 self._changes[key] = text
             except ChangeRefusedError as error:
                 log.warning("a change made at run time is dropped", reason=str(error))
-        if self._changes:
-            log.info("changes made at run time hold", changes=self._changes)
 
     def on_change(self, listener: Callable[[BrokerConfig], None]) -> None:
         """Registers a part that acts on settings."""
@@ -95,7 +104,10 @@ class LiveConfig:
         config = _changed(self.config, wanted)
         if config == self.config:
             return
-        changes = self._changes | dict(wanted)
+        # One entry for each setting, under whatever name: the last one holds, after a restart, too.
+        settings = {_setting(key) for key in wanted}
+        changes = {key: text for key, text in self._changes.items() if _setting(key) not in settings}
+        changes |= wanted
         write_state(self._disk, CHANGES_PATH, msgspec.json.encode(changes))
         self.config, self._changes = config, changes
         log.info("settings changed", **{key.replace(".", "_"): text for key, text in wanted.items()})
@@ -125,6 +137,10 @@ class LiveConfig:
                 if setting not in named and setting not in _SECRET:
                     found[setting] = _text(setting, _value(config, setting))
         return "".join(properties_file.line(key, found[key]) for key in found)
+
+
+def _setting(key: str) -> str:
+    return _SETTING_OF.get(key, key)
 
 
 def _changed(config: BrokerConfig, wanted: Mapping[str, str]) -> BrokerConfig:

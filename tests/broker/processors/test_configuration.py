@@ -8,7 +8,6 @@ from broker import properties_file
 from broker.remoting.codes import RequestCode, ResponseCode
 from tests.broker.harness import Client, Group
 
-
 FIXED = {
     "brokerRole": "SYNC_MASTER",
     "filterServerNums": "0",
@@ -144,3 +143,30 @@ def test_properties_are_written_as_they_are_read() -> None:
     for value in ("", " leading", "a=b:c#d", "back\\slash", "two\nlines", "\ttab", "ü"):
         (entry,) = properties_file.parse(properties_file.line("key", value))
         assert (entry.key, entry.value) == ("key", value)
+
+
+def test_changes_that_need_each_other_outlive_a_restart(group: Group, client: Client) -> None:
+    changes = {
+        "retention.disk_clean_percent": "92",
+        "retention.disk_force_percent": "93",
+        "retention.disk_full_percent": "95",
+    }
+    update(client, **changes)
+    found = settings(_restarted(group, group.leader))
+    shown = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
+    assert [found[name] for name in shown] == list(changes.values())
+
+
+def test_the_last_change_of_a_setting_outlives_a_restart_under_whatever_name(
+    group: Group, client: Client
+) -> None:
+    update(client, autoCreateTopicEnable="false")
+    update(client, **{"broker.auto_create_topics": "true"})
+    update(client, autoCreateTopicEnable="false")
+    assert settings(_restarted(group, group.leader))["autoCreateTopicEnable"] == "false"
+
+
+def _restarted(group: Group, node: str) -> Client:
+    group.kill(node)
+    group.restart(node)
+    return group.connect(node)
