@@ -70,6 +70,8 @@ def is_linearizable(operations: Sequence[Operation]) -> bool:
 def _agrees(one: Operation, state: State) -> bool:
     if one.function == "tail":
         return one.offset == len(state)
+    if one.function == "poll":
+        return all(offset < len(state) and state[offset] == value for offset, value in one.pairs())
     assert one.function == "read"
     assert one.offset is not None
     assert one.next_offset is not None

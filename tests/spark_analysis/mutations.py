@@ -1,323 +1,128 @@
-"""Good histories of one queue with unknown outcomes, and ways to make each of them certainly wrong.
+"""The mutation score: every anomaly, put into good histories at random, is found; nothing is found in the good ones.
 
-``python -m tests.spark_analysis.mutations 1000`` prints the table of docs/checker.md.
+``python -m tests.spark_analysis.mutations --histories 2000`` prints the table of docs/checker.md; the seed of a history
+is its number. The plain rules are judged here, as thousands of histories through Spark would take hours; that Spark
+finds the same is what the tests next to this module compare.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Final
 
 from spark_analysis.kafka_reference import catalogue
-from spark_analysis.reference import LINEARIZABLE, VIOLATED, Operation, check_queue
-
-History = list[Operation]
-LATE: int = 10**9
-
-
-def good_history(rng: random.Random, size: int, *, drained: bool = False) -> History:
-    """Half appends (some unanswered, some refused), reads and polls by followers of the queue, tails; many overlap.
-
-    ``drained``: in the end a reader gets everything that stands in the queue.
-    """
-    log: list[str] = []
-    operations: History = []
-    position = 0
-    stands = dict.fromkeys(("consumer-0", "consumer-1"), 0)
-    free_at = dict.fromkeys(stands, -LATE)
-    for op in range(size):
-        moment = 100 * op + rng.randrange(100)
-        begin, end = moment - rng.randrange(1000), moment + rng.randrange(1000)
-        choice = rng.random()
-        consumer = rng.choice(list(stands))
-        if choice < 0.5:
-            values = tuple(f"v{op}.{index}" for index in range(rng.choice([1, 1, 1, 3])))
-            outcome = rng.choices(["ok", "info", "fail"], [90, 8, 2])[0]
-            first = len(log) if outcome == "ok" else None
-            complete = None if outcome == "info" else end
-            # An unanswered batch counts as one value here: half of them took effect.
-            values = values if outcome == "ok" else values[:1]
-            operations.append(
-                Operation(
-                    *(op, "append", outcome, begin, complete),
-                    first_offset=first,
-                    values=values,
-                    client=f"producer-{rng.randrange(4)}",
-                )
-            )
-            if outcome == "ok" or (outcome == "info" and rng.random() < 0.5):
-                log += values
-        elif choice < 0.7:
-            seen = tuple(log[position : position + rng.randrange(1, 5)])
-            operations.append(_read_between(op, begin, end, position, seen))
-            position = position + len(seen) if rng.random() < 0.95 else 0
-        elif choice < 0.9 and free_at[consumer] < moment:
-            # One poll after the other, each from where the one before has ended.
-            begin, first = max(begin, free_at[consumer] + 1), stands[consumer]
-            seen = tuple(log[first : first + rng.randrange(1, 5)])
-            operations.append(_poll(op, begin, end, consumer, list(enumerate(seen, first))))
-            free_at[consumer], stands[consumer] = end, first + len(seen)
-        else:
-            operations.append(Operation(op, "tail", "ok", begin, end, offset=len(log)))
-    if drained:
-        operations.append(_read_between(size, LATE - 20, LATE - 10, 0, tuple(log)))
-        operations.append(Operation(size + 1, "tail", "ok", LATE - 20, LATE - 10, offset=len(log)))
-    return operations
-
-
-def _read_between(op: int, begin: int, end: int, offset: int, values: tuple[str, ...]) -> Operation:
-    first, after = offset if values else None, offset + len(values)
-    return Operation(op, "read", "ok", begin, end, offset, first, values, next_offset=after)
-
-
-def _poll(op: int, begin: int, end: int, client: str, pairs: list[tuple[int, str]]) -> Operation:
-    offsets = tuple(offset for offset, _ in pairs)
-    values = tuple(value for _, value in pairs)
-    return Operation(
-        op,
-        "poll",
-        "ok",
-        begin,
-        end,
-        None,
-        offsets[0] if pairs else None,
-        values,
-        offsets or None,
-        client=client,
-    )
-
-
-def _acknowledged(rng: random.Random, history: History) -> Operation:
-    return rng.choice([one for one in history if one.function == "append" and one.outcome == "ok"])
-
-
-def _read(history: History, begin: int, offset: int, *values: str) -> Operation:
-    return _read_between(len(history), begin, begin + 5, offset, values)
-
-
-def _length(history: History) -> int:
-    """An offset beyond everything that is known, and beyond what all attempts could have added."""
-    return 10 * len(history)
-
-
-def stale_read(rng: random.Random, history: History) -> None:
-    """A read after the acknowledgement finds nothing at its offset."""
-    one = _acknowledged(rng, history)
-    assert one.first_offset is not None
-    assert one.complete_ns is not None
-    history.append(_read(history, one.complete_ns + 1, one.first_offset))
-
-
-def stale_tail(rng: random.Random, history: History) -> None:
-    """The end is stated before an acknowledged value."""
-    one = _acknowledged(rng, history)
-    assert one.complete_ns is not None
-    history.append(
-        Operation(
-            len(history), "tail", "ok", one.complete_ns + 1, one.complete_ns + 5, offset=one.first_offset
-        )
-    )
-
-
-def lost_write(rng: random.Random, history: History) -> None:
-    """Another value stands at the offset that was acknowledged."""
-    one = _acknowledged(rng, history)
-    assert one.first_offset is not None
-    history.append(
-        Operation(len(history), "append", "info", LATE, None, values=("usurper",)),
-    )
-    history.append(_read(history, LATE + 1, one.first_offset, "usurper"))
-
-
-def duplicate_offset(rng: random.Random, history: History) -> None:
-    """Two acknowledgements of one offset."""
-    one = _acknowledged(rng, history)
-    history.append(replace(one, op=len(history), values=tuple(f"again {value}" for value in one.values)))
-
-
-def duplicate_value(rng: random.Random, history: History) -> None:
-    """An acknowledged value stands at a second offset."""
-    one = _acknowledged(rng, history)
-    history.append(_read(history, LATE, _length(history), one.values[0]))
-
-
-def phantom_value(_rng: random.Random, history: History) -> None:
-    """A value that nobody appended."""
-    history.append(_read(history, LATE, _length(history), "from nowhere"))
-
-
-def aborted_read(_rng: random.Random, history: History) -> None:
-    """The value of a refused append is read."""
-    history.append(Operation(len(history), "append", "fail", LATE, LATE + 1, values=("refused",)))
-    history.append(_read(history, LATE + 2, _length(history), "refused"))
-
-
-def append_order(rng: random.Random, history: History) -> None:
-    """An append begins after one with a higher offset had ended."""
-    first, second = sorted(
-        rng.sample([one for one in history if one.function == "append" and one.outcome == "ok"], 2),
-        key=lambda one: one.first_offset or 0,
-    )
-    assert second.complete_ns is not None
-    late = second.complete_ns + 1
-    history[history.index(first)] = replace(first, invoke_ns=late, complete_ns=late + 10)
-
-
-def premature_read(rng: random.Random, history: History) -> None:
-    """A value is read before its append begins."""
-    one = _acknowledged(rng, history)
-    assert one.first_offset is not None
-    history.append(_read(history, one.invoke_ns - 10, one.first_offset, one.values[0]))
-
-
-def torn_read(rng: random.Random, history: History) -> None:
-    """A read leaves out a value in the middle of its answer."""
-    one = _acknowledged(rng, history)
-    assert one.first_offset is not None
-    start = one.first_offset
-    history.append(
-        replace(
-            _read(history, LATE, start, one.values[0], "later"),
-            offsets=(start, start + 2),
-            next_offset=start + 3,
-        )
-    )
-
-
-def unexplained_offset(_rng: random.Random, history: History) -> None:
-    """The queue is longer than everything that was ever tried."""
-    history.append(Operation(len(history), "tail", "ok", LATE, LATE + 1, offset=_length(history)))
-
-
-def _three(rng: random.Random, history: History) -> list[tuple[int, str]]:
-    """Three known neighbours, the middle one acknowledged."""
-    known = dict(pair for one in history if one.outcome == "ok" for pair in one.pairs())
-    places = [
-        one.first_offset
-        for one in history
-        if one.function == "append"
-        and one.first_offset is not None
-        and {one.first_offset - 1, one.first_offset + 1} <= known.keys()
-    ]
-    place = rng.choice(places)
-    return [(near, known[near]) for near in (place - 1, place, place + 1)]
-
-
-def _polls(history: History, *polls: tuple[str, list[tuple[int, str]]]) -> None:
-    for client, pairs in polls:
-        history.append(
-            _poll(len(history), LATE + 10 * len(history), LATE + 10 * len(history) + 5, client, pairs)
-        )
-
-
-def poll_skip(rng: random.Random, history: History) -> None:
-    """A consumer's next poll begins one message too far."""
-    one, _, three = _three(rng, history)
-    _polls(history, ("m", [one]), ("m", [three]))
-
-
-def nonmonotonic_poll(rng: random.Random, history: History) -> None:
-    """A consumer's next poll begins where the one before had ended, or earlier."""
-    one, two, three = _three(rng, history)
-    _polls(history, ("m", [one, two]), ("m", [rng.choice([one, two]), three]))
-
-
-def int_poll_skip(rng: random.Random, history: History) -> None:
-    """One poll leaves out a message."""
-    one, _, three = _three(rng, history)
-    _polls(history, ("m", [one, three]))
-
-
-def int_nonmonotonic_poll(rng: random.Random, history: History) -> None:
-    """One poll goes back, or repeats a message."""
-    one, two, _ = _three(rng, history)
-    _polls(history, ("m", rng.choice([[two, one], [one, one]])))
-
-
-def unpolled(rng: random.Random, history: History) -> None:
-    """Nobody gets an acknowledged message, although consumers get those around it."""
-    one, two, three = _three(rng, history)
-    history[:] = [
-        other for other in history if other.function == "append" or two[0] not in dict(other.pairs())
-    ]
-    _polls(history, ("m", [one]), ("n", [three]))
-
-
-def overwritten(rng: random.Random, history: History) -> None:
-    """Another value stands at the offset that was acknowledged, and nobody ever returned the first one."""
-    lost_write(rng, history)
-    place = history[-1].first_offset
-    history[:-1] = [
-        other for other in history[:-1] if other.function == "append" or place not in dict(other.pairs())
-    ]
-
-
-def nonmonotonic_send(rng: random.Random, history: History) -> None:
-    """A client's append that begins after its own had ended gets a lower offset."""
-    append_order(rng, history)
-    history[:] = [replace(one, client="p") if one.function == "append" else one for one in history]
-
-
-def unseen(_rng: random.Random, history: History) -> None:
-    """After all readers have drained the queue, a message is acknowledged."""
-    end = history[-1].offset
-    history.append(
-        Operation(len(history), "append", "ok", LATE, LATE + 5, first_offset=end, values=("last",))
-    )
-
-
-LOG_MUTATIONS: tuple[Callable[[random.Random, History], None], ...] = (
-    *(stale_read, stale_tail, lost_write, duplicate_offset, duplicate_value, phantom_value, aborted_read),
-    *(append_order, premature_read, torn_read, unexplained_offset),
+from spark_analysis.models import MODELS
+from spark_analysis.raft_reference import replica_findings
+from spark_analysis.reference import check_queue
+from spark_analysis.registers import check_register
+from spark_analysis.search import search
+from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from tests.spark_analysis.log_mutations import (
+    CATALOGUE_MUTATIONS,
+    LOG_MUTATIONS,
+    good_history,
+    unseen,
+    unseen_values,
 )
-# Each must be found under the name given here.
-CATALOGUE_MUTATIONS: dict[Callable[[random.Random, History], None], str] = {
-    poll_skip: "poll-skip",
-    nonmonotonic_poll: "nonmonotonic-poll",
-    int_poll_skip: "int-poll-skip",
-    int_nonmonotonic_poll: "int-nonmonotonic-poll",
-    unpolled: "lost-write",
-    overwritten: "lost-write",
-    nonmonotonic_send: "nonmonotonic-send",
-}
+from tests.spark_analysis.model_mutations import BLOCKS, OFFSETS, accesses, history
+from tests.spark_analysis.raft_mutations import RAFT_MUTATIONS, good_events
+
+# A row of a table: (what was injected, the answer it must get); and whether it did.
+Judged = tuple[tuple[str, str], bool]
+NOTHING: Final = "nothing"
 
 
-def unseen_values(history: History) -> set[str]:
-    """Acknowledged values that no reader returned."""
-    told = [one for one in history if one.outcome == "ok"]
-    seen = {value for one in told if one.function in ("read", "poll") for value in one.values}
-    return {value for one in told if one.function == "append" for value in one.values} - seen
+def log_scores(seed: int, size: int = 200) -> Iterator[Judged]:
+    """The exact checker, and Jepsen's names, on one history of one queue."""
+    rng = random.Random(seed)
+    good = good_history(rng, size)
+    yield (NOTHING, LINEARIZABLE), check_queue(good)[0] == LINEARIZABLE and not catalogue(good, "q")[0]
+    for mutation in LOG_MUTATIONS:
+        bent = list(good)
+        mutation(rng, bent)
+        yield (_words(mutation), VIOLATED), check_queue(bent)[0] == VIOLATED
+    for mutation, kind in CATALOGUE_MUTATIONS.items():
+        bent = list(good)
+        mutation(rng, bent)
+        yield (_words(mutation), kind), kind in {one.kind for one in catalogue(bent, "q")[0]}
+    drained = good_history(rng, size, drained=True)
+    is_good = check_queue(drained)[0] == LINEARIZABLE and not catalogue(drained, "q")[0]
+    yield (f"{NOTHING}, readers drain the queue", LINEARIZABLE), is_good and not unseen_values(drained)
+    unseen(rng, drained)
+    is_named = unseen_values(drained) == {"last"} and check_queue(drained)[0] == LINEARIZABLE
+    yield ("a last value nobody reads", "unseen"), is_named
 
 
-def score(histories: int, size: int = 200) -> dict[str, int]:
-    """In how many histories each mutation was found; "none": good ones in which nothing was, drained ones included."""
-    names = [mutation.__name__ for mutation in LOG_MUTATIONS]
-    names += [f"{mutation.__name__} as {kind}" for mutation, kind in CATALOGUE_MUTATIONS.items()]
-    caught = dict.fromkeys(("none", "none, drained", *names, "unseen"), 0)
-    for seed in range(histories):
+def _words(mutation: Callable[..., None]) -> str:
+    return mutation.__name__.replace("_", " ")
+
+
+def model_scores(seed: int, size: int = 40) -> Iterator[Judged]:
+    """Committed offsets, and the models that are judged by search."""
+    for name, blocks in BLOCKS.items():
         rng = random.Random(seed)
-        history = good_history(rng, size)
-        caught["none"] += check_queue(history)[0] == LINEARIZABLE and not catalogue(history, "q")[0]
-        for mutation in LOG_MUTATIONS:
-            bent = list(history)
-            mutation(rng, bent)
-            caught[mutation.__name__] += check_queue(bent)[0] == VIOLATED
-        for mutation, kind in CATALOGUE_MUTATIONS.items():
-            bent = list(history)
-            mutation(rng, bent)
-            found = {one.kind for one in catalogue(bent, "q")[0]}
-            caught[f"{mutation.__name__} as {kind}"] += kind in found
-        history = good_history(rng, size, drained=True)
-        is_good = check_queue(history)[0] == LINEARIZABLE and not catalogue(history, "q")[0]
-        caught["none, drained"] += is_good and not unseen_values(history)
-        unseen(rng, history)
-        caught["unseen"] += unseen_values(history) == {"last"} and check_queue(history)[0] == LINEARIZABLE
-    return caught
+        yield (f"{name}: {NOTHING}", LINEARIZABLE), _verdict(name, rng, size) == LINEARIZABLE
+        for injected, block in blocks.items():
+            is_found = _verdict(name, rng, size, block) == VIOLATED
+            yield (f"{name}: {injected}", VIOLATED), is_found
+
+
+def _verdict(
+    name: str, rng: random.Random, size: int, *block: Callable[..., list[tuple[str, object, object]]]
+) -> str:
+    calls = history(name, rng, size, *block)
+    if name == OFFSETS:
+        findings, unsure = check_register(accesses(calls))
+        return VIOLATED if findings else UNDECIDED if unsure else LINEARIZABLE
+    model = MODELS[name]
+    return search(calls, model.step, model.initial).verdict
+
+
+def raft_scores(seed: int, turns: int = 150) -> Iterator[Judged]:
+    """Raft's invariants on the events of one group."""
+    rng = random.Random(seed)
+    good = good_events(rng, turns)
+    yield (f"replicas: {NOTHING}", "no finding"), not replica_findings(good)
+    for mutation, kind in RAFT_MUTATIONS.items():
+        bent = list(good)
+        mutation(rng, bent)
+        yield (f"replicas: {_words(mutation)}", kind), kind in {one.kind for one in replica_findings(bent)}
+
+
+SCORES: Final = {"log": log_scores, "models": model_scores, "raft": raft_scores}
+
+
+def score(names: Sequence[str], seeds: Iterable[int]) -> dict[tuple[str, str], int]:
+    """In how many histories each mutation got the answer that it must get; every mutation has its row."""
+    caught: Counter[tuple[str, str]] = Counter()
+    for seed in seeds:
+        for name in names:
+            for row, is_right in SCORES[name](seed):
+                caught[row] += is_right
+    return dict(caught)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--histories", type=int, default=2000, help="of each kind; the default is 2000")
+    parser.add_argument("--kinds", nargs="+", choices=SCORES, default=list(SCORES))
+    parser.add_argument("--jobs", type=int, default=2, help="processes; the default is 2")
+    options = parser.parse_args()
+    caught: Counter[tuple[str, str]] = Counter()
+    shares = [range(first, options.histories, 8 * options.jobs) for first in range(8 * options.jobs)]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for share in pool.map(partial(score, options.kinds), shares):
+            caught.update(share)
+    print("| injected | must be | was, of |")
+    print("|---|---|---|")
+    for (injected, answer), count in caught.items():
+        print(f"| {injected} | {answer} | {count:,} of {options.histories:,} |")
 
 
 if __name__ == "__main__":
-    total = int(sys.argv[1])
-    for name, count in score(total).items():
-        print(f"| {name.replace('_', ' ')} | {count:,} of {total:,} |")
+    main()
