@@ -52,6 +52,8 @@ RETRY_NS: Final = 100_000_000
 """When to try again what could not be appended."""
 CLOCK_CHECK_NS: Final = 10_000_000_000
 """The wall clock may be set while something is pending; so it is looked at so often."""
+IDLE_NS: Final = 60_000_000_000
+"""After so much time without deliveries the log is told that the last batches are done; retention waits for that."""
 
 _NEVER: Final = 1 << 62
 
@@ -88,6 +90,7 @@ class DelayService:
         self._unsettled: dict[int, int] = {}
         """level -> where a batch broke off: nothing else of the level may be announced before that is in the log."""
         self._due_ns = _NEVER
+        self._idle_from_ns = node.now_ns
         self._blocked_until_ns = 0
         node.on_role_change(self._role_changed)
         node.on_arrival(self._arrived)
@@ -144,6 +147,7 @@ class DelayService:
                     if due_ns > node.now_ns:
                         self._due_ns = min(self._due_ns, due_ns)
                         break
+            self._settle_when_idle()
         except (ReplicaError, DiskFullError) as error:
             log.info("deliveries wait", reason=str(error))
             self._due_ns = self._blocked_until_ns = node.now_ns + RETRY_NS
@@ -155,6 +159,20 @@ class DelayService:
         if offset is not None:
             self._propose(SettleDelayed(level, offset))
             del self._unsettled[level]
+
+    def _settle_when_idle(self) -> None:
+        """Says of the levels' last batches that they are done; the next batch of each would have said so."""
+        node = self._node
+        delays = node.replica.metadata.delays
+        open_levels = [level for level, progress in delays.items() if progress.count and level in self._next]
+        if not open_levels or self._under_way:
+            return
+        if node.now_ns >= self._idle_from_ns + IDLE_NS:
+            for level in open_levels:
+                self._propose(SettleDelayed(level, self._next[level]))
+            self._idle_from_ns = node.now_ns
+        else:
+            self._due_ns = min(self._due_ns, self._idle_from_ns + IDLE_NS)
 
     def _deliver_due(self, level: int) -> int:
         """Delivers one batch: when to look again (ns), or 0 if something else will say so."""
@@ -213,7 +231,7 @@ class DelayService:
     def _committed(self, announcement: DeliverDelayed) -> None:
         if self._under_way.get(announcement.level) is announcement:
             del self._under_way[announcement.level]
-            self._due_ns = self._node.now_ns
+            self._due_ns = self._idle_from_ns = self._node.now_ns
 
     def _skip(self, level: int, offset: int) -> None:
         self._propose(SettleDelayed(level, offset))

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import cbor2
+import msgspec
 import structlog
 
 from broker import peer_protocol
@@ -33,15 +34,16 @@ from broker.peer_protocol import RaftFrame
 from broker.proposals import CommandWaiter, NotServingError, Observer, OverloadedError, Waiter
 from broker.recovering import RecoveringFile
 from broker.replica_trace import ReplicaTrace
+from broker.topics import INTERNAL_TOPIC
 from broker.trace import TraceWriter
+from broker.waiting import first_waiting_index
 from log.checkpoint import CheckpointJob
 from log.cold_reads import ColdReads
 from log.dispatch import Arrival
 from log.entry_log import FlushJob
 from log.entry_range import EntryRange
-from log.errors import DamagedRangeError, DiskFullError
+from log.errors import DamagedRangeError, DiskError, DiskFullError
 from log.hard_state import HardState as StoredHardState
-from log.layout import HEADER_BYTES
 from log.properties import get_property
 from log.record import encode_record, peek
 from log.retention import RetentionPolicy
@@ -60,9 +62,6 @@ from raft.terms import LogTerms
 
 log = structlog.get_logger("trivet.replica")
 
-INTERNAL_TOPIC: Final = "TRIVET_SYS_RAFT_LOG"
-"""Records of this topic are the group's own: the no-op of a term, metadata commands, membership changes."""
-
 _INTERNAL_TOPIC_BYTES: Final = INTERNAL_TOPIC.encode()
 _NO_OP: Final = b"noop"
 _COMMAND: Final = b"command"
@@ -73,6 +72,9 @@ RECORD_BYTES_WITHOUT_VARIABLE_PARTS: Final = 75
 
 APPEND_BYTES_MAX: Final = 256 * 1024
 """The most that one append carries, unless a single entry is larger."""
+
+CONFIGURATION_BYTES_MAX: Final = 4096
+"""More than the entry of a membership change has: names and addresses of a few nodes."""
 
 CHECKPOINT_INTERVAL_NS: Final = 3_000_000_000
 """How often queues and index files are flushed and noted (storage.md 3.3)."""
@@ -260,6 +262,7 @@ class Replica:
         Call `check_may_append` first. `waiter` is told when the entry is committed; of a batch only the last needs
         one. Raises `log.errors.EntryTooLargeError`, `DiskFullError`, `RecordError`, with nothing appended.
         """
+        assert topic_bytes != _INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
         entry_log = self._log
         size = (
             RECORD_BYTES_WITHOUT_VARIABLE_PARTS
@@ -441,8 +444,10 @@ class Replica:
     def _acknowledge_written(self) -> None:
         """With ``flush = "async"`` an entry is acknowledged from the page cache: it survives this process."""
         if not self._sync_flush:
+            last_index = self._log.last_index
             self._log.write_back()
-            self.raft.persisted(self._log.last_index, self.raft.log_generation, self.now_ns)
+            self._recovering.acknowledged(last_index)
+            self.raft.persisted(last_index, self.raft.log_generation, self.now_ns)
 
     def _on_send(self, effect: fx.Send) -> None:
         message = effect.message
@@ -519,7 +524,7 @@ class Replica:
         assert frame is not None, "a log is reset by a snapshot only"
         snapshot = Snapshot(frame.applied_index, bytes(frame.body))
         state = cbor2.loads(snapshot.data)
-        queue_ends = {(topic, queue): end for topic, queue, end in state["queue_ends"]}
+        queue_ends = {(topic, queue): end for topic, queue, end in _queue_ends(state)}
         self.store.reset(effect.first_index, frame.position, effect.base_term, queue_ends, snapshot)
         self.metadata = self._restore(snapshot.data)
         self._metadata_index = snapshot.applied_index
@@ -736,7 +741,11 @@ class Replica:
 
     def hand_over(self) -> str | None:
         """Begins to give leadership to the peer that holds most of the log; its id, or None where there is none."""
-        peers = [peer for peer in self.raft.status(self.now_ns).peers if peer.voter and peer.connected]
+        peers = [
+            peer
+            for peer in self.raft.status(self.now_ns).peers
+            if peer.voter and peer.connected and not peer.recovering
+        ]
         if not peers:
             return None
         target = max(peers, key=lambda peer: peer.match_index).node
@@ -762,9 +771,9 @@ class Replica:
                 "metadata": self.metadata.snapshot(),
                 "addresses": self.membership.addresses,
                 # Of what is dispatched, and so committed: an end that a truncated entry had reached would leave a hole.
-                "queue_ends": [
-                    (queue.topic, queue.queue_id, queue.max_offset) for queue in self.store.queues
-                ],
+                "queue_ends": msgspec.msgpack.encode(
+                    [(queue.topic, queue.queue_id, queue.max_offset) for queue in self.store.queues]
+                ),
             }
         )
 
@@ -775,7 +784,7 @@ class Replica:
 
     def _restore_queue_ends(self, snapshot: bytes) -> None:
         """Queues without a unit on this disk go on where the snapshot says, so that no offset is given twice."""
-        for topic, queue_id, end in cbor2.loads(snapshot)["queue_ends"]:
+        for topic, queue_id, end in _queue_ends(cbor2.loads(snapshot)):
             queue = self.store.queues.get(topic, queue_id)
             if queue is None:
                 queue = self.store.queues.make(topic, queue_id)
@@ -821,17 +830,22 @@ class Replica:
     def change_membership(self, change: Change, address: str | None, waiter: Waiter) -> None:
         """Proposes to add, promote or remove a member; `waiter` hears when that is committed, or lost.
 
-        `address` is where a node that is added listens for peers. Raises as `check_may_append`, and
+        `address` is where a node that is added listens for peers. Raises as `check_may_append`, DiskFullError, and
         `raft.errors.ConfigurationError`.
         """
         self.check_may_append()
         addresses = self.membership.addresses
+        self._log.make_room(CONFIGURATION_BYTES_MAX)  # raft counts the entry as appended before it is
         index = self.raft.propose_configuration(change, self.now_ns)
         if isinstance(change, AddLearner):
             assert address, "a member needs an address"
             addresses[change.node] = address
         self._configuration_waiter = (index, waiter)
-        self._carry_out()
+        try:
+            self._carry_out()
+        except DiskFullError as error:
+            # Raft has it, the disk has not: this node must stop, not refuse a request.
+            raise DiskError("membership", "noting a change", str(error)) from error
 
     def transfer_leadership(self, target: str) -> None:
         """Begins to hand leadership over to `target`, a voter; given up after an election timeout.
@@ -850,7 +864,7 @@ class Replica:
         if len(starts) < 2:
             return 0
 
-        waiting_from = self._first_timed_index()
+        waiting_from = first_waiting_index(store, self.metadata)
 
         def delete() -> int:
             return store.delete_expired(
@@ -869,24 +883,21 @@ class Replica:
             self.raft.drop_before(entry_log.first_index)
             self._save_membership()
             if waiting_from is not None and waiting_from < entry_log.first_index:
-                log.error("timed messages that nobody got went with the head of the log: the disk is full")
+                log.error("messages that still waited went with the head of the log: the disk is nearly full")
         return removed
-
-    def _first_timed_index(self) -> int | None:
-        """The first entry whose message still waits for its time, or one before it; None if none waits."""
-        timers, progress = self.store.timers, self.metadata.timers
-        queue = timers.queue
-        if queue is None:
-            return None
-        offset = timers.first_pending(progress.floor, progress.steps)
-        unit = queue.unit(offset)
-        if unit is None or unit[0] < self._log.first_position:
-            return None
-        return self._log.index_at(unit[0] - HEADER_BYTES)
 
     def save_snapshot(self) -> None:
         """Writes the applied state durably; the log before it may be deleted then."""
         self.store.save_snapshot(self.applied_index, self._state_snapshot())
+
+
+def _queue_ends(state: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """(topic, queue id, end) of every queue, from a snapshot; earlier versions kept them as CBOR."""
+    kept = state["queue_ends"]
+    if isinstance(kept, bytes):
+        kept = msgspec.msgpack.decode(kept)
+    ends: list[tuple[str, int, int]] = kept
+    return ends
 
 
 def _same_terms(entries: EntryRange, message: AppendRequest) -> bool:
