@@ -65,24 +65,23 @@ def cpp_client_path() -> Path:
 
 def java_client_classpath(version: str) -> str:
     """Class path with the interoperability program, the Java client and mqadmin of ``version``."""
-    target = JAVA / "target" / version
-    with _exclusive(f"java-{version}"):
-        sources = sorted((JAVA / "src").rglob("*.java"))
-        stamp = target / ".built"
-        newest = max(path.stat().st_mtime for path in [JAVA / "pom.xml", *sources])
-        if not stamp.exists() or stamp.stat().st_mtime < newest:
-            _maven(version, "client", target / "lib", "compile")
-            stamp.touch()
-    return f"{target / 'classes'}{os.pathsep}{target / 'lib'}/*"
+    return _classpath(version, "client", "src", "lib")
 
 
 def reference_classpath(version: str) -> str:
-    """Class path with the reference's name server and broker."""
-    library = JAVA / "target" / version / "reference-lib"
-    with _exclusive(f"reference-{version}"):
-        if not (library / f"rocketmq-broker-{version}.jar").exists():
-            _maven(version, "reference", library)
-    return f"{library}/*"
+    """Class path with the reference's name server and broker, and a program that opens its store."""
+    return _classpath(version, "reference", "store", "reference-lib")
+
+
+def _classpath(version: str, profile: str, sources: str, library: str) -> str:
+    target = JAVA / "target" / version
+    with _exclusive(f"java-{version}"):
+        stamp = target / ".built"
+        newest = max(path.stat().st_mtime for path in [JAVA / "pom.xml", *(JAVA / sources).rglob("*.java")])
+        if not stamp.exists() or stamp.stat().st_mtime < newest:
+            _maven(version, profile, target / library, "compile")
+            stamp.touch()
+    return f"{target / 'classes'}{os.pathsep}{target / library}/*"
 
 
 def java() -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.interop.artifacts import (
     CPP_CLIENT_VERSION,
     JAVA_CLIENT_VERSIONS,
+    JAVA_OPENS,
     cpp_client_path,
     java,
     java_client_classpath,
@@ -25,7 +26,15 @@ CPP = f"cpp-{CPP_CLIENT_VERSION}"
 JAVA = tuple(f"java-{version}" for version in JAVA_CLIENT_VERSIONS)
 ALL_CLIENTS = (CPP, *JAVA)
 
+BINARY = "-binary"
+"""Ends the name of a Java client that writes ROCKETMQ headers; without it headers are JSON."""
+
 Option = str | int | bool
+
+
+def java_version(name: str) -> str:
+    """The RocketMQ version of the Java client ``name``."""
+    return name.removeprefix("java-").removesuffix(BINARY)
 
 
 @dataclass(slots=True)
@@ -66,13 +75,16 @@ class Client:
             # Its log files go to HOME.
             env = {"PYTHONPATH": str(cpp_client_path()), "HOME": str(self.folder)}
             return [sys.executable, "-m", f"tests.interop.cpp_client.{subcommand}"], env
-        classpath = java_client_classpath(self.name.removeprefix("java-"))
+        classpath = java_client_classpath(java_version(self.name))
         argv = [
             java(),
             "-Xmx192m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
+            *JAVA_OPENS,
             f"-Duser.home={self.folder}",
+            f"-Drocketmq.home.dir={self.folder}",
+            f"-Drocketmq.serialize.type={'ROCKETMQ' if self.name.endswith(BINARY) else 'JSON'}",
             *self.jvm,
         ]
         argv += [f"-Drocketmq.client.logRoot={self.folder}/logs", "-cp", classpath, "trivet.interop.Interop"]

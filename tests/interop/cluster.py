@@ -93,22 +93,23 @@ def is_running(pid: int) -> bool:
     return status[status.rindex(")") + 2] not in "ZX"
 
 
-def free_base_port(span: int) -> int:
-    """The first of ``span`` consecutive loopback ports that are all free now."""
+def free_base_port(span: int, host: str = HOST) -> int:
+    """The first of ``span`` consecutive ports of the loopback address ``host`` that are all free now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for _ in range(200):
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
+        with socket.socket(family) as probe:
+            probe.bind((host, 0))
             base = int(probe.getsockname()[1])
-        if base + span < 65536 and all(_is_free(port) for port in range(base, base + span)):
+        if base + span < 65536 and all(_is_free(family, host, port) for port in range(base, base + span)):
             return base
     raise RuntimeError(f"no {span} consecutive free ports found")
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
+def _is_free(family: socket.AddressFamily, host: str, port: int) -> bool:
+    with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True

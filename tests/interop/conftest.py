@@ -1,6 +1,7 @@
 """Which broker and which clients: ``--broker trivet|reference|reference-5``, ``--clients cpp-0.4.4,java-4.9.8``.
 
-The normal suite runs the C++ client against Trivet. ``make interop`` adds the Java clients.
+The normal suite runs the C++ client against Trivet, and the Java clients through the tests marked ``core``, where Maven
+can fetch them. ``make interop`` runs every test with every client.
 """
 
 from __future__ import annotations
@@ -9,15 +10,21 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.interop import artifacts
-from tests.interop.clients import ALL_CLIENTS, CPP, Client
+from tests.interop.clients import ALL_CLIENTS, BINARY, CPP, JAVA, Client, java_version
 from tests.interop.cluster import Cluster, TrivetCluster, make_topic
+from tests.interop.configured import ConfiguredCluster
+from tests.interop.mqadmin import Mqadmin
 from tests.interop.reference import ReferenceCluster
 
 BROKERS = ("trivet", "reference", "reference-single", "reference-5")
+
+DEFAULT = "default"
+"""The C++ client, and the Java clients through the tests of the core."""
 
 PENDING: dict[str, str] = {}
 """What Trivet does not do yet (docs/compatibility.md), by test. A line goes when the feature comes."""
@@ -26,12 +33,19 @@ PENDING: dict[str, str] = {}
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("interop")
     group.addoption("--broker", choices=BROKERS, default="trivet", help="the broker under test")
-    group.addoption("--clients", default=CPP, help=f"comma-separated, of {', '.join(ALL_CLIENTS)}, or 'all'")
+    known = ", ".join(ALL_CLIENTS)
+    group.addoption("--clients", default=DEFAULT, help=f"comma-separated, of {known}, or 'all'")
     group.addoption("--pending", action="store_true", help="run tests of what Trivet does not do yet, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "java_only: needs a Java client; runs with `make interop`")
+    for marker in (
+        "java_only: needs a Java client; runs with `make interop`",
+        "core: with the Java clients a part of the normal suite, too",
+        "both_headers: runs with Java clients that write binary headers, too (`make interop`)",
+        "trivet_only: about what only Trivet has, or sets up in its own way",
+    ):
+        config.addinivalue_line("markers", marker)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -43,6 +57,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         item.add_marker(pytest.mark.interop)
         missing = PENDING.get(getattr(item, "originalname", ""))
+        if item.get_closest_marker("trivet_only") and not of_trivet:
+            item.add_marker(pytest.mark.skip(reason="about Trivet only"))
         if missing and of_trivet:
             item.add_marker(pytest.mark.xfail(run=with_pending, reason=f"not yet: {missing}"))
 
@@ -52,13 +68,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "client_name" not in metafunc.fixturenames:
         return
     # The options are unknown when the whole suite runs from the top: this file is read too late to add them.
-    wanted = metafunc.config.getoption("--clients", default=CPP)
-    names = list(ALL_CLIENTS) if wanted == "all" else [name for name in wanted.split(",") if name]
+    wanted = metafunc.config.getoption("--clients", default=DEFAULT)
+    definition = metafunc.definition
+    if wanted == DEFAULT:
+        names = [CPP, *JAVA] if definition.get_closest_marker("core") else [CPP]
+    else:
+        names = list(ALL_CLIENTS) if wanted == "all" else [name for name in wanted.split(",") if name]
     for name in names:
         if name not in ALL_CLIENTS:
             raise pytest.UsageError(f"--clients: no client {name!r}; there are {', '.join(ALL_CLIENTS)}")
-    if metafunc.definition.get_closest_marker("java_only"):
-        names = [name for name in names if name.startswith("java-")]
+    if definition.get_closest_marker("java_only"):
+        names = [name for name in names if name in JAVA]
+    if definition.get_closest_marker("both_headers") and wanted != DEFAULT:
+        names += [name + BINARY for name in names if name in JAVA]
     none = pytest.param("java", marks=pytest.mark.skip(reason="needs a Java client: make interop"))
     metafunc.parametrize("client_name", names or [none])
 
@@ -76,7 +98,7 @@ def start_cluster(broker_kind: str, tmp_path_factory: pytest.TempPathFactory) ->
         folder = tmp_path_factory.mktemp(broker_kind)
         if broker_kind == "trivet":
             return TrivetCluster(folder)
-        with _available():
+        with available():
             version = (
                 artifacts.REFERENCE_VERSION_5 if broker_kind == "reference-5" else artifacts.REFERENCE_VERSION
             )
@@ -107,16 +129,75 @@ def fresh_cluster(start_cluster: Callable[[], Cluster], broker_kind: str) -> Ite
     running.stop()
 
 
+Configure = Callable[..., ConfiguredCluster]
+
+
 @pytest.fixture
-def client(client_name: str, cluster: Cluster, tmp_path: Path) -> Iterator[Client]:
+def configure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Configure]:
+    """Starts groups of Trivet for this test alone, with settings of their own (`ConfiguredCluster`'s arguments)."""
+    running: list[ConfiguredCluster] = []
+
+    def start(**options: Any) -> ConfiguredCluster:
+        running.append(ConfiguredCluster(tmp_path_factory.mktemp("configured"), **options))
+        return running[-1]
+
+    yield start
+    for cluster in running:
+        cluster.stop()
+
+
+ClientOf = Callable[..., Client]
+
+
+@pytest.fixture
+def client_of(client_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientOf]:
+    """Makes drivers of the client under test for a group that the test has started."""
+    with available():
+        if client_name == CPP:
+            artifacts.cpp_client_path()
+        else:
+            artifacts.java_client_classpath(java_version(client_name))
+    subjects: list[Client] = []
+
+    def make(name_server: str, *jvm: str) -> Client:
+        subjects.append(Client(client_name, name_server, tmp_path_factory.mktemp(client_name), jvm))
+        return subjects[-1]
+
+    yield make
+    for subject in subjects:
+        subject.stop_all()
+
+
+@pytest.fixture
+def client(client_of: ClientOf, cluster: Cluster) -> Client:
     """Drivers of one client against the shared group."""
-    yield from _client(client_name, cluster, tmp_path)
+    return client_of(cluster.name_server)
 
 
 @pytest.fixture
-def failover_client(client_name: str, fresh_cluster: Cluster, tmp_path: Path) -> Iterator[Client]:
+def failover_client(client_of: ClientOf, fresh_cluster: Cluster) -> Client:
     """Drivers of one client against the group of this test alone."""
-    yield from _client(client_name, fresh_cluster, tmp_path)
+    return client_of(fresh_cluster.name_server)
+
+
+@pytest.fixture(scope="session")
+def mqadmins() -> Iterator[dict[str, Mqadmin]]:
+    """The session's processes of mqadmin, by client."""
+    running: dict[str, Mqadmin] = {}
+    yield running
+    for process in running.values():
+        process.stop()
+
+
+@pytest.fixture
+def mqadmin(
+    client: Client, mqadmins: dict[str, Mqadmin], tmp_path_factory: pytest.TempPathFactory
+) -> Mqadmin:
+    """mqadmin of the client's version, against the shared group."""
+    if client.name not in mqadmins:
+        folder = tmp_path_factory.mktemp("mqadmin")
+        mqadmins[client.name] = Mqadmin(Client(client.name, client.name_server, folder))
+    return mqadmins[client.name]
 
 
 @pytest.fixture
@@ -131,18 +212,7 @@ def group() -> str:
     return f"group-{uuid.uuid4().hex[:12]}"
 
 
-def _client(name: str, cluster: Cluster, folder: Path) -> Iterator[Client]:
-    with _available():
-        if name == CPP:
-            artifacts.cpp_client_path()
-        else:
-            artifacts.java_client_classpath(name.removeprefix("java-"))
-    subject = Client(name, cluster.name_server, folder)
-    yield subject
-    subject.stop_all()
-
-
-class _available:
+class available:
     """Turns a missing artifact into a skip; into a failure where continuous integration must have it."""
 
     def __enter__(self) -> None:

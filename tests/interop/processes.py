@@ -82,11 +82,21 @@ class Child:
 
     def finish(self, limit_s: float) -> list[Event]:
         """Waits for the process to end by itself with status 0 and gives all of its events."""
-        self.wait_until(lambda: self._output_ended, limit_s, "end of the process")
-        status = self.process.wait(STOP_LIMIT_S)
+        status = self.wait_for_end(limit_s)
         if status != 0:
             raise ChildError(f"exit status {status}\n{self.tail()}")
         return list(self.events)
+
+    def wait_for_end(self, limit_s: float) -> int:
+        """Waits for the process to end by itself and gives its status, whatever it is."""
+        self.wait_until(lambda: self._output_ended, limit_s, "end of the process")
+        return self.process.wait(STOP_LIMIT_S)
+
+    def write_line(self, line: str) -> None:
+        """Hands the child one line on its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
 
     def kill(self) -> None:
         """SIGKILL: no clean-up on the child's side. Returns once it is gone."""

@@ -6,58 +6,17 @@ Part of ``make interop``; needs Java and Maven. What is checked is the part of t
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.interop import wire
-from tests.interop.artifacts import JAVA_OPENS, java, java_client_classpath
 from tests.interop.clients import Client
 from tests.interop.cluster import Cluster, make_topic
+from tests.interop.mqadmin import Mqadmin
 from tests.interop.processes import wait_until
-from tests.interop.reference import LOGBACK
 from tests.interop.test_send_and_receive import DELIVERY_LIMIT_S, read_back, send
 
 pytestmark = pytest.mark.java_only
-
-MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
-COMMAND_LIMIT_S = 60
-
-Mqadmin = Callable[..., str]
-
-
-@pytest.fixture
-def mqadmin(client: Client, tmp_path: Path) -> Mqadmin:
-    """Runs one mqadmin command and gives what it printed; fails on an exception in its output but ``excused``."""
-    classpath = java_client_classpath(client.name.removeprefix("java-"))
-
-    # 4.9 reads its logging configuration from here and nowhere else.
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "logback_tools.xml").write_text(LOGBACK)
-
-    def run(*arguments: str, excused: str | None = None) -> str:
-        argv = [java(), "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *JAVA_OPENS]
-        argv += [
-            f"-Duser.home={tmp_path}",
-            f"-Drocketmq.home.dir={tmp_path}",
-            "-cp",
-            classpath,
-            MQADMIN,
-            *arguments,
-        ]
-        argv += ["-n", client.name_server]
-        done = subprocess.run(
-            argv, check=False, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, cwd=tmp_path
-        )
-        output = done.stdout + done.stderr
-        if "Exception" in output and (excused is None or excused not in output):
-            raise AssertionError(output)
-        assert done.returncode == 0, output
-        return output
-
-    return run
 
 
 def wait_for_commit(mqadmin: Mqadmin, group: str) -> None:

@@ -43,7 +43,7 @@ class RefusedError(Exception):
 def call(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> Answer:
     """One request on a connection of its own. Raises OSError if the server cannot be reached."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=REQUEST_TIMEOUT_S) as connection:
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=REQUEST_TIMEOUT_S) as connection:
         connection.sendall(encode_request(code, fields or {}, body, opaque=1))
         (length,) = struct.unpack(">I", _read_exactly(connection, 4))
         return decode_answer(_read_exactly(connection, length))

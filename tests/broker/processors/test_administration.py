@@ -173,7 +173,8 @@ def test_runtime_table(group: Group) -> None:
     assert table["scheduleMessageOffset_18"] == "0,1"
 
 
-def test_unknown_request(client: Client) -> None:
-    answer = client.call(31_000)
+@pytest.mark.parametrize("code", [50, RequestCode.QUERY_ASSIGNMENT, 31_000, 200_050])
+def test_unknown_request(client: Client, code: int) -> None:
+    answer = client.call(code)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert answer.remark == " request type 31000 not supported"
+    assert answer.remark == f" request type {int(code)} not supported"

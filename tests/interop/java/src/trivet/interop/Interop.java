@@ -31,6 +31,12 @@ public final class Interop {
             case "litepull":
                 Receive.litePull(options);
                 break;
+            case "assigned":
+                Receive.assigned(options);
+                break;
+            case "admin":
+                Admin.run(options);
+                break;
             case "transaction":
                 Dialogue.transaction(options);
                 break;

@@ -24,14 +24,17 @@ final class Receive {
 
     /** DefaultMQPushConsumer until standard input ends. */
     static void push(Options options) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
-            options.required("group"), options.credentials(), new AllocateMessageQueueAveragely());
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.required("group"), options.credentials(),
+            new AllocateMessageQueueAveragely(), options.flag("trace"), null);
         consumer.setNamesrvAddr(options.required("namesrv"));
         consumer.setConsumeThreadMin(options.number("threads", 4));
         consumer.setConsumeThreadMax(options.number("threads", 4));
         consumer.setVipChannelEnabled(options.flag("vip"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
             options.text("from", "CONSUME_FROM_LAST_OFFSET")));
+        if (options.flag("timestamp")) {
+            consumer.setConsumeTimestamp(options.required("timestamp"));
+        }
         if (options.flag("instance")) {
             consumer.setInstanceName(options.required("instance"));
         }
@@ -53,6 +56,8 @@ final class Receive {
                         Report.message("refused", message);
                         return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
                     }
+                    Report.message("begin", message);
+                    pause(options.number("hold-ms", 0));
                     Report.message("message", message);
                 }
                 return ConsumeOrderlyStatus.SUCCESS;
@@ -103,7 +108,8 @@ final class Receive {
                 "min", consumer.minOffset(queue),
                 "max", consumer.maxOffset(queue),
                 "earliest_store_ms", consumer.earliestMsgStoreTime(queue),
-                "search_at_0", consumer.searchOffset(queue, 0));
+                "search_at_0", consumer.searchOffset(queue, 0),
+                "search", consumer.searchOffset(queue, Long.parseLong(options.text("search", "0"))));
         }
         Report.emit("done");
         consumer.shutdown();
@@ -137,5 +143,44 @@ final class Receive {
         consumer.commitSync();
         consumer.shutdown();
         Report.emit("stopped", "queues", String.join(",", queues));
+    }
+
+    /**
+     * DefaultLitePullConsumer that names its queues itself, each from the place of --from-ms (a store time); what was
+     * committed by hand is asked for again at the end.
+     */
+    static void assigned(Options options) throws Exception {
+        DefaultLitePullConsumer consumer =
+            new DefaultLitePullConsumer(options.required("group"), options.credentials());
+        consumer.setNamesrvAddr(options.required("namesrv"));
+        consumer.setAutoCommit(false);
+        consumer.start();
+        Report.emit("started");
+        List<MessageQueue> queues = new ArrayList<>(consumer.fetchMessageQueues(options.required("topic")));
+        consumer.assign(queues);
+        long from = Long.parseLong(options.text("from-ms", "0"));
+        for (MessageQueue queue : queues) {
+            consumer.seek(queue, consumer.offsetForTimestamp(queue, from));
+        }
+        for (int left = options.number("count", 1); left > 0; ) {
+            for (MessageExt message : consumer.poll(1000)) {
+                Report.message("message", message);
+                left--;
+            }
+        }
+        consumer.commitSync();
+        for (MessageQueue queue : queues) {
+            Report.emit("committed", "queue", queue.getQueueId(), "offset", consumer.committed(queue));
+        }
+        consumer.shutdown();
+        Report.emit("stopped");
+    }
+
+    private static void pause(int milliseconds) {
+        try {
+            Thread.sleep(milliseconds);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
     }
 }

@@ -1,12 +1,16 @@
 package trivet.interop;
 
 import java.io.IOException;
+import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /** Events as JSON lines on standard output; the vocabulary is described in cpp_client/common.py. */
 final class Report {
+    /** Standard output as it was at the start: what mqadmin prints is captured (Admin). */
+    private static final PrintStream OUT = System.out;
+
     private Report() {}
 
     /** Prints one event; fields are name, value, name, value... with values String, Number or Boolean. */
@@ -18,8 +22,8 @@ final class Report {
             line.append(value instanceof String ? quoted((String) value) : String.valueOf(value));
         }
         synchronized (Report.class) {
-            System.out.println(line.append('}'));
-            System.out.flush();
+            OUT.println(line.append('}'));
+            OUT.flush();
         }
     }
 
@@ -36,6 +40,7 @@ final class Report {
             "reconsume", message.getReconsumeTimes(),
             "born_ms", message.getBornTimestamp(),
             "store_ms", message.getStoreTimestamp(),
+            "at_ms", System.currentTimeMillis(),
             "properties", String.valueOf(message.getProperties()));
     }
 
@@ -43,8 +48,10 @@ final class Report {
         return new String(message.getBody(), StandardCharsets.UTF_8);
     }
 
+    /** The error and its causes in one line. */
     static String describe(Throwable error) {
-        return error.getClass().getSimpleName() + ": " + orEmpty(error.getMessage());
+        String cause = error.getCause() == null ? "" : " < " + describe(error.getCause());
+        return error.getClass().getSimpleName() + ": " + orEmpty(error.getMessage()) + cause;
     }
 
     /** Blocks until standard input ends: that is how a driver is told to stop. */

@@ -9,10 +9,14 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
 /** Sends numbered messages, body "prefix" + index, in one of the client's modes; one event for each. */
 final class Send {
     private static final int ASYNC_IN_FLIGHT = 64;
+    private static final int SEND_MESSAGE_V2 = 310;
 
     private final Options options;
     private final DefaultMQProducer producer;
@@ -22,10 +26,15 @@ final class Send {
         this.options = options;
         String names = options.text("tags", "");
         this.tags = names.isEmpty() ? new String[0] : names.split(",");
-        this.producer = new DefaultMQProducer(options.required("group"), options.credentials());
+        RPCHook hook = options.flag("repeat") ? new Repeated() : options.credentials();
+        this.producer = new DefaultMQProducer(options.required("group"), hook, options.flag("trace"), null);
         producer.setNamesrvAddr(options.required("namesrv"));
         producer.setSendMsgTimeout(options.number("timeout-ms", 3000));
         producer.setVipChannelEnabled(options.flag("vip"));
+        if (options.flag("uncompressed")) {
+            producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
+        }
+        producer.setMaxMessageSize(options.number("max-size", producer.getMaxMessageSize()));
     }
 
     void run() throws Exception {
@@ -49,12 +58,17 @@ final class Send {
         Semaphore inFlight = new Semaphore(ASYNC_IN_FLIGHT);
         int batch = mode.equals("batch") ? options.number("batch", 10) : 1;
         for (int index = 0; count == 0 ? !ended.get() : index < count; index += batch) {
+            Thread.sleep(options.number("pause-ms", 0));
             long begin = System.nanoTime();
             try {
                 SendResult result = null;
                 switch (mode) {
                     case "sync":
-                        result = producer.send(build(index));
+                        Message single = build(index);
+                        for (int again = options.number("repeat", 1); again > 1; again--) {
+                            report(index, begin, producer.send(single));
+                        }
+                        result = producer.send(single);
                         break;
                     case "orderly":
                         int shards = options.number("shards", 4);
@@ -135,8 +149,14 @@ final class Send {
         if (tags.length > 0) {
             message.setTags(tags[index % tags.length]);
         }
-        if (options.number("delay-level", 0) > 0) {
-            message.setDelayTimeLevel(options.number("delay-level", 0));
+        int level = options.number("delay-level", 0);
+        if (level != 0) {
+            message.setDelayTimeLevel(level > 0 ? level : index + 1); // -1: each message another level
+        }
+        for (String name : new String[] {"delay-sec", "delay-ms", "deliver-in-ms"}) {
+            if (options.flag(name)) {
+                appoint(message, name, options.number(name, 0));
+            }
         }
         for (String pair : options.text("properties", "").split(",")) {
             int equals = pair.indexOf('=');
@@ -146,5 +166,36 @@ final class Send {
             }
         }
         return message;
+    }
+
+    /** Gives the message a delivery time of its own, by the 5.x methods where they are; 4.9 can name the property only. */
+    private static void appoint(Message message, String name, int value) {
+        boolean absolute = name.equals("deliver-in-ms");
+        long argument = absolute ? System.currentTimeMillis() + value : value;
+        String setter = absolute ? "setDeliverTimeMs" : name.equals("delay-ms") ? "setDelayTimeMs" : "setDelayTimeSec";
+        String property = absolute ? "TIMER_DELIVER_MS" : name.equals("delay-ms") ? "TIMER_DELAY_MS" : "TIMER_DELAY_SEC";
+        try {
+            Message.class.getMethod(setter, long.class).invoke(message, argument);
+        } catch (NoSuchMethodException olderClient) {
+            MessageAccessor.putProperty(message, property, String.valueOf(argument));
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /** Marks each send as one that may have been tried before (docs/compatibility.md), as Trivet's own client does. */
+    private static final class Repeated implements RPCHook {
+        @Override
+        public void doBeforeRequest(String address, RemotingCommand request) {
+            if (request.getCode() == SEND_MESSAGE_V2) {
+                request.addExtField("once", "0");
+                request.addExtField("again", "true");
+            }
+        }
+
+        @Override
+        public void doAfterResponse(String address, RemotingCommand request, RemotingCommand response) {
+            // nothing to see to
+        }
     }
 }

@@ -1,0 +1,137 @@
+"""Servers from configuration files of their own, for what ``trivet cluster`` does not set.
+
+Several name servers, TLS, accounts, IPv6, short delay levels. Started and stopped as an operator would
+(``trivet namesrv --config``, ``trivet broker --config``); whether they serve is asked with ``trivet status``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.interop.cluster import HOST, READY_LIMIT_S, Node, free_base_port, leader_of
+from tests.interop.processes import Child, wait_until
+
+Settings = Mapping[str, object]
+TRIVET = str(Path(sys.executable).with_name("trivet"))
+COMMAND_LIMIT_S = 60
+
+
+class ConfiguredCluster:
+    """Name servers and one group of brokers; every table of `broker` is added to each broker's configuration.
+
+    `environment` is how Trivet's own commands reach it (TRIVET_TLS_CA, TRIVET_ACCESS_KEY, ...).
+    """
+
+    kind = "trivet"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 1,
+        name_servers: int = 1,
+        host: str = HOST,
+        broker: Mapping[str, Settings] | None = None,
+        name_server: Settings | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._environment = environment or {}
+        self._servers: dict[str, Child] = {}
+        self.store = folder / "n0"
+        """Where the first node keeps what it stores."""
+        base = free_base_port(name_servers + 2 * nodes, host)
+        ports = iter(range(base, base + name_servers + 2 * nodes))
+        self.name_servers = [_address(host, next(ports)) for _ in range(name_servers)]
+        self.name_server = ";".join(self.name_servers)
+        listen = {f"n{number}": _address(host, next(ports)) for number in range(nodes)}
+        peers = {name: _address(host, next(ports)) for name in listen}
+        for number, address in enumerate(self.name_servers):
+            path = folder / f"namesrv-{number}.toml"
+            path.write_text(to_toml({"": {"listen": address, **(name_server or {})}}))
+        for name, address in listen.items():
+            tables: dict[str, Settings] = {
+                "node": {"id": name, "listen": address, "name_servers": self.name_servers},
+                "raft": {"peers": peers},
+                "storage": {"path": str(folder / name), "data_file_bytes": 16 << 20},
+            }
+            for table, settings in (broker or {}).items():
+                tables[table] = {**tables.get(table, {}), **settings}
+            (folder / f"{name}.toml").write_text(to_toml(tables))
+        try:
+            for number in range(name_servers):
+                self.start(f"namesrv-{number}")
+            self.nodes: Sequence[Node] = [
+                Node(name, self.start(name).pid, address) for name, address in listen.items()
+            ]
+            wait_until(self._serves, READY_LIMIT_S, "the group registered", interval_s=0.5)
+        except BaseException:
+            self.stop()
+            raise
+
+    def leader(self) -> Node:
+        return leader_of(self.name_server.partition(";")[0], self.nodes)
+
+    def start(self, name: str) -> Child:
+        """Starts the server of configuration ``name`` (``namesrv-0``, ``n1``), for the first time or again."""
+        kind = "namesrv" if name.startswith("namesrv") else "broker"
+        argv = [TRIVET, kind, "--config", str(self._folder / f"{name}.toml")]
+        self._servers[name] = Child(argv, log=self._folder / f"{name}.log", cwd=self._folder)
+        return self._servers[name]
+
+    def kill(self, name: str) -> None:
+        """SIGKILL; returns once the process is gone."""
+        self._servers[name].kill()
+
+    def trivet(self, *words: str) -> str:
+        """Runs one of Trivet's own commands against the group and gives what it printed."""
+        done = self._run(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def stop(self) -> None:
+        for name in sorted(self._servers):  # brokers before name servers: they unregister
+            self._servers[name].interrupt()
+        self._servers.clear()
+
+    def _serves(self) -> bool:
+        done = self._run("status", "--json")
+        if done.returncode != 0:
+            return False
+        registered = {node["node"] for node in json.loads(done.stdout)["nodes"]}
+        return registered == {node.id for node in self.nodes}
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [TRIVET, *words, "--namesrv", self.name_server],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_LIMIT_S,
+            env={**os.environ, **self._environment},
+        )
+
+
+def to_toml(tables: Mapping[str, Settings]) -> str:
+    """TOML of tables of plain values; the table "" is the top of the file."""
+    parts = []
+    for table, settings in tables.items():
+        parts += [f"[{table}]"] if table else []
+        parts += [f"{key} = {_value(value)}" for key, value in settings.items()]
+    return "\n".join(parts) + "\n"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

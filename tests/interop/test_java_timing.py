@@ -1,0 +1,72 @@
+"""Messages for later, through the Java client: the 18 levels, and times of their own.
+
+Part of ``make interop``; needs Java and Maven.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.interop.clients import Client
+from tests.interop.cluster import make_topic
+from tests.interop.conftest import ClientOf, Configure
+from tests.interop.test_send_and_receive import DELIVERY_LIMIT_S, SEND_LIMIT_S, bodies, send
+
+pytestmark = pytest.mark.java_only
+
+LEVELS = 18
+
+
+@pytest.mark.trivet_only
+def test_eighteen_levels(client_of: ClientOf, configure: Configure) -> None:
+    """A message of each level, one of a level beyond the last: each once, after its delay."""
+    delays_s = [1 + level // 3 for level in range(LEVELS)]
+    cluster = configure(broker={"broker": {"delay_levels": " ".join(f"{delay}s" for delay in delays_s)}})
+    client = client_of(cluster.name_server)
+    topic = make_topic(cluster, "levels")
+    consumer = client.start("push", topic=topic, group="levels-consumers")
+    consumer.wait_for("started", DELIVERY_LIMIT_S)
+    sender = client.start("send", topic=topic, group="interop-sender", count=LEVELS + 1, delay_level=-1)
+    sender.finish(SEND_LIMIT_S)
+    assert sender.of("failed") == []
+
+    consumer.wait_for("message", DELIVERY_LIMIT_S, count=LEVELS + 1)
+    consumer.stop()
+    assert Counter(bodies(consumer.of("message"))) == Counter(f"m-{i}" for i in range(LEVELS + 1))
+    for event in consumer.of("message"):
+        delay_s = delays_s[min(int(event["body"].removeprefix("m-")), LEVELS - 1)]
+        assert event["store_ms"] - event["born_ms"] >= delay_s * 1000, event
+
+
+@pytest.mark.both_headers
+@pytest.mark.parametrize(
+    ("option", "value", "delay_ms"),
+    [("delay_sec", 2, 2000), ("delay_ms", 1300, 1300), ("deliver_in_ms", 2600, 2500)],
+)
+def test_message_with_a_time_of_its_own(
+    client: Client, topic: str, group: str, option: str, value: int, delay_ms: int
+) -> None:
+    """setDelayTimeSec, setDelayTimeMs, setDeliverTimeMs of 5.x; 4.9 knows only the properties behind them."""
+    consumer = client.start("push", topic=topic, group=group)
+    consumer.wait_for("started", DELIVERY_LIMIT_S)
+    options: dict[str, str | int | bool] = {option: value}
+    send(client, topic, count=3, prefix="late-", **options)
+    send(client, topic, count=1, prefix="now-")
+
+    consumer.wait_for("message", DELIVERY_LIMIT_S, count=4)
+    consumer.stop()
+    assert Counter(bodies(consumer.of("message"))) == Counter(["late-0", "late-1", "late-2", "now-0"])
+    for event in consumer.of("message"):
+        if event["body"].startswith("late-"):
+            assert event["topic"] == topic
+            assert event["store_ms"] - event["born_ms"] >= delay_ms
+
+
+def test_time_beyond_the_limit_is_refused(client: Client, topic: str) -> None:
+    """More than three days ahead."""
+    sender = client.start("send", topic=topic, group="interop-sender", delay_sec=4 * 86_400)
+    sender.finish(SEND_LIMIT_S)
+    (refused,) = sender.of("failed")
+    assert "CODE: 13" in refused["error"], refused
