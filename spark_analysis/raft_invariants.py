@@ -61,10 +61,21 @@ def _before(events: DataFrame, keys: list[str], **wanted: Running) -> DataFrame:
     )
 
 
+def _with_disk(events: DataFrame) -> DataFrame:
+    """``events`` with how often the node's disk was replaced: a start without a term and an entry is of a new one."""
+    is_new = "kind = 'start' AND term = 0 AND last_index = -1"
+    return _before(
+        events.withColumn("is_new", sf.expr(is_new).cast("int")),
+        ["node"],
+        disk=Running("sum", "is_new", inclusive=True),
+    )
+
+
 def _backward_terms(events: DataFrame) -> DataFrame:
-    """A node's term never decreases, over all its lives: it is durable before any answer."""
+    """A node's term never decreases, over all lives with one disk: it is durable before any answer."""
+    terms = _with_disk(events.where("kind IN ('role', 'start')"))
     return (
-        _before(events.where("kind IN ('role', 'start')"), ["node"], earlier=Running("max", "term"))
+        _before(terms, ["node", "disk"], earlier=Running("max", "term"))
         .where("term < earlier")
         .select(
             sf.lit("term-went-back").alias("kind"),
@@ -94,12 +105,12 @@ def _backward_commits(events: DataFrame) -> DataFrame:
 
 
 def _truncated_commits(events: DataFrame) -> DataFrame:
-    """What a node has once known committed it never removes, in this life or a later one."""
-    known = events.where("kind IN ('commit', 'truncate')").withColumn(
+    """What a node has once known committed it never removes, in this life or a later one with the same disk."""
+    known = _with_disk(events.where("kind IN ('start', 'commit', 'truncate')")).withColumn(
         "known", sf.when(sf.col("kind") == "commit", sf.col("last_index"))
     )
     return (
-        _before(known, ["node"], committed=Running("max", "known"))
+        _before(known, ["node", "disk"], committed=Running("max", "known"))
         .where("kind = 'truncate' AND last_index < committed")
         .select(
             sf.lit("committed-truncated").alias("kind"),
