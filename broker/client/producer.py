@@ -42,6 +42,7 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.identity import UniqueKeys
+from broker.client.latency import LatencyClasses, SlowGroups
 from broker.client.message import Message, MessageQueue, MessageView, SendResult, SendStatus, trace_key
 from broker.client.outgoing import BATCH_CODE, Outgoing, Preparer, check_name
 from broker.client.requests import REPLY_TIMEOUT_S, Requests, send_reply
@@ -87,6 +88,7 @@ class Producer:
     alive but silent must not use up the whole time. ``compress_above`` is a body size in bytes from which on bodies
     are sent zlib-compressed, None for never. ``exactly_once`` has Trivet brokers recognize an attempt that repeats a
     stored one; without it, and at other brokers, a message may be stored twice when an acknowledgement is lost.
+    ``avoid_slow`` has the producer, where it chooses the queue, prefer broker groups that answer fast (latency.py).
     ``retry_unknown`` False ends a send at the first attempt of unknown outcome. ``trace`` records every attempt.
     ``tls`` encrypts all connections, ``credentials`` signs all requests (docs/security.md).
 
@@ -103,6 +105,7 @@ class Producer:
         compress_above: int | None = None,
         exactly_once: bool = True,
         retry_unknown: bool = True,
+        avoid_slow: LatencyClasses | None = None,
         trace: TraceWriter | None = None,
         runtime: Runtime | None = None,
         tls: ssl.SSLContext | None = None,
@@ -125,6 +128,7 @@ class Producer:
         self._exactly_once = exactly_once
         self._floors: dict[str, int] = {}
         """By broker group, a position that its log has reached: the floor of the next send (broker/once.py)."""
+        self._slow = SlowGroups(avoid_slow, runtime.now_ns) if avoid_slow is not None else None
         self._requests = Requests(self.core)
         self._prepare = Preparer(UniqueKeys(runtime), compress_above)
         self._turn = runtime.random.getrandbits(16)
@@ -289,6 +293,7 @@ class Producer:
                 if not unknown:
                     # From the first attempt on that may be stored, the floor must stay below it.
                     floor = self._floors.get(target.broker_name, 0)
+                began_ns = runtime.now_ns()
                 try:
                     connection = core.pool.find(address)
                     if connection is None:
@@ -298,6 +303,11 @@ class Producer:
                         connection, outgoing, target, fields, self._attempt_s(deadline_ns)
                     )
                     status = _STORED.get(answer.code)
+                    if self._slow is not None:
+                        if answer.code in BUSY_CODES:
+                            self._slow.failed(target.broker_name)
+                        else:
+                            self._slow.answered(target.broker_name, began_ns)
                     if status is not None:
                         results = _results(outgoing, target, answer, status, address, attempts)
                         if status is SendStatus.OK:
@@ -320,6 +330,8 @@ class Producer:
                 except ConnectionFailed as error:
                     last_error = error
                     unknown = unknown or error.request_left
+                    if self._slow is not None:
+                        self._slow.failed(target.broker_name)
                 failed.append(address)
                 if not unknown and not isinstance(choice, MessageQueue | str | int):
                     failed_groups.append(target.broker_name)
@@ -424,6 +436,8 @@ class Producer:
             if avoid_groups:
                 queues = [queue for queue in queues if queue.broker_name not in avoid_groups] or queues
             self._turn += 1
+            if self._slow is not None:
+                return self._slow.choose(queues, self._turn)
             return queues[self._turn % len(queues)]
         if isinstance(choice, MessageQueue):
             if choice.topic != message.topic:

@@ -1,0 +1,152 @@
+"""Slow broker groups are left alone for a while: the reference's classes, and what a producer makes of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from broker.client.errors import SendOutcomeUnknown, UsageError
+from broker.client.latency import CLASSES_OF_4, LatencyClasses, SlowGroups
+from broker.client.message import Message, MessageQueue
+from broker.client.producer import Producer
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand
+from tests.broker.client.fake_cluster import (
+    NAME_SERVER,
+    FakeBroker,
+    FakeNameServer,
+    FakeRuntime,
+    Group,
+    Link,
+    World,
+    code,
+    silent,
+)
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+# What MQFaultStrategy.computeNotAvailableDuration gives in the Java clients of 4.9.8 and 5.3.1, latency to time.
+FACTS_4 = (
+    "0:0 49:0 50:0 99:0 100:0 549:0 550:30000 551:30000 999:30000 1000:60000 1799:60000 1800:60000 2000:120000 "
+    "3000:180000 5000:180000 10000:180000 14999:180000 15000:600000 30000:600000 60000:600000"
+)
+FACTS_5 = (
+    "0:0 49:0 50:0 99:0 100:0 549:0 550:2000 551:2000 999:2000 1000:2000 1799:2000 1800:5000 2000:5000 3000:6000 "
+    "5000:10000 10000:10000 14999:10000 15000:30000 30000:30000 60000:30000"
+)
+
+
+@pytest.mark.parametrize(("classes", "facts"), [(CLASSES_OF_4, FACTS_4), (LatencyClasses(), FACTS_5)])
+def test_the_references_classes(classes: LatencyClasses, facts: str) -> None:
+    for latency, avoided in (fact.split(":") for fact in facts.split()):
+        assert classes.avoided_for_ms(int(latency)) == int(avoided), latency
+
+
+def test_classes_must_make_sense() -> None:
+    for wrong in (((100, 1), (50, 2)), ((50, -1),), ((50, 1), (50, 2))):
+        with pytest.raises(UsageError):
+            LatencyClasses(wrong)
+
+
+def queues(*names: str) -> list[MessageQueue]:
+    return [MessageQueue("t", name, number) for name in names for number in range(2)]
+
+
+def test_when_all_are_slow_the_better_half_takes_turns() -> None:
+    now = 0
+    slow = SlowGroups(LatencyClasses(), lambda: now)
+    wanted = queues("a", "b", "c", "d")
+    now = 60_000_000_000
+    for name, latency_s in (("a", 4), ("b", 1), ("c", 2), ("d", 20)):
+        slow.answered(name, now - latency_s * 1_000_000_000)
+    chosen = Counter(slow.choose(wanted, turn).broker_name for turn in range(100))
+    assert chosen == {"b": 50, "c": 50}
+    now += 2_000_000_000
+    assert {slow.choose(wanted, turn).broker_name for turn in range(100)} == {"b"}, "its time is over"
+
+
+def two_groups(world: World) -> dict[str, FakeBroker]:
+    FakeNameServer(world, NAME_SERVER)
+    brokers = {name: FakeBroker(world, f"{name}:1", Group(name)) for name in ("g1", "g2")}
+    world.add_topic("t", {name: {0: broker.address} for name, broker in brokers.items()}, queues=2)
+    return brokers
+
+
+def late(seconds: float) -> Any:
+    """Stores the message at once and answers after that time."""
+
+    def step(link: Link, command: RemotingCommand) -> None:
+        broker = link_broker[link.address]
+        answer = broker.store(command)
+
+        async def answer_later() -> None:
+            await trio.sleep(seconds)
+            link.send(answer)
+
+        broker.world.nursery.start_soon(answer_later)
+
+    return step
+
+
+link_broker: dict[str, FakeBroker] = {}
+
+
+async def send(producer: Producer, count: int) -> Counter[str]:
+    return Counter([(await producer.send(Message("t", b"x"))).queue.broker_name for _ in range(count)])
+
+
+async def test_a_slow_group_gets_nothing_until_its_time_is_over(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    brokers = two_groups(world)
+    link_broker.update({broker.address: broker for broker in brokers.values()})
+    async with Producer(NAME_SERVER, group="p", avoid_slow=LatencyClasses(), runtime=runtime) as producer:
+        assert await send(producer, 8) == {"g1": 4, "g2": 4}
+        brokers["g1"].script(SEND, late(0.6))
+        await send(producer, 4)
+        assert await send(producer, 20) == {"g2": 20}
+        await trio.sleep(2)
+        assert await send(producer, 8) == {"g1": 4, "g2": 4}
+        chosen = MessageQueue("t", "g1", 1)
+        brokers["g1"].script(SEND, late(0.6))
+        await producer.send(Message("t", b"x"), queue=chosen)
+        assert (await producer.send(Message("t", b"x"), queue=chosen)).queue == chosen, (
+            "whoever chooses gets it"
+        )
+
+
+@pytest.mark.parametrize("step", [silent, code(2), code(14)])
+async def test_a_group_that_fails_is_avoided(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, step: Any
+) -> None:
+    brokers = two_groups(world)
+    async with Producer(
+        NAME_SERVER,
+        group="p",
+        avoid_slow=LatencyClasses(failure_ms=5_000),
+        retry_unknown=False,
+        runtime=runtime,
+    ) as producer:
+        brokers["g1"].script(SEND, step)
+        for _ in range(4):
+            with contextlib.suppress(SendOutcomeUnknown):
+                await send(producer, 1)
+        before = len(brokers["g1"].received(SEND))
+        assert await send(producer, 20) == {"g2": 20}
+        assert len(brokers["g1"].received(SEND)) == before
+        await trio.sleep(10)
+        assert await send(producer, 8) == {"g1": 4, "g2": 4}
+
+
+async def test_it_is_off_by_default(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+    brokers = two_groups(world)
+    link_broker.update({broker.address: broker for broker in brokers.values()})
+    async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
+        brokers["g1"].script(SEND, late(0.6))
+        await send(producer, 4)
+        assert await send(producer, 20) == {"g1": 10, "g2": 10}
