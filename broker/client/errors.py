@@ -11,6 +11,8 @@
     ├── NotDelivered               all attempts within the time limit failed, and none took effect: safe to send again
     ├── SendOutcomeUnknown         all attempts failed and one of them may have taken effect: `Producer.resume` finds
     │                              out; a new send of the message may store it twice
+    ├── SendsFailed                some messages of an outbox were not stored, or nobody knows; `failures` has each
+    ├── OutboxFull                 an outbox has no room now: wait for it with `send`
     ├── TransactionUndecided       no broker confirmed a commit or rollback in time: it will ask the producer's `check`
     ├── ReplyTimeout               no reply came in time: whether the request was handled is unknown
     ├── DamagedMessage             a received body does not match its checksum or cannot be unpacked; another replica
@@ -30,6 +32,9 @@ a send turns them into `NotDelivered` or `SendOutcomeUnknown` once its attempts 
 # ruff: noqa: N818 - the names say what happened; a suffix on each would say nothing more
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 
 class ClientError(Exception):
@@ -122,6 +127,25 @@ class SendOutcomeUnknown(ClientError):
         self.unfinished: object = None
         self.attempts = attempts
         self.last_error = last_error
+
+
+class SendsFailed(ClientError):
+    """Messages of an outbox about which nobody has asked. ``failures`` has each `Message` with its error."""
+
+    def __init__(self, failures: Sequence[tuple[Any, ClientError]]) -> None:
+        first = failures[0][1]
+        super().__init__(f"{len(failures)} messages of an outbox failed, first: {first}")
+        self.failures = failures
+        self.retry_may_help = all(error.retry_may_help for _, error in failures)
+
+
+class OutboxFull(ClientError):
+    """So many messages wait in an outbox that it takes no more now."""
+
+    retry_may_help = True
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} messages wait in the outbox")
 
 
 class TransactionUndecided(ClientError):

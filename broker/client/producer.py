@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -44,6 +45,7 @@ from broker.client.errors import (
 from broker.client.identity import UniqueKeys
 from broker.client.latency import LatencyClasses, SlowGroups
 from broker.client.message import Message, MessageQueue, MessageView, SendResult, SendStatus, trace_key
+from broker.client.outbox import Outbox, open_outbox
 from broker.client.outgoing import BATCH_CODE, Outgoing, Preparer, check_name
 from broker.client.requests import REPLY_TIMEOUT_S, Requests, send_reply
 from broker.client.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, TopicRoute
@@ -243,6 +245,17 @@ class Producer:
             )
         fields = self._fields(outgoing, target, None)
         await connection.send_one_way_with_room(outgoing.code, fields, outgoing.body)
+
+    def outbox(
+        self, *, in_flight: int = 64, waiting_max: int | None = None
+    ) -> AbstractAsyncContextManager[Outbox]:
+        """A block that sends in the background (outbox.py): at most ``in_flight`` messages at the same time.
+
+        ``waiting_max`` more may wait (by default as many again). Leaving the block waits for all of them, and raises
+        SendsFailed for those that failed without anyone asking; leaving it by an exception gives up what is under way.
+        """
+        self.core.check_open()
+        return open_outbox(self, self._runtime, in_flight, waiting_max)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of a topic that can be sent to, sorted. Raises NoRoute, NameServerUnavailable."""

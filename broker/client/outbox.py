@@ -1,0 +1,189 @@
+"""Sending without waiting for each message: an outbox that a block owns.
+
+    async with producer.outbox(in_flight=64) as outbox:
+        for line in lines:
+            await outbox.send(Message("topic", line))
+
+`Outbox.send` returns as soon as the outbox has taken the message, and waits while it is full: that is back-pressure.
+What it returns can be waited for, by anyone, once or often; nobody has to. When the block is left, everything that was
+taken has been stored or has failed, and a failure that nobody has asked about is raised there: none gets lost.
+
+A fixed number of tasks send, so a message costs no task of its own. Messages of one outbox may overtake each other,
+also on their way to one queue; who needs an order waits for each, or has an outbox of ``in_flight=1`` for each order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from broker.client.errors import (
+    ClientClosed,
+    ClientError,
+    NotDelivered,
+    OutboxFull,
+    SendOutcomeUnknown,
+    SendsFailed,
+    UsageError,
+)
+from broker.client.message import Message, SendResult
+from broker.client.outgoing import Outgoing
+from broker.client.runtime import Event, Runtime
+
+if TYPE_CHECKING:
+    from broker.client.producer import Producer, QueueChoice
+
+
+class Sending:
+    """A message that an outbox has taken."""
+
+    __slots__ = ("_asked", "_choice", "_done", "_error", "_outgoing", "_result", "_runtime", "message")
+
+    def __init__(self, runtime: Runtime, message: Message, outgoing: Outgoing, choice: QueueChoice) -> None:
+        self.message = message
+        self._runtime = runtime
+        self._outgoing = outgoing
+        self._choice = choice
+        self._result: SendResult | None = None
+        self._error: ClientError | None = None
+        self._done: Event | None = None
+        self._asked = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+        return self._result is not None or self._error is not None
+
+    async def wait(self) -> SendResult:
+        """Where the message was stored. Raises as `Producer.send`."""
+        self._asked = True
+        if not self.is_done:
+            if self._done is None:
+                self._done = self._runtime.event()
+            await self._done.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def _finish(self, result: SendResult | None, error: ClientError | None) -> None:
+        self._result, self._error = result, error
+        if self._done is not None:
+            self._done.set()
+
+
+class Outbox:
+    """Made by `Producer.outbox`."""
+
+    def __init__(self, producer: Producer, runtime: Runtime, waiting_max: int) -> None:
+        self._producer = producer
+        self._runtime = runtime
+        self._waiting_max = waiting_max
+        self._waiting: deque[Sending] = deque()
+        self._in_flight: dict[Sending, None] = {}
+        self._failed: list[Sending] = []
+        self._arrival: Event | None = None
+        self._room: Event | None = None
+        self._idle: Event | None = None
+        self._closed = False
+
+    async def send(self, message: Message, *, queue: QueueChoice = None) -> Sending:
+        """Take a message, when there is room. Raises MessageRejected, ClientClosed after the block."""
+        while len(self._waiting) >= self._waiting_max and not self._closed:
+            if self._room is None:
+                self._room = self._runtime.event()
+            await self._room.wait()
+        return self.send_nowait(message, queue=queue)
+
+    def send_nowait(self, message: Message, *, queue: QueueChoice = None) -> Sending:
+        """Take a message now. Raises OutboxFull, MessageRejected, ClientClosed after the block."""
+        if self._closed:
+            raise ClientClosed("the outbox's block has been left")
+        if len(self._waiting) >= self._waiting_max:
+            raise OutboxFull(len(self._waiting))
+        sending = Sending(self._runtime, message, self._producer.prepare(message), queue)
+        self._waiting.append(sending)
+        if self._arrival is not None:
+            self._arrival.set()
+            self._arrival = None
+        return sending
+
+    async def wait_sent(self) -> None:
+        """Wait until nothing is under way."""
+        while self._waiting or self._in_flight:
+            if self._idle is None:
+                self._idle = self._runtime.event()
+            await self._idle.wait()
+
+    async def work(self) -> None:
+        """One of the tasks: send what waits, for ever."""
+        waiting = self._waiting
+        while True:
+            if not waiting:
+                if self._idle is not None and not self._in_flight:
+                    self._idle.set()
+                    self._idle = None
+                if self._arrival is None:
+                    self._arrival = self._runtime.event()
+                await self._arrival.wait()
+                continue
+            sending = waiting.popleft()
+            if self._room is not None:
+                self._room.set()
+                self._room = None
+            self._in_flight[sending] = None
+            try:
+                result = await self._producer.send_prepared(
+                    sending._outgoing, sending.message, queue=sending._choice
+                )
+            except ClientError as error:
+                self._failed.append(sending)
+                sending._finish(None, error)
+            else:
+                sending._finish(result, None)
+            del self._in_flight[sending]
+
+    def close(self) -> None:
+        """Nothing more is taken or sent; who waits for what is left hears of it."""
+        self._closed = True
+        for sending in self._in_flight:
+            outgoing = sending._outgoing
+            sending._finish(None, SendOutcomeUnknown(outgoing.topic, outgoing.unique_keys, 1, None))
+        for sending in self._waiting:
+            sending._finish(None, NotDelivered(sending.message.topic, 0, None))
+        self._waiting.clear()
+        self._in_flight.clear()
+        if self._room is not None:
+            self._room.set()
+
+    def failures(self) -> list[tuple[Message, ClientError]]:
+        """What has failed without anyone asking."""
+        return [
+            (sending.message, sending._error)
+            for sending in self._failed
+            if not sending._asked and sending._error is not None
+        ]
+
+
+@asynccontextmanager
+async def open_outbox(
+    producer: Producer, runtime: Runtime, in_flight: int, waiting_max: int | None
+) -> AsyncIterator[Outbox]:
+    """What `Producer.outbox` gives."""
+    if in_flight < 1 or (waiting_max is not None and waiting_max < 1):
+        raise UsageError(f"in_flight {in_flight} and waiting_max {waiting_max} must be at least 1")
+    outbox = Outbox(producer, runtime, in_flight if waiting_max is None else waiting_max)
+    try:
+        async with runtime.task_group() as tasks:
+            for _ in range(in_flight):
+                tasks.start_soon(outbox.work)
+            yield outbox
+            await outbox.wait_sent()
+            tasks.cancel()
+    finally:
+        outbox.close()
+    failures = outbox.failures()
+    if failures:
+        raise SendsFailed(failures) from failures[0][1]
