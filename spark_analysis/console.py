@@ -75,22 +75,31 @@ def _print_anomaly(anomaly: Anomaly, console: Console) -> None:
         console.print(f"    {describe(operation)}", highlight=False, markup=False)
 
 
-def describe(operation: dict[str, Any]) -> str:
-    """An operation of a proof in one line."""
+def describe(operation: dict[str, Any], first_ns: int = 0) -> str:
+    """An operation of a proof in one line; moments are seconds after ``first_ns``, or a format's own numbers."""
+    client = operation.get("client", "")
     if "argument" in operation:
-        span = f"[{operation['invoke_ns']}, {operation['complete_ns'] or '?'}]"
-        called = f"{operation['function']}({operation['argument']})"
-        return f"{operation['client']} {span} {called} -> {operation['result']}"
-    begin, end = operation["invoke_ns"] / 1e6, operation.get("complete_ns")
-    until = f"{end / 1e6:.3f}" if end is not None else "?"
-    values = " ".join(operation.get("values", ()))
+        end = operation["complete_ns"]
+        span = f"[{operation['invoke_ns']}, {'?' if end is None else end}]"
+        return f"{span} {client}: {call_words(operation)}"
+    begin, end = (operation["invoke_ns"] - first_ns) / 1e9, operation.get("complete_ns")
+    until = "?" if end is None else f"{(end - first_ns) / 1e9:,.6f}"
+    values = " ".join(operation.get("values", ())) or "nothing"
+    answer = operation.get("first_offset", "outcome unknown" if operation["outcome"] == "info" else "refused")
     match operation["function"]:
         case "append":
-            what = f"append {values} -> {operation.get('first_offset', operation['outcome'])}"
+            what = f"append {values} -> {answer if isinstance(answer, str) else f'offset {answer}'}"
         case "read":
-            what = f"read at {operation.get('offset')} -> {values or 'nothing'}"
+            what = f"read at {operation.get('offset')} -> {values}"
         case "poll":
-            what = f"poll -> {values or 'nothing'} from {operation.get('first_offset', '?')}"
+            what = f"poll -> {values} from {operation.get('first_offset', '?')}"
         case function:
-            what = f"{function} -> {operation.get('offset')}"
-    return f"{operation.get('client', '')} [{begin:.3f}, {until}] ms {what}"
+            what = f"{function} -> {operation.get('offset', 'none')}"
+    return f"[{begin:,.6f}, {until}] s {client}: {what}"
+
+
+def call_words(call: dict[str, Any]) -> str:
+    """A call on a model and its result; nil is an answer without a value."""
+    argument, result = ("nil" if one is None else str(one) for one in (call["argument"], call["result"]))
+    answer = "no answer" if call["complete_ns"] is None else result
+    return f"{call['function']}({'' if call['argument'] is None else argument}) -> {answer}"

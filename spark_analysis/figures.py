@@ -2,28 +2,33 @@
 
 Drawn by hand rather than by a plotting library, because the two pictures that matter are no plots: lanes of operations
 whose labels must not cover each other, and panels that share one axis of time with the faults through all of them.
-Texts are placed by an upper estimate of their width. Colours are the page's variables, so that it is readable on light
-and dark. What is drawn is bounded by the callers, whatever the history's size.
+Texts are placed by an upper estimate of their width. Colours are classes of the page (templates/report.html). What is
+drawn is bounded by the callers, whatever the history's size, and what would be narrower than a pixel is left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-WIDTH: Final = 1040
-LEFT: Final = 170
-RIGHT: Final = 30
+WIDTH: Final = 980
+LEFT: Final = 140
+RIGHT: Final = 24
 _PLOT: Final = WIDTH - LEFT - RIGHT
-_CHARACTER: Final = 7.0
-"""An upper estimate of the mean width of a character of the drawings' 11 pixel font."""
-_ROW: Final = 20
+_CHARACTER: Final = 7.6
+"""An upper estimate of the mean width of a character of the drawings' 12 pixel font."""
+_ROW: Final = 22
 _FLAG: Final = 18
-_FLAG_ROOM: Final = 56
+_FLAG_ROOM: Final = 60
 """Two numbers of three digits and a dash, and some air."""
+_MANY_MARKS: Final = 12
+"""From so many faults on, their lines are drawn faintly: together they would hide what they go through."""
+_PIXEL: Final = 0.7
+_KEY: Final = 20
+"""A piece of a line in the legend, and air before its name."""
 SERIES: Final = ("s0", "s1", "s2", "s3", "s4", "s5")
 """Classes of the page's colours for lines."""
 
@@ -58,6 +63,15 @@ class Mark:
     at: float
     number: int
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """From the end of one operation to the beginning of another that contradicts it."""
+
+    start: float
+    stop: float
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,7 @@ class Axis:
 
 def round_steps(start: float, stop: float, about: int) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten between two numbers."""
-    raw = (stop - start) / about
+    raw = max((stop - start) / about, 1e-12)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw)
     first = math.ceil(start / step - 1e-9)
@@ -123,21 +137,28 @@ def text_width(text: str) -> float:
 
 
 def timeline(
-    bars: Sequence[Bar], bands: Sequence[Band], marks: Sequence[Mark], start: float, stop: float
+    bars: Sequence[Bar],
+    bands: Sequence[Band],
+    marks: Sequence[Mark],
+    start: float,
+    stop: float,
+    *,
+    unit: str = "milliseconds",
+    gap: Gap | None = None,
 ) -> str:
-    """Clients as lanes, each operation from invocation to completion; replicas below; milliseconds.
+    """Clients as lanes, each operation from invocation to completion; replicas below.
 
-    Times without a leader and faults go through all lanes.
+    Times without a leader, faults and the ``gap`` between what had ended and what began go through all lanes.
     """
     axis = Axis(start, stop)
-    top = _FLAG + 8.0
-    lanes = _in_rows(bars, axis)
+    top = (_FLAG if marks else 0) + 8.0
+    stripes: list[str] = []
     content: list[str] = []
-    y = top
-    for number, (lane, rows) in enumerate(lanes):
+    y = top + (_ROW if gap is not None else 0)
+    for number, (lane, rows) in enumerate(_in_rows(bars, axis)):
         height = _ROW * len(rows) + 6
         if number % 2 == 0:
-            content.append(_rectangle(0, y, WIDTH, height, "stripe"))
+            stripes.append(_rectangle(0, y, WIDTH, height, "stripe"))
         content.append(_text(LEFT - 8, y + height / 2 + 4, shortened(lane, LEFT - 14), "end", lane))
         for index, row in enumerate(rows):
             content += [_bar(bar, placed, axis, y + 3 + index * _ROW) for bar, placed in row]
@@ -145,12 +166,29 @@ def timeline(
     clients_end = y
     if bands:
         y += 10
-        content.append(_text(0, y + 8, "replicas", "start", "", "small"))
+        content.append(_text(0, y + 12, "replicas", "start", "", "small"))
         drawn, y = _roles(bands, axis, y)
         content += drawn
-    behind = [_no_leader(bands, axis, top, clients_end)] if bands else []
-    behind += _grid(axis, top, y)
-    return _svg(y + 36, [*behind, *content, *_flags(marks, axis, y), *_time_axis(axis, y, "milliseconds")])
+        stripes.append(_no_leader(bands, axis, top, clients_end))
+    if gap is not None:
+        content += _gap(gap, axis, top, clients_end)
+    behind = [*stripes, *_grid(axis, top, y), *_fault_lines(marks, axis, y)]
+    return _svg(y + 38, [*behind, *content, *_flags(marks, axis), *_time_axis(axis, y, unit)])
+
+
+def _gap(gap: Gap, axis: Axis, top: float, bottom: float) -> list[str]:
+    """What ended and what began, as two lines through the lanes, and how far they are apart."""
+    begin, end = axis.x(gap.start), axis.x(gap.stop)
+    y, width = top + 11, text_width(gap.label)
+    place, anchor = (end + 6, "start") if end + 6 + width <= WIDTH else (begin - 6, "end")
+    if width + 12 <= end - begin:
+        place, anchor = (begin + end) / 2, "middle"
+    arrow = f'<path class="gap" d="M{begin:.1f} {y + 4}V{bottom:.1f}M{end:.1f} {y + 4}V{bottom:.1f}"/>'
+    bar = f'<path class="gap-span" d="M{begin:.1f} {y + 6}H{end:.1f}"/>'
+    return [
+        f"<g><title>{escape(gap.label)}</title>{arrow}{bar}</g>",
+        _text(place, y, gap.label, anchor, "", "gap-text"),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +240,7 @@ def _bar(bar: Bar, placed: _Placed, axis: Axis, y: float) -> str:
     begin, end = axis.x(bar.start), axis.x(axis.stop if bar.stop is None else bar.stop)
     kind = "proof" if bar.is_proof else "other"
     shape = _rectangle(
-        begin, y, max(3.0, end - begin), _ROW - 4, f"{kind} open" if bar.stop is None else kind
+        begin, y, max(3.0, end - begin), _ROW - 5, f"{kind} open" if bar.stop is None else kind
     )
     inside = placed.anchor == "start" and placed.x < end
     label = _text(placed.x, y + 12, placed.label, placed.anchor, "", f"on-{kind}" if inside else "")
@@ -217,33 +255,28 @@ def run(
 ) -> str:
     """Panels over one axis of time in seconds: roles of the replicas, then each plot; faults through all of them."""
     axis = Axis(start, stop)
-    top = _FLAG + 8.0
+    top = (_FLAG if marks else 0) + 8.0
     content: list[str] = []
     y = top
     if bands:
         y += 18
-        content.append(_text(LEFT, y - 5, "roles (the number is the leader's term)", "start", "", "title"))
+        content.append(_title(y - 5, "Replicas", "who led, and in which term"))
         drawn, y = _roles(bands, axis, y)
         content += drawn
         y += 14
     for panel in panels:
         drawn, y = _plot(panel, axis, y)
         content += drawn
-    return _svg(
-        y + 36, [*_grid(axis, top, y), *content, *_flags(marks, axis, y), *_time_axis(axis, y, "seconds")]
-    )
+    behind = [*_grid(axis, top, y), *_fault_lines(marks, axis, y)]
+    return _svg(y + 38, [*behind, *content, *_flags(marks, axis), *_time_axis(axis, y, "seconds")])
 
 
 def _plot(panel: Panel, axis: Axis, y: float) -> tuple[list[str], float]:
     """A title line with the legend, then the lines; returns the y below."""
     height = 110.0
-    content = [_text(LEFT, y + 13, f"{panel.title}, {panel.unit}", "start", "", "title")]
-    legend = float(WIDTH - RIGHT)
-    for number, series in reversed(list(enumerate(panel.series))):
-        colour = SERIES[number % len(SERIES)]
-        content.append(_text(legend, y + 13, series.name, "end", "", f"{colour}-text"))
-        legend -= text_width(series.name) + 14
-    y += 20
+    content = [_title(y + 13, panel.title, panel.unit)]
+    content += _legend(panel, y)
+    y += 22
     values = [value for series in panel.series for _, value in series.points if value is not None]
     most = max(values, default=1.0) or 1.0
     scale = _Logarithmic(min((value for value in values if value > 0), default=1.0), most)
@@ -254,17 +287,48 @@ def _plot(panel: Panel, axis: Axis, y: float) -> tuple[list[str], float]:
         content.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         content.append(_text(LEFT - 6, at + 4, _number(step), "end"))
     for number, series in enumerate(panel.series):
-        path: list[str] = []
-        pen_down = False
-        for time, value in series.points:
-            if value is None:
-                pen_down = False
-                continue
-            x, at = axis.x(time), y + height * (1 - place(value))
-            path.append(f"H{x:.1f}V{at:.1f}" if pen_down else f"M{x:.1f} {at:.1f}h0.1")
-            pen_down = True
-        content.append(f'<path class="line {SERIES[number % len(SERIES)]}" d="{"".join(path)}"/>')
-    return content, y + height + 14
+        path = _steps(
+            [(axis.x(time), value) for time, value in series.points], lambda v: y + height * (1 - place(v))
+        )
+        content.append(f'<path class="line {SERIES[number % len(SERIES)]}" d="{path}"/>')
+    return content, y + height + 16
+
+
+def _legend(panel: Panel, y: float) -> list[str]:
+    """The names of the lines, at the right end of the title's line."""
+    right = float(WIDTH - RIGHT)
+    room = right - LEFT - text_width(f"{panel.title}  {panel.unit}") - 16
+    each = room / max(1, len(panel.series)) - _KEY - 10
+    fits = sum(text_width(one.name) + _KEY + 10 for one in panel.series) <= room
+    names = [one.name if fits else shortened(one.name, each) for one in panel.series]
+    x = right - sum(text_width(name) + _KEY + 10 for name in names)
+    content = []
+    for number, (name, series) in enumerate(zip(names, panel.series, strict=True)):
+        colour = SERIES[number % len(SERIES)]
+        content.append(f'<path class="key {colour}" d="M{x + 10:.1f} {y + 9:.1f}h{_KEY - 6}"/>')
+        content.append(_text(x + 10 + _KEY, y + 13, name, "start", series.name))
+        x += text_width(name) + _KEY + 10
+    return content
+
+
+def _steps(points: Sequence[tuple[float, float | None]], height_of: Callable[[float], float]) -> str:
+    """A path that keeps each value until the next time; a value of None interrupts it."""
+    path: list[str] = []
+    pen_down = False
+    last = 0.0
+    for x, value in points:
+        if pen_down:
+            path.append(f"H{x:.1f}")
+        if value is None:
+            pen_down = False
+            continue
+        at = height_of(value)
+        if not pen_down:
+            path.append(f"M{x:.1f} {at:.1f}")
+        elif at != last:
+            path.append(f"V{at:.1f}")
+        pen_down, last = True, at
+    return "".join(path)
 
 
 class _Logarithmic:
@@ -289,21 +353,33 @@ class _Logarithmic:
 # ---- what both have ------------------------------------------------------------------------------------------------
 
 
+def _title(y: float, text: str, unit: str) -> str:
+    """What is drawn below, in bold, and in what unit."""
+    return (
+        f'<text x="{LEFT}" y="{y:.1f}" text-anchor="start"><tspan class="title">{escape(text)}</tspan>'
+        f'<tspan class="unit">  {escape(unit)}</tspan></text>'
+    )
+
+
 def _roles(bands: Sequence[Band], axis: Axis, y: float) -> tuple[list[str], float]:
-    """One row for each node; returns the y below."""
+    """One row for each node; returns the y below. What is narrower than a pixel is left out next to another."""
     content: list[str] = []
-    nodes = sorted({band.node for band in bands})
-    for node in nodes:
-        content.append(_text(LEFT - 8, y + 12, shortened(node, LEFT - 60), "end", node))
+    for node in sorted({band.node for band in bands}):
+        content.append(_text(LEFT - 8, y + 13, shortened(node, LEFT - 74), "end", node))
+        drawn_to = -math.inf
         for band in bands:
-            if band.node == node and band.stop > axis.start and band.start < axis.stop:
-                begin, end = axis.x(band.start), axis.x(band.stop)
-                shape = _rectangle(begin, y + 2, max(0.8, end - begin), 13, f"role-{band.role}")
-                fits = text_width(band.label) + 6 <= end - begin
-                label = _text(begin + 4, y + 12, band.label, "start", "", "on-role") if fits else ""
-                about = f"{node}: {band.role} {band.label}".rstrip()
-                content.append(f"<g><title>{escape(about)}</title>{shape}{label}</g>")
-        y += 18
+            if band.node != node or band.stop <= axis.start or band.start >= axis.stop:
+                continue
+            begin, end = axis.x(band.start), axis.x(band.stop)
+            if end - begin < _PIXEL and begin - drawn_to < _PIXEL:
+                continue
+            drawn_to = end
+            shape = _rectangle(begin, y + 2, max(_PIXEL, end - begin), 15, f"role-{band.role}")
+            fits = text_width(band.label) + 6 <= end - begin
+            label = _text(begin + 4, y + 14, band.label, "start", "", f"on-{band.role}") if fits else ""
+            about = f"{node}: {band.role} {band.label}".rstrip()
+            content.append(f"<g><title>{escape(about)}</title>{shape}{label}</g>")
+        y += 20
     return content, y
 
 
@@ -325,20 +401,27 @@ def _no_leader(bands: Sequence[Band], axis: Axis, top: float, bottom: float) -> 
     )
 
 
-def _flags(marks: Sequence[Mark], axis: Axis, bottom: float) -> list[str]:
-    """A line for each fault; their numbers above, neighbours that have no room together as 3-5."""
-    content = []
+def _fault_lines(marks: Sequence[Mark], axis: Axis, bottom: float) -> list[str]:
+    """A line for each fault, through everything."""
+    kind = "fault many" if len(marks) >= _MANY_MARKS else "fault"
+    lines = []
+    for mark in marks:
+        x = f"{axis.x(mark.at):.1f}"
+        line = f'<line class="{kind}" x1="{x}" x2="{x}" y1="{_FLAG}" y2="{bottom:.1f}"/>'
+        lines.append(f"<g><title>{mark.number}: {escape(mark.text)}</title>{line}</g>")
+    return lines
+
+
+def _flags(marks: Sequence[Mark], axis: Axis) -> list[str]:
+    """The faults' numbers above their lines, neighbours that have no room together as 3-5."""
     groups: list[tuple[float, list[Mark]]] = []
     for mark in sorted(marks, key=lambda mark: (mark.at, mark.number)):
         x = axis.x(mark.at)
-        content.append(
-            f'<g><title>{escape(mark.text)}</title><line class="fault" x1="{x:.1f}" x2="{x:.1f}" '
-            f'y1="{_FLAG}" y2="{bottom:.1f}"/></g>'
-        )
         if groups and x - groups[-1][0] < _FLAG_ROOM:
             groups[-1][1].append(mark)
         else:
             groups.append((x, [mark]))
+    content = [_text(0, 12, "faults", "start", "", "small")] if groups else []
     for x, members in groups:
         numbers = sorted(mark.number for mark in members)
         label = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
@@ -354,8 +437,8 @@ def _grid(axis: Axis, top: float, bottom: float) -> list[str]:
 
 
 def _time_axis(axis: Axis, y: float, unit: str) -> list[str]:
-    labels = [_text(axis.x(tick), y + 16, _number(tick), "middle") for tick in axis.ticks()]
-    return [*labels, _text(LEFT + _PLOT / 2, y + 31, unit, "middle", "", "title")]
+    labels = [_text(axis.x(tick), y + 18, _number(tick), "middle") for tick in axis.ticks()]
+    return [*labels, _text(LEFT + _PLOT / 2, y + 34, unit, "middle", "", "unit")]
 
 
 def _number(value: float) -> str:

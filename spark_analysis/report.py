@@ -1,35 +1,46 @@
 """The report: one HTML page without scripts or network, the answer in words first (its design: templates/report.html).
 
-`report_data.py` brings a bounded part of the history to the driver, `figures.py` draws it, so that the page shows the
-same everywhere and for ever, and has about one size.
+`report_data.py` brings a bounded part of the history to the driver; from there on everything is a pure function:
+`stories.py` tells the findings, `figures.py` draws them, and :func:`render` puts the page together. So the page shows
+the same everywhere and for ever, and has about one size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from spark_analysis import figures
+from spark_analysis import figures, stories
 from spark_analysis.console import describe
-from spark_analysis.figures import Band, Mark
+from spark_analysis.figures import Band, Bar, Gap, Mark
 from spark_analysis.history import History
-from spark_analysis.report_data import (
-    Event,
-    bars_around,
-    events_of,
-    evidence_of,
+from spark_analysis.report_data import EVENTS_MAX, Event, ReportData, Window, collect_report
+from spark_analysis.report_parts import (
+    ROLE_WORDS,
+    bar_of,
+    bar_of_call,
+    bar_of_event,
     fault_marks,
-    panels_of,
     role_bands,
-    smallest_proof,
-    window_of,
+    sentence,
 )
-from spark_analysis.verdict import EXPLANATIONS, LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
+from spark_analysis.verdict import (
+    EXPLANATIONS,
+    LINEARIZABLE,
+    REPLICA_ANOMALIES,
+    UNDECIDED,
+    VIOLATED,
+    Anomaly,
+    Verdict,
+)
 
 FAULTS_LISTED: Final = 60
-PROOFS_LISTED: Final = 40
-PROOFS_OPEN: Final = 3
+FINDINGS_LISTED: Final = 40
+FINDINGS_OPEN: Final = 3
+REPLICA_FIGURES: Final = 4
+LINES_LISTED: Final = 50
 
 # What is promised, the functions that it takes to judge it, and the anomalies that break it.
 _PROMISES: Final = (
@@ -54,9 +65,13 @@ _PROMISES: Final = (
         ("poll",),
         ("poll-skip", "nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll"),
     ),
-    ("queries of a queue's ends are never stale", ("tail", "head"), ("stale-tail", "backward-head")),
     (
-        "committed offsets behave like registers",
+        "answers about a queue's beginning and end are never stale",
+        ("tail", "head"),
+        ("stale-tail", "backward-head"),
+    ),
+    (
+        "the positions that consumer groups store are read back as they were stored",
         ("commit_offset", "fetch_offset"),
         ("stale-offset", "phantom-offset"),
     ),
@@ -65,87 +80,100 @@ _REPLICAS_PROMISE: Final = (
     "replicas kept Raft's guarantees: one leader a term, terms and commit indices that never go back, nothing "
     "committed removed, leaders that have all that is committed, equal bytes in equal places"
 )
-REPLICA_ANOMALIES: Final = (
-    *("two-leaders", "term-went-back", "commit-went-back", "committed-truncated", "leader-incomplete"),
-    *("log-mismatch", "prefix-mismatch"),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing of the page: inline SVG, with the sentence that says how to read it."""
+    """A drawing of the page: inline SVG, with the story that it shows, how to read it, and its operations as text."""
 
-    title: str
+    kind: str
+    place: str
+    story: tuple[str, ...]
     reading: str
     svg: str
     lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Finding:
     """A finding in words: what, where, and the operations or events that show it."""
 
     kind: str
     place: str
-    detail: str
+    story: tuple[str, ...]
     lines: tuple[str, ...]
 
 
 def write_report(verdict: Verdict, history: History | None, target: Path) -> Path:
     """Write the page for one history to the file ``target``, making its directory; returns the path."""
+    data = ReportData() if history is None else collect_report(verdict, history)
+    page = render(verdict, data)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(page, encoding="utf-8")
+    return target
+
+
+def render(verdict: Verdict, data: ReportData) -> str:
+    """The page."""
     import jinja2
 
-    start_ns = verdict.facts.get("first_ns") or 0
-    events = events_of(history, start_ns) if history is not None else []
-    marks = fault_marks(events)
-    listed = verdict.anomalies[:PROOFS_LISTED]
-    evidence = evidence_of(listed, history, start_ns) if history is not None else {}
+    first_ns = verdict.facts.get("first_ns") or 0
+    seconds = verdict.facts.get("seconds", 0.0)
+    marks = fault_marks(data.events, first_ns)
+    proofs = proof_figures(verdict, data, marks)
+    listed = verdict.anomalies[:FINDINGS_LISTED]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("spark_analysis", "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = environment.get_template("report.html").render(
+    bands = role_bands(data.events, seconds, first_ns)
+    run = figures.run(data.panels, bands, marks, 0.0, max(seconds, 1e-6)) if data.panels else None
+    return environment.get_template("report.html").render(
         verdict=verdict,
         words=words(verdict),
+        example=proofs[0] if proofs else None,
+        proofs=proofs,
         explanations=EXPLANATIONS,
         checked=checked_and_not(verdict),
-        proof=_proof_figure(verdict, history, events, marks) if history is not None else None,
-        run=_run_figure(verdict, history, events, marks) if history is not None else None,
+        run=run,
+        has_roles=bool(bands),
+        has_all_events=len(data.events) < EVENTS_MAX,
         faults=marks[:FAULTS_LISTED],
         more_faults=len(marks) - FAULTS_LISTED,
-        proofs=[_proof(one, evidence.get(place, [])) for place, one in enumerate(listed)],
-        proofs_open=PROOFS_OPEN,
+        findings=[_finding(one, data.evidence.get(place, ()), first_ns) for place, one in enumerate(listed)],
+        findings_open=FINDINGS_OPEN,
+        lines_listed=LINES_LISTED,
     )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page, encoding="utf-8")
-    return target
+
+
+# ---- words ---------------------------------------------------------------------------------------------------------
 
 
 def words(verdict: Verdict) -> list[str]:
     """The answer in sentences, for somebody who has never seen the tool."""
-    replicas = [kind for kind in verdict.counts if kind in REPLICA_ANOMALIES]
     clients = [kind for kind in verdict.counts if kind not in REPLICA_ANOMALIES]
+    replicas = [kind for kind in verdict.counts if kind in REPLICA_ANOMALIES]
     is_log = verdict.facts.get("functions") is not None
-    one_copy = (
-        "a single queue on a single machine"
-        if is_log
-        else f"a single {verdict.facts.get('model', 'object')} on a single machine"
-    )
+    one_copy = f"a single {'queue' if is_log else verdict.facts.get('model', 'object')} on a single machine"
     said: list[str] = []
     if clients:
-        said.append(
-            f"The clients saw something that {one_copy} can never show: {_counted(verdict, clients)}."
-        )
+        said.append(f"The clients saw something that {one_copy} can never show.")
     elif verdict.verdict == VIOLATED:
-        said.append(f"What the clients saw can be explained by {one_copy}, but not what the replicas did.")
-    if replicas:
-        said.append(f"The replicas broke Raft's guarantees: {_counted(verdict, replicas)}.")
+        said.append(
+            f"What the clients saw can be explained by {one_copy}, but the replicas broke guarantees that keep it so."
+            if verdict.operations
+            else "The replicas broke guarantees of Raft; no client's operations were recorded."
+        )
+    if clients and replicas:
+        said.append("The replicas broke guarantees of Raft, too.")
     if verdict.verdict == LINEARIZABLE:
         said.append(
             f"Everything that the clients saw can be explained by {one_copy}: there is an order of all operations in "
             "which each takes effect at one moment between its call and its answer."
+            if verdict.operations
+            else "Not one operation of a client is in the recording: there was nothing to contradict."
         )
     if verdict.verdict == UNDECIDED:
         said.append(
@@ -158,19 +186,19 @@ def words(verdict: Verdict) -> list[str]:
     return said
 
 
-def _counted(verdict: Verdict, kinds: list[str]) -> str:
-    return ", ".join(f"{kind} ({verdict.counts[kind]:,})" for kind in kinds)
-
-
 def checked_and_not(verdict: Verdict) -> list[tuple[str, str]]:
-    """Each promise as (holds, broken or unchecked, sentence), from what the history contains and what was found."""
+    """Each promise as (holds, broken, open or unchecked, sentence), from what was recorded and what was found."""
     recorded = verdict.facts.get("functions")
     if recorded is None:
-        state = {LINEARIZABLE: "holds", VIOLATED: "broken"}.get(verdict.verdict, "unchecked")
+        state = {LINEARIZABLE: "holds", VIOLATED: "broken"}.get(verdict.verdict, "open")
         return [(state, f"every key behaves like the model {verdict.facts.get('model')}")]
 
-    def state_of(is_recorded: bool, kinds: tuple[str, ...]) -> str:
-        return "broken" if verdict.counts.keys() & set(kinds) else "holds" if is_recorded else "unchecked"
+    def state_of(is_recorded: bool, kinds: Sequence[str]) -> str:
+        if verdict.counts.keys() & set(kinds):
+            return "broken"
+        if any(f": {kind} at " in line for line in verdict.undecided for kind in kinds):
+            return "open"
+        return "holds" if is_recorded else "unchecked"
 
     states = [
         (state_of(bool(recorded.keys() & set(needed)), kinds), text) for text, needed, kinds in _PROMISES
@@ -182,52 +210,172 @@ def checked_and_not(verdict: Verdict) -> list[tuple[str, str]]:
     ]
 
 
-def _proof_figure(
-    verdict: Verdict, history: History, events: list[Event], marks: list[Mark]
-) -> Figure | None:
-    """The timeline of the smallest window that proves a violation."""
-    anomaly = smallest_proof(verdict.anomalies)
-    if anomaly is None:
-        return None
-    bars, low, high = bars_around(anomaly, history)
-    zero_s: float = (window_of(anomaly)[0] - verdict.facts["first_ns"]) / 1e9
-
-    def milliseconds(second: float) -> float:
-        return (second - zero_s) * 1e3
-
-    bands = [
-        Band(
-            band.node,
-            band.role,
-            milliseconds(band.start),
-            milliseconds(band.stop),
-            f"{band.role}, term {band.label}" if band.label else band.role,
-        )
-        for band in role_bands(events, zero_s + high / 1e3)
-    ]
-    inside = [
-        Mark(at, mark.number, mark.text) for mark in marks if low <= (at := milliseconds(mark.at)) <= high
-    ]
-    where = "" if anomaly.position is None else f", offset {anomaly.position}"
-    return Figure(
-        f"Why: {anomaly.kind} in {anomaly.key}{where}",
-        f"{anomaly.explanation.capitalize()}. A lane for each client, a bar from the call to the answer; the red bars "
-        "together are the contradiction, grey ones went on around them on the same queue. Zero is "
-        f"{zero_s:.3f} s after the first operation.",
-        figures.timeline(bars, bands, inside, low, high),
-        tuple(describe(one) for one in anomaly.proof),
+def _finding(anomaly: Anomaly, evidence: Sequence[Event], first_ns: int) -> Finding:
+    lines = tuple(describe(one, first_ns) for one in anomaly.proof)
+    return Finding(
+        anomaly.kind,
+        _place(anomaly),
+        tuple(stories.story(anomaly, first_ns)),
+        lines or tuple(sentence(event, first_ns) for event in evidence),
     )
 
 
-def _run_figure(verdict: Verdict, history: History, events: list[Event], marks: list[Mark]) -> str | None:
-    if not verdict.operations:
-        return None
-    seconds = max(verdict.facts["seconds"], 1e-6)
-    panels = panels_of(history, verdict.facts["first_ns"], seconds)
-    return figures.run(panels, role_bands(events, seconds), marks, 0.0, seconds) if panels else None
+def _place(anomaly: Anomaly) -> str:
+    if anomaly.position is None:
+        return anomaly.key
+    if anomaly.kind in ("two-leaders", "term-went-back"):
+        return anomaly.key if anomaly.kind == "two-leaders" else f"{anomaly.key}, term {anomaly.position}"
+    if anomaly.kind in REPLICA_ANOMALIES:
+        return f"{anomaly.key}, entry {anomaly.position}"
+    if anomaly.kind in ("stale-offset", "phantom-offset"):
+        return f"{anomaly.key}, position {anomaly.position}"
+    return f"{anomaly.key}, offset {anomaly.position}"
 
 
-def _proof(anomaly: Anomaly, evidence: list[str]) -> Proof:
-    place = anomaly.key if anomaly.position is None else f"{anomaly.key} at {anomaly.position}"
-    lines = tuple(describe(one) for one in anomaly.proof) or tuple(evidence)
-    return Proof(anomaly.kind, place, anomaly.detail, lines)
+# ---- figures -------------------------------------------------------------------------------------------------------
+
+
+def proof_figures(verdict: Verdict, data: ReportData, marks: Sequence[Mark]) -> list[Figure]:
+    """A timeline for the smallest proof of each kind: those of clients first, the smallest of all at the beginning."""
+    first_ns = verdict.facts.get("first_ns") or 0
+    drawn = [
+        _client_figure(verdict.anomalies[place], window, data.events, marks, first_ns)
+        for place, window in data.windows.items()
+    ]
+    kinds: set[str] = set()
+    for place, events in data.evidence.items():
+        anomaly = verdict.anomalies[place]
+        if anomaly.kind not in kinds and len(kinds) < REPLICA_FIGURES:
+            kinds.add(anomaly.kind)
+            drawn.append(_replica_figure(anomaly, events, data.events, marks, first_ns))
+    calls = [one for one in verdict.anomalies if one.kind == "not-linearizable" and one.proof]
+    drawn += [_call_figure(one) for one in calls[:1]]
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Nanoseconds of the history to the numbers on a drawing's axis, which counts from ``zero_ns``."""
+
+    zero_ns: int
+    unit_ns: float
+    unit: str
+
+    @classmethod
+    def of(cls, zero_ns: int, span_ns: int) -> _Scale:
+        """The unit in which a span is a number of one to four digits."""
+        for unit_ns, unit in ((1e9, "seconds"), (1e6, "milliseconds"), (1e3, "microseconds")):
+            if span_ns >= 5 * unit_ns:
+                return cls(zero_ns, unit_ns, unit)
+        return cls(zero_ns, 1.0, "nanoseconds")
+
+    def __call__(self, at_ns: float) -> float:
+        return (at_ns - self.zero_ns) / self.unit_ns
+
+    def bands(self, events: Sequence[Event], until_ns: int) -> list[Band]:
+        """Roles with the leader's term spelled out, as these pictures have room."""
+        return [
+            Band(
+                band.node,
+                band.role,
+                self(band.start * 1e9),
+                self(band.stop * 1e9),
+                f"{ROLE_WORDS.get(band.role, band.role)}{', ' if band.label else ''}{band.label}",
+            )
+            for band in role_bands(events, until_ns / 1e9, 0)
+        ]
+
+    def marks(self, marks: Sequence[Mark], first_ns: int, low: float, high: float) -> list[Mark]:
+        """Those within the drawing."""
+        moved = [Mark(self(mark.at * 1e9 + first_ns), mark.number, mark.text) for mark in marks]
+        return [mark for mark in moved if low <= mark.at <= high]
+
+    def axis(self, first_ns: int) -> str:
+        """The axis' caption."""
+        return f"{self.unit}, counted from {(self.zero_ns - first_ns) / 1e9:,.6f} s after the first operation"
+
+
+def _client_figure(
+    anomaly: Anomaly, window: Window, events: Sequence[Event], marks: Sequence[Mark], first_ns: int
+) -> Figure:
+    scale = _Scale.of(window.begin_ns, window.high_ns - window.low_ns)
+    low, high = scale(window.low_ns), scale(window.high_ns)
+    bars = [
+        bar_of(one, one["op"] in window.proof, scale, window.low_ns, window.high_ns)
+        for one in window.operations
+    ]
+    pair = stories.contradiction(anomaly)
+    gap = None
+    if pair is not None:
+        begin, end = pair[0]["complete_ns"], pair[1]["invoke_ns"]
+        gap = Gap(scale(begin), scale(end), f"{stories.duration(end - begin)} between")
+    return _figure(anomaly, bars, scale, (low, high), events, marks, first_ns, window.high_ns, gap)
+
+
+def _replica_figure(
+    anomaly: Anomaly,
+    evidence: Sequence[Event],
+    events: Sequence[Event],
+    marks: Sequence[Mark],
+    first_ns: int,
+) -> Figure:
+    begin, end = evidence[0].time_ns, evidence[-1].time_ns
+    margin = max(1_000_000, (end - begin) // 3)
+    scale = _Scale.of(begin, end - begin + 2 * margin)
+    bars = [bar_of_event(event, scale) for event in evidence]
+    borders = scale(begin - margin), scale(end + margin)
+    lines = tuple(sentence(event, first_ns) for event in evidence)
+    return _figure(anomaly, bars, scale, borders, events, marks, first_ns, end + margin, None, lines)
+
+
+def _figure(
+    anomaly: Anomaly,
+    bars: Sequence[Bar],
+    scale: _Scale,
+    borders: tuple[float, float],
+    events: Sequence[Event],
+    marks: Sequence[Mark],
+    first_ns: int,
+    until_ns: int,
+    gap: Gap | None,
+    lines: tuple[str, ...] = (),
+) -> Figure:
+    low, high = borders
+    bands, inside = scale.bands(events, until_ns), scale.marks(marks, first_ns, low, high)
+    who = "replica" if anomaly.kind in REPLICA_ANOMALIES else "client"
+    what = (
+        "each red mark something that it recorded"
+        if who == "replica"
+        else "each bar an operation from its call to its answer; the red ones together are the contradiction, the grey "
+        "ones went on around them on the same queue"
+    )
+    behind = (
+        " Below, what the replicas were meanwhile; a yellow ground is a time without a leader."
+        if bands
+        else ""
+    )
+    return Figure(
+        anomaly.kind,
+        _place(anomaly),
+        tuple(stories.story(anomaly, first_ns)),
+        f"Each row is a {who}, {what}.{behind}",
+        figures.timeline(bars, bands, inside, low, high, unit=scale.axis(first_ns), gap=gap),
+        lines or tuple(describe(one, first_ns) for one in anomaly.proof),
+    )
+
+
+def _call_figure(anomaly: Anomaly) -> Figure:
+    """What a search was left with: times of these formats may be mere positions in the file."""
+    ends = [one["complete_ns"] or one["invoke_ns"] for one in anomaly.proof]
+    low, high = min(one["invoke_ns"] for one in anomaly.proof), max(ends)
+    margin = max(1, (high - low) // 12)
+    bars = [bar_of_call(one, number > 0) for number, one in enumerate(anomaly.proof)]
+    return Figure(
+        anomaly.kind,
+        _place(anomaly),
+        tuple(stories.story(anomaly)),
+        "Each row is a client, each bar an operation from its call to its answer. Grey is the last operation that "
+        "could be put in order, red are those of which none can follow.",
+        figures.timeline(bars, [], [], low - margin, high + margin, unit="the history's own clock"),
+        tuple(describe(one) for one in anomaly.proof),
+    )

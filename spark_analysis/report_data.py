@@ -1,113 +1,143 @@
 """What the report shows of a history, as small rows on the driver: bounded, whatever the history's size.
 
-At most `SLICES` moments of the run, `EVENTS_MAX` changes of roles and faults, and the `TIMELINE_OPERATIONS` operations
-next to one proof come out of Spark.
+:func:`collect_report` asks Spark a handful of questions whose answers have a known greatest size: `SLICES_MAX` moments
+of the run, `EVENTS_MAX` changes of roles and faults, `WINDOWS` proofs with the `TIMELINE_OPERATIONS` operations next
+to each, and a few events of replicas for a finding about them. Everything after it is a pure function of
+:class:`ReportData`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_analysis.figures import Band, Bar, Mark, Panel, Series
+from spark_analysis.figures import Panel, Series
 from spark_analysis.history import History
-from spark_analysis.verdict import Anomaly
+from spark_analysis.stories import contradiction, number_in, numbers_in
+from spark_analysis.verdict import REPLICA_ANOMALIES, Anomaly, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-SLICES: Final = 200
+SLICES_MIN: Final = 40
+SLICES_MAX: Final = 200
 EVENTS_MAX: Final = 5000
-FAULTS_MAX: Final = 400
-TIMELINE_OPERATIONS: Final = 40
-EVIDENCE_MAX: Final = 12
-_FUNCTIONS_SHOWN: Final = 4
+WINDOWS: Final = 6
+TIMELINE_OPERATIONS: Final = 28
+EVIDENCE_FINDINGS: Final = 40
+EVIDENCE_ROWS: Final = 20
+FUNCTIONS_SHOWN: Final = 4
+NODES_SHOWN: Final = 6
+RARE: Final = 200
+"""Of a function that is less than one operation in so many, no line is drawn: it would be a few dots."""
+_PER_SLICE: Final = 20
+"""Operations that a slice has on average, at least: fewer would draw noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A start, stop, change of role or fault, at ``second`` after the first operation."""
+    """What a replica or a driver recorded, at ``time_ns``; the columns of schema.EVENTS that a report shows."""
 
     node: str
     kind: str
-    second: float
+    time_ns: int
     role: str | None = None
     term: int | None = None
+    first_index: int | None = None
+    last_index: int | None = None
+    digest: int | None = None
     detail: str | None = None
     targets: tuple[str, ...] = ()
 
 
-def events_of(history: History, start_ns: int) -> list[Event]:
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The operations of a proof, between ``begin_ns`` and ``end_ns``, and those on the same queue around it."""
+
+    begin_ns: int
+    end_ns: int
+    low_ns: int
+    high_ns: int
+    proof: tuple[int, ...] = ()
+    """Which operations (``op``) prove the finding."""
+    operations: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """``windows`` and ``evidence`` are by the finding's place in ``Verdict.anomalies``."""
+
+    events: tuple[Event, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    windows: dict[int, Window] = field(default_factory=dict)
+    evidence: dict[int, tuple[Event, ...]] = field(default_factory=dict)
+
+
+def collect_report(verdict: Verdict, history: History) -> ReportData:
+    """Everything that the page of one history needs from Spark."""
+    start_ns = verdict.facts.get("first_ns") or 0
+    seconds = max(verdict.facts.get("seconds", 0.0), 1e-6)
+    return ReportData(
+        tuple(_events(history)),
+        tuple(_panels(history, start_ns, seconds, verdict.operations)) if verdict.operations else (),
+        _windows(verdict.anomalies, history),
+        _evidence(verdict.anomalies, history),
+    )
+
+
+_EVENT_COLUMNS: Final = (
+    *("node", "kind", "time_ns", "role", "term", "first_index", "last_index", "digest", "detail"),
+    "targets",
+)
+
+
+def _event(row: Any) -> Event:
+    columns = {name: row[name] for name in _EVENT_COLUMNS}
+    return Event(**columns | {"targets": tuple(row["targets"] or ())})
+
+
+def _events(history: History) -> list[Event]:
     """Roles, starts, stops and faults in the order of their times; the first `EVENTS_MAX`."""
     rows = (
         history.events.where("kind IN ('role', 'start', 'stop', 'fault')")
-        .select("node", "kind", "time_ns", "role", "term", "detail", "targets", "file", "position")
+        .select(*_EVENT_COLUMNS, "file", "position")
         .orderBy("time_ns", "file", "position")
         .limit(EVENTS_MAX)
         .collect()
     )
-    return [
-        Event(
-            row["node"],
-            row["kind"],
-            (row["time_ns"] - start_ns) / 1e9,
-            row["role"],
-            row["term"],
-            row["detail"],
-            tuple(row["targets"] or ()),
-        )
-        for row in rows
-    ]
+    return [_event(row) for row in rows]
 
 
-def role_bands(events: Iterable[Event], seconds: float) -> list[Band]:
-    """Who was what from when until when; a node is down between its end (or its kill) and its next start."""
-    bands: list[Band] = []
-    current: dict[str, tuple[float, str, str]] = {}
-
-    def change(node: str, second: float, role: str | None, label: str = "") -> None:
-        begun = current.pop(node, None)
-        if begun is not None and second > begun[0]:
-            bands.append(Band(node, begun[1], begun[0], second, begun[2]))
-        if role is not None:
-            current[node] = (second, role, label)
-
-    for event in events:
-        if event.kind == "role":
-            assert event.role is not None
-            label = str(event.term) if event.role == "leader" else ""
-            change(event.node, event.second, event.role, label)
-        elif event.kind == "start":
-            change(event.node, event.second, "follower")
-        elif event.kind == "stop":
-            change(event.node, event.second, "down")
-        elif (event.detail or "").startswith("kill"):
-            for target in event.targets:
-                if target in current:
-                    change(target, event.second, "down")
-    for node, (begun, _, _) in sorted(current.items()):
-        change(node, max(seconds, begun), None)
-    return bands
+# ---- the whole run -------------------------------------------------------------------------------------------------
 
 
-def fault_marks(events: Iterable[Event]) -> list[Mark]:
-    """The faults in order, numbered from 1; the first `FAULTS_MAX`."""
-    faults = [event for event in events if event.kind == "fault"][:FAULTS_MAX]
-    return [
-        Mark(fault.second, number, f"{fault.detail or 'fault'} {' '.join(fault.targets)}".rstrip())
-        for number, fault in enumerate(faults, 1)
-    ]
+def slices_for(operations: int) -> int:
+    """Into how many moments a run is cut: few where there is little to count in each."""
+    return max(SLICES_MIN, min(SLICES_MAX, operations // _PER_SLICE))
 
 
-def panels_of(history: History, start_ns: int, seconds: float) -> list[Panel]:
+def _panels(history: History, start_ns: int, seconds: float, operations: int) -> list[Panel]:
     """Throughput and latency of the most frequent functions, and how far each replica was behind."""
     from pyspark.sql import functions as sf
 
-    slice_ns = max(1, int(seconds * 1e9 / SLICES) + 1)
+    slices = slices_for(operations)
+    slice_ns = max(1, int(seconds * 1e9 / slices) + 1)
+    frequent = (
+        history.operations.where("outcome = 'ok' AND complete_ns IS NOT NULL")
+        .groupBy("function")
+        .count()
+        .orderBy(sf.desc("count"), "function")
+        .limit(FUNCTIONS_SHOWN)
+        .collect()
+    )
+    shown = [row["function"] for row in frequent if row["count"] * RARE >= operations]
     rows = (
         history.operations.where("outcome = 'ok' AND complete_ns IS NOT NULL")
+        .where(sf.col("function").isin(shown))
         .withColumn("slice", sf.floor((sf.col("complete_ns") - start_ns) / slice_ns))
+        .where(sf.col("slice").between(0, slices - 1))
         .groupBy("slice", "function")
         .agg(
             sf.count(sf.lit(1)).alias("count"),
@@ -115,191 +145,262 @@ def panels_of(history: History, start_ns: int, seconds: float) -> list[Panel]:
         )
         .collect()
     )
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["function"]] = counts.get(row["function"], 0) + row["count"]
-    shown = sorted(counts, key=lambda name: (-counts[name], name))[:_FUNCTIONS_SHOWN]
-    by_slice = {(row["function"], row["slice"]): row for row in rows}
-    rate, latency = [], []
-    for name in shown:
-        found = [by_slice.get((name, number)) for number in range(SLICES)]
-        times = [number * slice_ns / 1e9 for number in range(SLICES)]
-        per_second = [0.0 if row is None else row["count"] * 1e9 / slice_ns for row in found]
-        rate.append(Series(name, list(zip(times, per_second, strict=True))))
-        slowest = [None if row is None else row["latency"] for row in found]
-        latency.append(Series(name, list(zip(times, slowest, strict=True))))
     panels = []
     if shown:
-        panels.append(Panel("throughput", "operations completed per second", rate))
-        panels.append(Panel("latency", "milliseconds, 99 of 100 were faster", latency, is_logarithmic=True))
-    lag = _lag(history, start_ns, slice_ns)
-    if lag:
-        panels.append(Panel("replica lag", "committed entries behind the furthest replica", lag))
+        by_slice = {(row["function"], row["slice"]): (row["count"], row["latency"]) for row in rows}
+        panels += rate_and_latency(shown, by_slice, slices, slice_ns)
+    committed = _committed(history, start_ns, slice_ns, slices)
+    if committed:
+        panels.append(
+            Panel("Replica lag", "entries committed behind the furthest", lag(committed, slices, slice_ns))
+        )
     return panels
 
 
-def _lag(history: History, start_ns: int, slice_ns: int) -> list[Series]:
+def rate_and_latency(
+    functions: Sequence[str], by_slice: dict[tuple[str, int], tuple[int, float]], slices: int, slice_ns: int
+) -> list[Panel]:
+    """Two panels from (function, slice) -> (operations, milliseconds)."""
+    rate, latency = [], []
+    for name in functions:
+        found = [by_slice.get((name, number)) for number in range(slices)]
+        times = [number * slice_ns / 1e9 for number in range(slices + 1)]
+        counts = [0.0 if one is None else one[0] * 1e9 / slice_ns for one in found]
+        slowest = [None if one is None else one[1] for one in found]
+        # The last slice is as wide as the others: its value is repeated at its end.
+        rate.append(Series(name, tuple(zip(times, [*counts, counts[-1]], strict=True))))
+        latency.append(Series(name, tuple(zip(times, [*slowest, slowest[-1]], strict=True))))
+    return [
+        Panel("Throughput", "operations completed per second", tuple(rate)),
+        Panel("Latency", "milliseconds; 99 of 100 operations were faster", tuple(latency), True),
+    ]
+
+
+def _committed(history: History, start_ns: int, slice_ns: int, slices: int) -> dict[tuple[str, int], int]:
+    """(node, slice) -> the commit index that it stated last there; a slice without a commit has no row."""
     from pyspark.sql import functions as sf
 
+    at = sf.floor((sf.col("time_ns") - start_ns) / slice_ns)
     rows = (
         history.events.where("kind = 'commit'")
-        .withColumn("slice", sf.floor((sf.col("time_ns") - start_ns) / slice_ns))
+        .withColumn("slice", sf.greatest(sf.lit(0), at))
+        .where(sf.col("slice") < slices)
         .groupBy("node", "slice")
-        .agg(sf.max("last_index").alias("committed"))
-        .where(sf.col("slice") < SLICES)
+        .agg(sf.max_by("last_index", sf.struct("time_ns", "position")).alias("committed"))
+        .orderBy("node", "slice")
+        .limit(NODES_SHOWN * slices)
         .collect()
     )
-    committed = {(row["node"], max(0, row["slice"])): row["committed"] for row in rows}
+    return {(row["node"], row["slice"]): row["committed"] for row in rows}
+
+
+def lag(committed: dict[tuple[str, int], int], slices: int, slice_ns: int) -> tuple[Series, ...]:
+    """How far each node was behind; a node is drawn from its first commit on."""
     nodes = sorted({node for node, _ in committed})
-    last = dict.fromkeys(nodes, 0)
+    last: dict[str, int] = {}
     points: dict[str, list[tuple[float, float | None]]] = {node: [] for node in nodes}
-    for number in range(SLICES):
+    for number in range(slices + 1):
         for node in nodes:
-            last[node] = max(last[node], committed.get((node, number), 0))
+            if (node, number) in committed:
+                last[node] = committed[node, number]
         furthest = max(last.values(), default=0)
         for node in nodes:
-            points[node].append((number * slice_ns / 1e9, float(furthest - last[node])))
-    return [Series(node, points[node]) for node in nodes]
+            behind = float(furthest - last[node]) if node in last else None
+            points[node].append((number * slice_ns / 1e9, behind))
+    return tuple(Series(node, tuple(points[node])) for node in nodes)
 
 
-# ---- the proof -----------------------------------------------------------------------------------------------------
+# ---- proofs of clients ---------------------------------------------------------------------------------------------
 
 
-def smallest_proof(anomalies: Iterable[Anomaly]) -> Anomaly | None:
-    """The anomaly to show first: one with two operations that contradict each other, the closest to each other."""
-    proved = [one for one in anomalies if one.proof and "op" in one.proof[0]]
-    return min(
-        proved, key=lambda one: (len(one.proof) < 2, window_of(one)[1] - window_of(one)[0]), default=None
-    )
+def span_of(anomaly: Anomaly) -> tuple[int, int]:
+    """From the first invocation to the last completion of the proof, nanoseconds.
 
-
-def window_of(anomaly: Anomaly) -> tuple[int, int]:
-    """From the first invocation to the last completion of the proof, nanoseconds; one phantom is proof enough."""
-    proof = anomaly.proof[:1] if anomaly.kind.startswith("phantom-") else anomaly.proof
+    Of an order the two operations that contradict each other; of a phantom, who saw it: one is proof enough.
+    """
+    pair = contradiction(anomaly)
+    proof = pair or (anomaly.proof[:1] if anomaly.kind.startswith("phantom-") else anomaly.proof)
     begin = min(one["invoke_ns"] for one in proof)
     return begin, max(one.get("complete_ns") or one["invoke_ns"] for one in proof)
 
 
-def bars_around(anomaly: Anomaly, history: History) -> tuple[list[Bar], float, float]:
-    """The proof and what went on around it on the same queue; bars and borders in milliseconds from its beginning."""
+def places_to_draw(anomalies: Sequence[Anomaly]) -> list[int]:
+    """The smallest proof of each kind that clients saw, the smallest of all first; at most `WINDOWS`."""
+    smallest: dict[str, tuple[int, int, int]] = {}
+    for place, one in enumerate(anomalies):
+        if not one.proof or "op" not in one.proof[0]:
+            continue
+        begin, end = span_of(one)
+        # Two operations that contradict each other explain themselves, one alone seldom does.
+        rank = 0 if contradiction(one) is not None else 1 if len(one.proof) > 1 else 2
+        size = (rank, end - begin, place)
+        smallest[one.kind] = min(size, smallest.get(one.kind, size))
+    return [place for _, _, place in sorted(smallest.values())][:WINDOWS]
+
+
+def moments_of(anomaly: Anomaly, window: Window) -> list[int]:
+    """When the proof's operations began and ended: what is near to them says more than the middle of a long window."""
+    ends = [one.get("complete_ns") or one["invoke_ns"] for one in anomaly.proof if one["op"] in window.proof]
+    begins = [one["invoke_ns"] for one in anomaly.proof if one["op"] in window.proof]
+    return sorted({*begins, *ends})
+
+
+def window_around(anomaly: Anomaly) -> Window:
+    """The borders of the drawing of a proof, without operations."""
+    begin, end = span_of(anomaly)
+    margin = max(1000, (end - begin) // 6)
+    proof = tuple(one["op"] for one in anomaly.proof if one["invoke_ns"] <= end)
+    return Window(begin, end, begin - margin, end + margin, proof)
+
+
+def _windows(anomalies: Sequence[Anomaly], history: History) -> dict[int, Window]:
+    """The windows of `places_to_draw`, filled by one query."""
+    from pyspark.sql import Window as Over
     from pyspark.sql import functions as sf
 
-    begin, end = window_of(anomaly)
-    margin = max(1000, (end - begin) // 6 if len(anomaly.proof) > 1 else end - begin)
-    low, high = begin - margin, end + margin
-    proof = [one["op"] for one in anomaly.proof if one["invoke_ns"] <= end]
-    queue = anomaly.key.split(" ")[0]
-    ended = sf.coalesce("complete_ns", sf.lit(high))
-    near = (sf.col("key") == queue) & (sf.col("invoke_ns") <= high) & (ended >= low)
-    distance = sf.greatest(sf.lit(0), sf.lit(begin) - ended, sf.col("invoke_ns") - end)
-    rows = (
-        history.operations.where(near | sf.col("op").isin(proof))
-        .select(
-            *("op", "client", "function", "outcome", "invoke_ns", "complete_ns", "offset"),
-            *("first_offset", "values", "next_offset", "end_offset"),
+    windows = {place: window_around(anomalies[place]) for place in places_to_draw(anomalies)}
+    if not windows:
+        return {}
+    nearness = []
+    for place, window in windows.items():
+        ended = sf.coalesce("complete_ns", sf.lit(window.high_ns))
+        in_proof = sf.col("op").isin(list(window.proof))
+        near = (
+            (sf.col("key") == anomalies[place].key.split(" ")[0])
+            & (sf.col("invoke_ns") <= window.high_ns)
+            & (ended >= window.low_ns)
         )
-        # An append of unknown outcome may be open for ever: what completed in the window says more.
-        .orderBy(~sf.col("op").isin(proof), sf.col("complete_ns").isNull(), distance, "invoke_ns")
-        .limit(TIMELINE_OPERATIONS)
+        moments = [sf.abs(sf.col("invoke_ns") - at_ns) for at_ns in moments_of(anomalies[place], window)]
+        distance = sf.least(*moments) if len(moments) > 1 else moments[0]
+        one = sf.struct(sf.lit(place).alias("place"), in_proof.alias("in_proof"), distance.alias("distance"))
+        nearness.append(sf.when(in_proof | near, one))
+    # An append of unknown outcome may be open for ever: what completed in the window says more.
+    order = Over.partitionBy("place").orderBy(
+        sf.desc("in_proof"), sf.col("complete_ns").isNull(), "distance", "invoke_ns", "op"
+    )
+    rows = (
+        history.operations.select(*_DRAWN, sf.explode(sf.array_compact(sf.array(*nearness))).alias("near"))
+        .select(*_DRAWN, "near.*")
+        .withColumn("rank", sf.row_number().over(order))
+        .where(sf.col("rank") <= TIMELINE_OPERATIONS)
+        .orderBy("place", "rank")
         .collect()
     )
-    bars = []
+    found: dict[int, list[dict[str, Any]]] = {place: [] for place in windows}
     for row in rows:
-        operation = {name: value for name, value in row.asDict().items() if value is not None}
-        stop = row["complete_ns"]
-        bars.append(
-            Bar(
-                row["client"],
-                (max(row["invoke_ns"], low) - begin) / 1e6,
-                None if stop is None else (min(stop, high) - begin) / 1e6,
-                short_label(operation),
-                row["op"] in proof,
-                _tooltip(operation, begin),
-            )
-        )
-    return bars, (low - begin) / 1e6, (high - begin) / 1e6
+        operation = {name: row[name] for name in _DRAWN if row[name] is not None}
+        found[row["place"]].append(operation)
+    return {place: replace(window, operations=tuple(found[place])) for place, window in windows.items()}
 
 
-def short_label(operation: dict[str, Any]) -> str:
-    """What fits on a bar: the function and the offset it is about."""
-    function = operation["function"]
-    if function == "append":
-        if "first_offset" in operation:
-            return f"append @{operation['first_offset']}"
-        return "append, outcome unknown" if operation["outcome"] == "info" else "append refused"
-    if function in ("read", "poll"):
-        count = len(operation.get("values", ()))
-        asked = operation.get("offset", operation.get("first_offset"))
-        answer = "nothing" if not count else f"{count} message{'s' if count > 1 else ''}"
-        if operation["outcome"] != "ok":
-            answer = "no answer"
-        return f"{function} @{asked}: {answer}" if asked is not None else f"{function}: {answer}"
-    return f"{function} = {operation.get('offset', 'none' if operation['outcome'] == 'ok' else 'unknown')}"
-
-
-def _tooltip(operation: dict[str, Any], zero_ns: int) -> str:
-    begin = (operation["invoke_ns"] - zero_ns) / 1e6
-    end = operation.get("complete_ns")
-    until = "?" if end is None else f"{(end - zero_ns) / 1e6:.3f}"
-    values = list(operation.get("values", ()))
-    named = ", ".join(str(value) for value in values[:3]) + (
-        f", {len(values) - 3} more" if values[3:] else ""
-    )
-    return f"{short_label(operation)}  [{begin:.3f}, {until}] ms  {named}".rstrip()
+_DRAWN: Final = (
+    *("op", "client", "function", "outcome", "invoke_ns", "complete_ns", "offset"),
+    *("first_offset", "values", "next_offset", "end_offset"),
+)
 
 
 # ---- what replicas recorded ----------------------------------------------------------------------------------------
 
 
-def evidence_of(anomalies: Sequence[Anomaly], history: History, start_ns: int) -> dict[int, list[str]]:
-    """For findings about replicas (by their place in ``anomalies``), the events that show them, as sentences."""
-    found: dict[int, list[str]] = {}
+def _evidence(anomalies: Sequence[Anomaly], history: History) -> dict[int, tuple[Event, ...]]:
+    """For findings about replicas the events that show them; one query."""
+    from pyspark.sql import Window as Over
+    from pyspark.sql import functions as sf
+
     chosen = [
-        (place, condition) for place, one in enumerate(anomalies) if (condition := _shows(one)) is not None
-    ]
-    for place, condition in chosen[:EVIDENCE_MAX]:
-        rows = history.events.where(condition).orderBy("time_ns", "file", "position").limit(6).collect()
-        if rows:
-            found[place] = [_sentence(row.asDict(), start_ns) for row in rows]
-    return found
+        (place, condition)
+        for place, one in enumerate(anomalies)
+        if one.kind in REPLICA_ANOMALIES and (condition := _shows(one)) is not None
+    ][:EVIDENCE_FINDINGS]
+    if not chosen:
+        return {}
+    any_of = reduce(lambda one, other: one | other, (condition for _, condition in chosen))
+    places = sf.array(*(sf.when(condition, sf.lit(place)) for place, condition in chosen))
+    newest_first = Over.partitionBy("place", "node", "kind").orderBy(sf.desc("time_ns"), sf.desc("position"))
+    rows = (
+        history.events.where(any_of)
+        .select(*_EVENT_COLUMNS, "file", "position", sf.explode(sf.array_compact(places)).alias("place"))
+        .withColumn("rank", sf.row_number().over(newest_first))
+        .where(sf.col("rank") <= EVIDENCE_ROWS)
+        .orderBy("place", "time_ns", "file", "position")
+        .collect()
+    )
+    found: dict[int, list[Event]] = {}
+    for row in rows:
+        found.setdefault(row["place"], []).append(_event(row))
+    return {place: telling(anomalies[place], events) for place, events in found.items()}
 
 
 def _shows(anomaly: Anomaly) -> Column | None:
+    """Which events tell of a finding: both sides of the contradiction."""
     from pyspark.sql import functions as sf
 
     node, kind, position = sf.col("node") == anomaly.key, sf.col("kind"), sf.lit(anomaly.position)
     either = sf.col("node").isin(anomaly.key.split(" and "))
+    other = sf.lit(number_in(anomaly.detail))
+    last = sf.col("last_index")
     match anomaly.kind:
         case "two-leaders":
             return (kind == "role") & (sf.col("role") == "leader") & (sf.col("term") == position)
         case "term-went-back":
-            return node & kind.isin("role", "start") & (sf.col("term") == position)
+            return node & kind.isin("role", "start") & sf.col("term").isin(position, other)
         case "commit-went-back":
-            return node & (kind == "commit") & (sf.col("last_index") == position)
+            return node & (kind == "commit") & last.isin(position, other)
         case "committed-truncated":
-            return node & (kind == "truncate") & (sf.col("last_index") == position - 1)
+            return node & (
+                ((kind == "truncate") & (last == position - 1)) | ((kind == "commit") & (last == other))
+            )
         case "leader-incomplete":
-            return node & (sf.col("role") == "leader") & (sf.col("last_index") == position - 1)
+            term = sf.lit(numbers_in(anomaly.detail)[0])
+            leads = node & (sf.col("role") == "leader") & (sf.col("term") == term) & (last == position - 1)
+            return leads | ((kind == "commit") & (last == other) & (sf.col("term") < term))
         case "log-mismatch":
             return either & (kind == "append") & (sf.col("first_index") == position)
         case "prefix-mismatch":
-            return either & (kind == "digest") & (sf.col("last_index") == position)
+            return either & (kind == "digest") & (last == position)
     return None
 
 
-def _sentence(event: dict[str, Any], start_ns: int) -> str:
-    at = f"{(event['time_ns'] - start_ns) / 1e9:.6f} s: {event['node']}"
-    first, last, term = event["first_index"], event["last_index"], event["term"]
-    match event["kind"]:
-        case "role":
-            return f"{at} became {event['role']} in term {term}, its log ending at index {last}"
-        case "start":
-            return f"{at} started in term {term}, its log ending at index {last}"
-        case "commit":
-            return f"{at} moved its commit index to {last}"
-        case "truncate":
-            return f"{at} removed everything after index {last}"
-        case "append":
-            return f"{at} appended entries {first} to {last} of term {term}, digest {event['digest']:08x}"
-        case _:
-            return f"{at} stated digest {event['digest']:08x} for entries up to {last}"
+def telling(anomaly: Anomaly, events: Sequence[Event]) -> tuple[Event, ...]:
+    """The events that contradict each other, at most one of each side where there are sides.
+
+    ``events``: of one finding, in the order of their times.
+    """
+    other = number_in(anomaly.detail)
+    match anomaly.kind:
+        case "term-went-back":
+            return _turn(events, lambda one: one.term == other, lambda one: one.term == anomaly.position)
+        case "commit-went-back":
+            return _turn(
+                events, lambda one: one.last_index == other, lambda one: one.last_index == anomaly.position
+            )
+        case "committed-truncated":
+            return _turn(events, lambda one: one.kind == "commit", lambda one: one.kind == "truncate")
+        case "leader-incomplete":
+            commits = [one for one in events if one.kind == "commit"][:1]
+            return tuple(sorted(commits + [one for one in events if one.kind == "role"][:1], key=_time))
+        case "two-leaders":
+            first = {one.node: one for one in reversed(events)}
+            return tuple(sorted(first.values(), key=_time))
+    # Runs of entries, and prefixes, that different digests were stated for.
+    by_run: dict[tuple[int | None, ...], dict[int | None, Event]] = {}
+    for event in events:
+        by_run.setdefault((event.term, event.first_index, event.last_index), {}).setdefault(
+            event.digest, event
+        )
+    return tuple(sorted(max(by_run.values(), key=len, default={}).values(), key=_time))
+
+
+def _time(event: Event) -> int:
+    return event.time_ns
+
+
+def _turn(events: Sequence[Event], was: Any, became: Any) -> tuple[Event, ...]:
+    """The last event of one side before the first of the other side that follows any."""
+    earlier: Event | None = None
+    for event in events:
+        if was(event):
+            earlier = event
+        elif became(event) and earlier is not None:
+            return earlier, event
+    return tuple(events[:2])

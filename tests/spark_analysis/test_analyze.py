@@ -15,7 +15,6 @@ from spark_analysis.generator import Workload, write_good_history
 from spark_analysis.history import load_parquet
 from spark_analysis.main import WRONG_USAGE, analyze
 from spark_analysis.report import write_report
-from spark_analysis.report_data import Event, role_bands
 from spark_analysis.verdict import LINEARIZABLE, VIOLATED, Verdict
 
 if TYPE_CHECKING:
@@ -166,19 +165,3 @@ def test_a_missing_java_is_said_in_one_line(
     assert error.count("\n") == 1
     assert "Java 17" in error
     assert "install" in error
-
-
-def test_roles_become_bands() -> None:
-    """A killed leader is down until its next start, whatever it had recorded last."""
-    events = [
-        Event("n0", "start", 0.0),
-        Event("n0", "role", 1.0, role="leader", term=1),
-        Event("driver", "fault", 4.0, detail="kill: SIGKILL", targets=("n0",)),
-        Event("n0", "start", 6.0),
-    ]
-    assert [(band.role, band.start, band.stop) for band in role_bands(events, 9.0)] == [
-        ("follower", 0.0, 1.0),
-        ("leader", 1.0, 4.0),
-        ("down", 4.0, 6.0),
-        ("follower", 6.0, 9.0),
-    ]

@@ -1,0 +1,427 @@
+"""The report: what it says of every kind of finding, that it needs nothing from outside, and how it looks empty."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_analysis import stories
+from spark_analysis.figures import Bar, Mark, timeline
+from spark_analysis.report import FINDINGS_LISTED, checked_and_not, proof_figures, render, words
+from spark_analysis.report_data import (
+    EVENTS_MAX,
+    SLICES_MAX,
+    SLICES_MIN,
+    Event,
+    ReportData,
+    lag,
+    places_to_draw,
+    rate_and_latency,
+    slices_for,
+    telling,
+)
+from spark_analysis.report_parts import fault_marks, role_bands
+from spark_analysis.verdict import EXPLANATIONS, LINEARIZABLE, REPLICA_ANOMALIES, UNDECIDED, Anomaly, Verdict
+from tests.spark_analysis.reports import (
+    EXAMPLES,
+    FACTS,
+    MILLISECOND,
+    QUEUE,
+    UNDECIDED_VERDICT,
+    append,
+    data_for,
+    events_of_a_failover,
+    operation,
+    read,
+    verdict_of,
+)
+
+BYTES_MAX = 3_000_000
+
+SAID = {
+    "duplicate-offset": ["Offset 17", "producer-1's message message-a and producer-2's message message-b"],
+    "inconsistent-offset": [
+        "offset 17",
+        "message-b, said producer-2 (append)",
+        "message-a, said consumer-2 (read)",
+    ],
+    "append-order": ["message message-a stands at offset 17", "8.00 ms later", "came to offset 9"],
+    "stale-read": [
+        "At 0.022 s, producer-1 was told that message message-a stands at offset 17.",
+        "Then, 3.00 ms later, consumer-1 asked for offset 17 and was told that nothing is there.",
+    ],
+    "stale-tail": ["3.00 ms later, auditor asked where the queue ends and was told: before offset 17"],
+    "premature-read": ["consumer-2 had been given offset 17", "5.00 ms later, producer-1 began to append"],
+    "torn-read": ["consumer-2", "contradicts itself"],
+    "torn-append": ["offset 17", "torn apart"],
+    "aborted-read": ["consumer-2 was given message message-a", "certainly failed"],
+    "duplicate-value": ["Message message-a stands at offset 17", "at another offset"],
+    "phantom-value": ["consumer-2 was given message message-a", "No client of this recording ever sent it"],
+    "unexplained-value": ["consumer-2 was given message message-a", "began too late"],
+    "unexplained-offset": ["longer than offset 17", "none can have filled that place"],
+    "backward-head": ["begins at offset 9", "4.00 ms later", "at offset 3", "never goes back"],
+    "stale-offset": [
+        "consumer-1 asked for the position of group readers",
+        "told 5",
+        "no order of the commits",
+    ],
+    "phantom-offset": ["told 5", "Nobody had ever stored that"],
+    "poll-skip": ["had been given offset 4", "polled and got offset 9", "passed over"],
+    "nonmonotonic-poll": ["had been given offset 4", "polled and got offset 9", "goes back"],
+    "int-poll-skip": ["One answer to a poll of consumer-1", "passes over messages"],
+    "int-nonmonotonic-poll": ["One answer to a poll of consumer-1", "out of order, or twice"],
+    "lost-write": [
+        "producer-1 was told that its message stands at offset 17",
+        "an acknowledged message is lost",
+    ],
+    "nonmonotonic-send": ["stands at offset 17", "came to offset 9", "Both are the same client's"],
+    "unseen": ["acknowledged at offset 17", "nobody was given it"],
+    "not-linearizable": ["On key k1 no order", "after 1 of 2 operations"],
+    "two-leaders": ["n0 and n2 were both leader in term 4"],
+    "term-went-back": ["n1 had been in term 7 and was in term 3 afterwards"],
+    "commit-went-back": ["up to 90 as committed", "only those up to 80"],
+    "committed-truncated": ["up to 90 as committed", "removed all from 81 on"],
+    "leader-incomplete": [
+        "n2 became leader of term 5",
+        "ended before entry 74",
+        "up to 88 had been committed",
+    ],
+    "log-mismatch": ["n0 and n1 hold different bytes at entry 12"],
+    "prefix-mismatch": ["n0 and n1 have committed different bytes", "up to entry 1024"],
+}
+
+
+def test_every_kind_has_words_and_an_example() -> None:
+    assert EXPLANATIONS.keys() <= SAID.keys() | _UNKNOWN_KINDS
+    assert SAID.keys() == EXAMPLES.keys()
+
+
+_UNKNOWN_KINDS: set[str] = set(EXPLANATIONS) - set(EXAMPLES)
+"""Kinds that have no story of their own: their explanation is the story."""
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_the_story_of_each_kind(kind: str) -> None:
+    told = " ".join(stories.story(EXAMPLES[kind], FACTS["first_ns"]))
+    for fragment in SAID[kind]:
+        assert fragment in told
+    assert "None" not in told
+    page = render(verdict_of(kind), data_for(verdict_of(kind)))
+    assert _plain(told) in _plain(re.sub(r"<[^>]+>", "", page))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("&#39;", "'").replace("&gt;", ">").split())
+
+
+def test_a_kind_without_a_story_is_explained() -> None:
+    assert stories.story(Anomaly("new-kind", QUEUE, 4, (), "why")) == [f"{QUEUE}, 4: new-kind (why)."]
+
+
+def test_a_pair_that_is_not_in_the_proof_is_not_invented() -> None:
+    """The operations overlap: nothing is said about which was first."""
+    one, other = append(1, "p", 1, 9, 4, "a"), read(2, "c", 3, 5, 4)
+    assert stories.contradiction(Anomaly("stale-read", QUEUE, 4, (one, other))) is None
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "words"),
+    [
+        (5, "5 ns"),
+        (1_500, "1.50 µs"),
+        (12_345_678, "12.3 ms"),
+        (999_000_000, "999 ms"),
+        (31_200_000_000, "31.2 s"),
+    ],
+)
+def test_durations(nanoseconds: int, words: str) -> None:
+    assert stories.duration(nanoseconds) == words
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+
+def pages() -> Iterator[tuple[str, Verdict, ReportData]]:
+    """Every state that a report can be in."""
+    good = verdict_of()
+    yield "good", good, data_for(good)
+    bad = verdict_of(*EXAMPLES)
+    yield "everything wrong", bad, data_for(bad)
+    yield "undecided", UNDECIDED_VERDICT, data_for(UNDECIDED_VERDICT)
+    nothing = replace(
+        good,
+        operations=0,
+        facts=FACTS | {"functions": {}, "queues": 0, "clients": 0, "seconds": 0.0, "replica_events": {}},
+    )
+    yield "nothing", nothing, ReportData()
+    unwatched = replace(good, facts=FACTS | {"replica_events": {}})
+    yield "no replicas, no faults", unwatched, replace(data_for(good), events=())
+    keyed = verdict_of("not-linearizable", facts={"model": "cas-register", "keys": 3, "bad_lines": 0})
+    yield "keyed", keyed, ReportData()
+    crowd = verdict_of("stale-read", facts=FACTS | {"clients": 5000})
+    yield "a crowd", crowd, _crowd(crowd)
+
+
+def _crowd(verdict: Verdict) -> ReportData:
+    """As much as there can be of everything."""
+    data = data_for(verdict)
+    window = data.windows[0]
+    many = tuple(
+        operation(
+            100 + number,
+            f"client {number} of a host with a long name",
+            "read",
+            1000 + number / 9,
+            1002 + number / 3,
+            offset=number,
+        )
+        for number in range(26)
+    )
+    roles = [
+        Event(f"n{n % 5}", "role", n * MILLISECOND, ("leader", "follower")[n // 5 % 2], n)
+        for n in range(EVENTS_MAX - 400)
+    ]
+    faults = [
+        Event("d", "fault", n * 25 * MILLISECOND, detail="reset: links", targets=("n0",)) for n in range(400)
+    ]
+    events = tuple(sorted((*roles, *faults), key=lambda event: event.time_ns))
+    return replace(data, events=events, windows={0: replace(window, operations=(*window.operations, *many))})
+
+
+PAGES = {name: (verdict, data) for name, verdict, data in pages()}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_needs_nothing_from_outside(name: str) -> None:
+    page = render(*PAGES[name])
+    assert len(page.encode()) < BYTES_MAX
+    assert not re.findall(r"(?:src|href|url|@import|<script|<link|<iframe)\s*[=(\s>]", page)
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "None" not in re.sub(r"<[^>]+>", " ", page)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_answer_stands_first(name: str) -> None:
+    verdict, data = PAGES[name]
+    page = render(verdict, data)
+    body = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    text = " ".join(re.sub(r"<[^>]+>", " ", body[body.index("<body>") :]).split())
+    assert text.startswith(verdict.verdict.capitalize())
+    headings = ["What was checked", "What is wrong", "The proof", "The whole run", "All findings"]
+    places = [text.index(heading) for heading in headings if heading in text]
+    assert places == sorted(places)
+
+
+def test_what_names_contain_is_text() -> None:
+    evil = replace(verdict_of("stale-read"), path="<script>alert(1)</script>")
+    page = render(evil, data_for(evil))
+    assert "<script" not in page
+
+
+def test_the_answer_in_words() -> None:
+    assert (
+        "can be explained by a single queue on a single machine: there is an order" in words(verdict_of())[0]
+    )
+    assert "single queue on a single machine can never show" in words(verdict_of("stale-read"))[0]
+    assert "but the replicas broke guarantees" in words(verdict_of("two-leaders"))[0]
+    assert words(verdict_of("stale-read", "two-leaders"))[1] == "The replicas broke guarantees of Raft, too."
+    assert "not everything could be decided" in words(UNDECIDED_VERDICT)[0]
+    assert "cut off" in words(UNDECIDED_VERDICT)[1]
+    assert "nothing to contradict" in words(verdict_of(operations=0))[0]
+    keyed = verdict_of(facts={"model": "mutex", "keys": 1})
+    assert "a single mutex on a single machine" in words(keyed)[0]
+
+
+def test_what_was_checked_and_what_was_not() -> None:
+    assert [state for state, _ in checked_and_not(verdict_of())] == [
+        *("holds", "holds", "unchecked", "holds", "unchecked", "holds")
+    ]
+    assert [state for state, _ in checked_and_not(verdict_of("stale-read", "two-leaders"))] == [
+        *("holds", "broken", "unchecked", "holds", "unchecked", "broken")
+    ]
+    # What is undecided is not said to hold.
+    assert checked_and_not(UNDECIDED_VERDICT)[0][0] == "open"
+    keyed = {"model": "mutex", "keys": 1}
+    states = [
+        checked_and_not(verdict_of(verdict=answer, facts=keyed))[0][0] for answer in (LINEARIZABLE, UNDECIDED)
+    ]
+    assert states == ["holds", "open"]
+
+
+def test_every_anomaly_breaks_a_promise() -> None:
+    for kind in EXAMPLES:
+        if kind != "not-linearizable":
+            assert "broken" in [state for state, _ in checked_and_not(verdict_of(kind))], kind
+
+
+def test_a_proof_is_drawn_with_its_culprits() -> None:
+    (figure,) = proof_figures(verdict_of("stale-read"), data_for(verdict_of("stale-read")), [])
+    assert figure.svg.count('class="proof"') == 2
+    assert figure.svg.count('class="other') == 1  # the bystander
+    assert "append @17" in figure.svg
+    assert "read @17: nothing" in figure.svg
+    assert "3.00 ms between" in figure.svg
+    assert "leader, term 1" in figure.svg  # behind: what the replicas were
+    assert len(figure.lines) == 2
+
+
+def test_one_figure_for_each_kind_pairs_first() -> None:
+    kinds = ["phantom-value", "stale-read", "duplicate-offset", "stale-tail"]
+    anomalies = [*(EXAMPLES[kind] for kind in kinds), EXAMPLES["stale-read"]]
+    drawn = [anomalies[place].kind for place in places_to_draw(anomalies)]
+    assert drawn == ["stale-read", "stale-tail", "duplicate-offset", "phantom-value"]
+    assert places_to_draw([EXAMPLES[kind] for kind in REPLICA_ANOMALIES]) == []
+
+
+def test_findings_beyond_the_first_are_counted() -> None:
+    many = verdict_of(
+        counts={"stale-read": 1000}, anomalies=(EXAMPLES["stale-read"],) * 60, verdict="violated"
+    )
+    page = render(many, ReportData())
+    assert f"{FINDINGS_LISTED} of 1,000" in page
+    assert page.count("<details") < FINDINGS_LISTED + 5
+
+
+# ---- small tables --------------------------------------------------------------------------------------------------
+
+
+def test_roles_become_bands() -> None:
+    """A killed leader is down until its next start, whatever it had recorded last."""
+    bands = role_bands(events_of_a_failover(), 9.0, 0)
+    assert [(band.role, band.start, band.stop, band.label) for band in bands if band.node == "n0"] == [
+        ("follower", 0.9, 1.0, ""),
+        ("leader", 1.0, 4.0, "term 1"),
+        ("down", 4.0, 7.0, ""),
+        ("follower", 7.0, 9.0, ""),
+    ]
+
+
+def test_power_of_all_is_everybodys() -> None:
+    events = [
+        *events_of_a_failover(),
+        Event("d", "fault", 8_000 * MILLISECOND, detail="power of all", targets=("group",)),
+    ]
+    down = {band.node for band in role_bands(events, 9.0, 0) if band.role == "down" and band.stop == 9.0}
+    assert down == {"n0", "n1", "n2"}
+
+
+def test_faults_are_numbered_from_one() -> None:
+    assert [(mark.number, mark.at, mark.text) for mark in fault_marks(events_of_a_failover(), 0)] == [
+        (1, 4.0, "kill n0 (SIGKILL)")
+    ]
+
+
+def test_a_slice_has_enough_operations() -> None:
+    assert slices_for(0) == SLICES_MIN
+    assert slices_for(2000) == 100
+    assert slices_for(10**8) == SLICES_MAX
+
+
+def test_rates_and_latencies_keep_their_gaps() -> None:
+    rate, latency = rate_and_latency(
+        ["append"], {("append", 0): (5, 2.0), ("append", 2): (1, 9.0)}, 3, 500_000_000
+    )
+    assert list(rate.series[0].points) == [(0.0, 10.0), (0.5, 0.0), (1.0, 2.0), (1.5, 2.0)]
+    assert list(latency.series[0].points) == [(0.0, 2.0), (0.5, None), (1.0, 9.0), (1.5, 9.0)]
+
+
+def test_lag_counts_from_the_furthest() -> None:
+    series = lag({("n0", 0): 10, ("n1", 0): 4, ("n0", 1): 30, ("n1", 2): 30}, 3, 1_000_000_000)
+    assert [[value for _, value in one.points] for one in series] == [[0, 0, 0, 0], [6, 26, 0, 0]]
+
+
+def test_replicas_events_show_both_sides() -> None:
+    def commit(at: int, index: int) -> Event:
+        return Event("n1", "commit", at, term=3, last_index=index)
+
+    def role(node: str, at: int, term: int, last: int = 9) -> Event:
+        return Event(node, "role", at, "leader", term, last_index=last)
+
+    cases = {
+        "term-went-back": ([role("n1", 1, 3), role("n1", 2, 7), role("n1", 3, 3)], [2, 3]),
+        "commit-went-back": ([commit(1, 80), commit(2, 90), commit(3, 80)], [2, 3]),
+        "committed-truncated": ([commit(5, 90), Event("n1", "truncate", 7, last_index=80)], [5, 7]),
+        "leader-incomplete": ([commit(1, 88), commit(2, 88), role("n2", 8, 5, 73)], [1, 8]),
+        "two-leaders": ([role("n0", 1, 4), role("n2", 2, 4), role("n0", 3, 4)], [1, 2]),
+        "log-mismatch": (
+            [
+                Event("n0", "append", 1, term=3, first_index=12, last_index=12, digest=7),
+                Event("n1", "append", 2, term=3, first_index=12, last_index=14, digest=8),
+                Event("n1", "append", 3, term=3, first_index=12, last_index=12, digest=9),
+            ],
+            [1, 3],
+        ),
+    }
+    for kind, (events, wanted) in cases.items():
+        assert [event.time_ns for event in telling(EXAMPLES[kind], events)] == wanted, kind
+
+
+def test_many_faults_are_drawn_faintly() -> None:
+    bars = [Bar("c", 0, 1, "append @1", True, "")]
+    few, many = [Mark(1, n, "kill") for n in range(3)], [Mark(n / 10, n, "kill") for n in range(90)]
+    assert 'class="fault many"' not in timeline(bars, [], few, 0, 10)
+    assert timeline(bars, [], many, 0, 10).count('class="fault many"') == 90
+
+
+# ---- in a browser --------------------------------------------------------------------------------------------------
+
+_MEASURE = """
+<script>
+const found = [];
+document.querySelectorAll("details").forEach(one => { one.open = true; });
+for (const svg of document.querySelectorAll("svg")) {
+  const frame = svg.getBoundingClientRect();
+  const texts = [...svg.querySelectorAll("text")].map(one => [one.textContent, one.getBoundingClientRect()]);
+  texts.forEach(([text, box], number) => {
+    if (box.left < frame.left - 2 || box.right > frame.right + 2) found.push(`outside: ${text}`);
+    for (const [other, its] of texts.slice(0, number)) {
+      const wide = Math.min(box.right, its.right) - Math.max(box.left, its.left);
+      const high = Math.min(box.bottom, its.bottom) - Math.max(box.top, its.top);
+      if (wide > 2 && high > 5) found.push(`over each other: ${text} | ${other}`);
+    }
+  });
+}
+if (document.documentElement.scrollWidth > window.innerWidth) found.push("wider than the window");
+document.body.innerHTML = `<output>${found.length} faults: ${found.slice(0, 5).join("; ")}</output>`;
+</script>
+"""
+
+
+def _browser() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
+        if (path := shutil.which(name)) is not None:
+            return path
+    pytest.skip("no Chromium on the PATH (Debian: apt-get install chromium)")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1400, 800])
+def test_a_browser_draws_every_page_without_overlaps(width: int, tmp_path: Path) -> None:
+    """Measured in the browser: texts of the drawings neither cover each other nor leave them, no page is too wide."""
+    browser = _browser()
+    for name, (verdict, data) in PAGES.items():
+        path = tmp_path / f"{name.replace(' ', '-')}.html"
+        path.write_text(render(verdict, data).replace("</body>", f"{_MEASURE}</body>"))
+        done = subprocess.run(
+            [
+                *(browser, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},1000"),
+                *(
+                    "--host-resolver-rules=MAP * ~NOTFOUND",
+                    "--enable-logging=stderr",
+                    "--virtual-time-budget=2000",
+                ),
+                *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert "CONSOLE" not in done.stderr, done.stderr
+        assert re.findall(r"<output>(.*?)</output>", done.stdout) == ["0 faults: "], name
