@@ -25,6 +25,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.stats import Stats
+from broker.subscriptions import TAG, parse_tag_filter
 from broker.windows import DAY, HOUR, MINUTE, Total
 from log.consume_queue import ConsumeQueue
 
@@ -125,17 +126,24 @@ class StatisticsProcessor:
         self._reply(connection, command, encode_body(body))
 
     def consume_queue(self, connection: Connection, command: RemotingCommand) -> None:
-        """Units of a queue as they are stored: position, size, tags code."""
+        """Units of a queue as they are stored: position, size, tags code; whether a group's tags let them by."""
         header = command.decode_fields(QueryConsumeQueueHeader)
         queue = self._node.replica.store.queues.get(header.topic, header.queue_id)
         if queue is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{header.topic} is not exist!")
         count = min(max(header.count, 0), UNITS_MAX, max(0, queue.max_offset - header.index))
         begins = queue.min_offset <= header.index < queue.max_offset
+        subscription = wanted = filter_data = None
+        if header.consumer_group:
+            subscription = self._node.registry.subscription(header.consumer_group, header.topic)
+            if subscription is None:
+                filter_data = f"{header.consumer_group}@{header.topic} is not online!"
+            elif subscription.expression_type in {None, "", TAG}:
+                wanted = parse_tag_filter(subscription.sub_string)
         units = [
             {
                 "bitMap": None,
-                "eval": False,
+                "eval": subscription is not None and (wanted is None or tags_code in wanted),
                 "extendDataJson": None,
                 "msg": None,
                 "physicOffset": position,
@@ -144,12 +152,6 @@ class StatisticsProcessor:
             }
             for position, size, tags_code in (queue.units(header.index, count) if begins and count else ())
         ]
-        subscription = None
-        filter_data = None
-        if header.consumer_group:
-            subscription = self._node.registry.subscription(header.consumer_group, header.topic)
-            if subscription is None:
-                filter_data = f"{header.consumer_group}@{header.topic} is not online!"
         body: dict[str, object] = {
             "filterData": filter_data,
             "maxQueueIndex": queue.max_offset,

@@ -101,6 +101,7 @@ def test_units_of_a_queue(client: Client) -> None:
     assert all(unit["physicSize"] > 0 for unit in body["queueData"])
     assert {unit["tagsCode"] for unit in body["queueData"]} == {97}
     assert body["subscriptionData"]["topic"] == "T"
+    assert {unit["eval"] for unit in body["queueData"]} == {True}
     rest = body_of(client, RequestCode.QUERY_CONSUME_QUEUE, {**fields, "index": 3, "count": 100})
     assert len(rest["queueData"]) == 1
     for index in (-1, 4, 1 << 40):
@@ -109,6 +110,16 @@ def test_units_of_a_queue(client: Client) -> None:
     assert client.call(RequestCode.QUERY_CONSUME_QUEUE, {**fields, "topic": "U"}).code == 1
     nobody = body_of(client, RequestCode.QUERY_CONSUME_QUEUE, {**fields, "consumerGroup": "h"})
     assert nobody["filterData"] == "h@T is not online!"
+    assert {unit["eval"] for unit in nobody["queueData"]} == {False}
+
+
+def test_units_that_a_groups_tags_let_by(client: Client) -> None:
+    for tag in ("a", "b", "c"):
+        client.send("T", b"x", properties={"TAGS": tag})
+    client.heartbeat("tagged", expression="a || c")
+    fields = {"topic": "T", "queueId": 0, "index": 0, "count": 3, "consumerGroup": "tagged"}
+    units = body_of(client, RequestCode.QUERY_CONSUME_QUEUE, fields)["queueData"]
+    assert [unit["eval"] for unit in units] == [True, False, True]
 
 
 def test_rates_of_a_topic_and_a_group(group: Group) -> None:
