@@ -17,24 +17,42 @@ from broker.client.errors import (
     ConnectionFailed,
     ConnectionLost,
     DamagedMessage,
+    DamagedOffsets,
     MessageRejected,
     NameServerUnavailable,
     NoRoute,
     NotDelivered,
+    OffsetsNotStored,
+    OutboxFull,
     ReplyTimeout,
     SendOutcomeUnknown,
+    SendsFailed,
     TransactionUndecided,
     UsageError,
 )
 from broker.client.intake import FetchLimits
+from broker.client.latency import CLASSES_OF_4, LatencyClasses
 from broker.client.listening import Handled, listen
 from broker.client.message import Message, MessageQueue, MessageView, SendResult, SendStatus
+from broker.client.offset_file import OffsetFile
+from broker.client.order_locks import LockTimes
+from broker.client.ordered_listening import listen_orderly
+from broker.client.outbox import Outbox, Sending
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
+from broker.client.rebalance import (
+    allocate_averagely,
+    allocate_by_circle,
+    allocation_by_machine_room,
+    allocation_nearby,
+    consistent_hash_allocation,
+    fixed_allocation,
+)
 from broker.client.subscription import SqlFilter
 from broker.client.transactions import Decision, Transaction, TransactionalProducer
 
 __all__ = [
+    "CLASSES_OF_4",
     "AdminClient",
     "BrokerBusy",
     "BrokerError",
@@ -47,9 +65,12 @@ __all__ = [
     "ConnectionLost",
     "Consumer",
     "DamagedMessage",
+    "DamagedOffsets",
     "Decision",
     "FetchLimits",
     "Handled",
+    "LatencyClasses",
+    "LockTimes",
     "Message",
     "MessageQueue",
     "MessageRejected",
@@ -57,6 +78,10 @@ __all__ = [
     "NameServerUnavailable",
     "NoRoute",
     "NotDelivered",
+    "OffsetFile",
+    "OffsetsNotStored",
+    "Outbox",
+    "OutboxFull",
     "Producer",
     "PullConsumer",
     "QueueStatus",
@@ -64,10 +89,19 @@ __all__ = [
     "SendOutcomeUnknown",
     "SendResult",
     "SendStatus",
+    "Sending",
+    "SendsFailed",
     "SqlFilter",
     "Transaction",
     "TransactionUndecided",
     "TransactionalProducer",
     "UsageError",
+    "allocate_averagely",
+    "allocate_by_circle",
+    "allocation_by_machine_room",
+    "allocation_nearby",
+    "consistent_hash_allocation",
+    "fixed_allocation",
     "listen",
+    "listen_orderly",
 ]
