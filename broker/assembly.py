@@ -6,6 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from broker.connection import Outgoing
+from broker.creation import Creations
 from broker.delays import DelayService
 from broker.live_config import LiveConfig
 from broker.membership import Membership
@@ -117,11 +118,13 @@ def build_node(
         log.warning("recovered", damage=sentence)
     stats = Stats(now_ns, wall_ms)
     offsets = OffsetCommits(node)
+    creations = Creations(node)
     broker = config.broker
     decisions = Decisions(node, broker, store_host)
     processors: list[Processor] = [
         SendProcessor(
             node,
+            creations,
             cluster=config.node.cluster,
             store_host=store_host,
             max_message_bytes=config.storage.max_message_bytes,
@@ -129,31 +132,36 @@ def build_node(
             delay_levels=len(broker.delay_level_ms),
             timer_delay_ms_max=broker.timer_max_delay_s * 1000,
             reject_transactions=broker.reject_transactions,
+            permission=broker.permission_bits,
             stats=stats,
             random=random,
         ),
         PullProcessor(
             node,
             offsets,
+            creations,
             long_polling=broker.long_polling,
             max_held=config.limits.max_held_pulls,
             follower_reads=broker.follower_reads,
             auto_create_groups=broker.auto_create_groups,
             sql_filters=broker.sql_filters,
+            permission=broker.permission_bits,
             stats=stats,
         ),
-        ClientsProcessor(node, auto_create_groups=broker.auto_create_groups, sql_filters=broker.sql_filters),
+        ClientsProcessor(
+            node, creations, auto_create_groups=broker.auto_create_groups, sql_filters=broker.sql_filters
+        ),
         OffsetsProcessor(node, offsets),
         LocksProcessor(node, config.broker),
         QueriesProcessor(node),
-        TopicsProcessor(node, config),
+        TopicsProcessor(node, creations, config),
         AdministrationProcessor(node, broker_name=config.node.group),
         ClientQuestionsProcessor(node, broker_name=config.node.group),
         StatisticsProcessor(
             node, stats, broker_name=config.node.group, cluster=config.node.cluster, address=address
         ),
         GroupChangesProcessor(node, election_timeout_ns=config.raft.election_timeout_min_ms * _MS),
-        SendBackProcessor(node, broker, random),
+        SendBackProcessor(node, creations, broker, random),
         RepliesProcessor(
             node,
             address=address,

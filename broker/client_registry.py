@@ -141,6 +141,15 @@ class ClientRegistry(Generic[ConnectionType]):
             self._producer_clients.setdefault(client.client_id, {})[client.connection] = client
         return changed
 
+    def groups_with(self, connection: ConnectionType, heartbeat: HeartbeatData) -> int:
+        """How many groups the connection would be in after a heartbeat."""
+        entries = dict.fromkeys(self._entries.get(connection, ()))
+        for consumer in heartbeat.consumer_data_set:
+            entries[_Entry(connection, consumer.group_name, True)] = None
+        for producer in heartbeat.producer_data_set:
+            entries[_Entry(connection, producer.group_name, False)] = None
+        return len(entries)
+
     def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> list[str]:
         """UNREGISTER_CLIENT 35: a client leaves the named groups, on whatever connections it is known.
 

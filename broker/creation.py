@@ -1,15 +1,115 @@
-"""Groups and topics that come into being by use (behaviour.md 3): the commands that create what is missing.
+"""Groups and topics that come into being (behaviour.md 3): what creates them, and how many there may be.
 
-Only the leader proposes them, and they never replace what exists (`if_absent`): several clients may cause them at
-once, and an administrator may come in between.
+What use creates never replaces what exists (`if_absent`): several clients may cause it at once, and an administrator
+may come in between. Only the leader proposes it.
+
+Anybody who may send can create topics, and anybody who may pull, groups; each is memory on every node and on every
+client that asks for it, and part of every registration with a name server. So there are limits (`limits.max_topics`,
+`max_groups`, `max_queues`), at whose defaults all that is told of topics or of groups fits into one frame. They are
+checked by the leader when it proposes, what is under way counted; what is there already stays.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from broker.commands import PutGroup, PutTopic, SingleCommand
+from broker.commands import PutGroup, PutTopic, Several, SingleCommand
 from broker.metadata import Metadata
-from broker.remoting.bodies import SubscriptionGroupConfig
+from broker.node import Node
+from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 from broker.topics import RETRY_PREFIX, is_system_group, system_groups, system_topics, topic_config
+
+
+class TooManyError(Exception):
+    """A limit, which the text names, leaves no room for what was to be created: something has to be deleted first."""
+
+
+class Creations:
+    """Proposes what creates topics and groups, within the limits of the node's configuration."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._topics: dict[str, int] = {}
+        """Of topics that are not there yet, how many commands under way create them."""
+        self._groups: dict[str, int] = {}
+        self._queues = 0
+        """More queues, by all commands under way."""
+        self._counted: tuple[DataVersion, int] | None = None
+        """Version of the topics whose queues were counted last, and their number."""
+
+    def propose(
+        self, commands: Sequence[SingleCommand], done: Callable[[Any], None], lost: Callable[[], None]
+    ) -> None:
+        """Proposes the commands as one; `done` and `lost` as in `Replica.propose_command`.
+
+        Raises `TooManyError`, and as `Replica.propose_command`, with nothing proposed.
+        """
+        metadata = self._node.replica.metadata
+        topics: dict[str, None] = {}
+        groups: dict[str, None] = {}
+        queues = 0
+        for command in commands:
+            if isinstance(command, PutTopic):
+                known = metadata.topics.get(command.config.topic_name)
+                if known is None:
+                    topics[command.config.topic_name] = None
+                elif command.if_absent:
+                    continue
+                queues += _queues(command.config) - (0 if known is None else _queues(known))
+            elif isinstance(command, PutGroup) and command.config.group_name not in metadata.groups:
+                groups[command.config.group_name] = None
+        self._check(topics, groups, queues)
+
+        def end() -> None:
+            self._queues -= queues
+            for under_way, names in ((self._topics, topics), (self._groups, groups)):
+                for name in names:
+                    under_way[name] -= 1
+                    if not under_way[name]:
+                        del under_way[name]
+
+        def applied(result: object) -> None:
+            end()
+            done(result)
+
+        def not_applied() -> None:
+            end()
+            lost()
+
+        together = commands[0] if len(commands) == 1 else Several(tuple(commands))
+        self._node.replica.propose_command(together, applied, not_applied)
+        self._queues += queues
+        for under_way, names in ((self._topics, topics), (self._groups, groups)):
+            for name in names:
+                under_way[name] = under_way.get(name, 0) + 1
+
+    def _check(self, topics: dict[str, None], groups: dict[str, None], queues: int) -> None:
+        limits, metadata = self._node.config.limits, self._node.replica.metadata
+        for kind, there, under_way, new, most in (
+            ("topics", len(metadata.topics), self._topics, topics, limits.max_topics),
+            ("groups", len(metadata.groups), self._groups, groups, limits.max_groups),
+        ):
+            count = there + len(under_way)
+            if new and count + sum(name not in under_way for name in new) > most:
+                raise TooManyError(
+                    f"there are {count} {kind}, at most {most} are allowed (limits.max_{kind})"
+                )
+        if queues > 0:
+            count = self._count_queues() + self._queues
+            if count + queues > limits.max_queues:
+                raise TooManyError(
+                    f"the topics have {count} queues, {queues} more would be too many: at most {limits.max_queues} "
+                    f"are allowed (limits.max_queues)"
+                )
+
+    def _count_queues(self) -> int:
+        metadata = self._node.replica.metadata
+        if self._counted is None or self._counted[0] != metadata.topics_version:
+            self._counted = (metadata.topics_version, sum(map(_queues, metadata.topics.values())))
+        return self._counted[1]
+
+
+def _queues(config: TopicConfig) -> int:
+    return max(config.read_queue_nums, config.write_queue_nums)
 
 
 def missing_for_consumers(

@@ -9,7 +9,9 @@ A snapshot of this state, taken at an applied index, lets the head of the log be
 was away for longer than the log reaches.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import cbor2
@@ -69,8 +71,10 @@ class Metadata:
     groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     """(group, topic) -> queue id -> next offset to consume."""
+    offset_count: int = field(default=0, compare=False)
+    """How many offsets these are."""
     locks: dict[tuple[str, str, int], OrderLock] = field(default_factory=dict)
-    """(group, topic, queue id) -> holder."""
+    """(group, topic, queue id) -> holder; the one that was refreshed last stands last."""
     delays: dict[int, DelayProgress] = field(default_factory=dict)
     """By delay level."""
     timers: TimerProgress = field(default_factory=TimerProgress)
@@ -89,8 +93,7 @@ class Metadata:
                 self.topics_version = _next_version(self.topics_version, wall_ms)
             case DeleteTopic(topic, wall_ms):
                 self.topics.pop(topic, None)
-                for key in [key for key in self.offsets if key[1] == topic]:
-                    del self.offsets[key]
+                self._forget_offsets([key for key in self.offsets if key[1] == topic])
                 for lock_key in [lock_key for lock_key in self.locks if lock_key[1] == topic]:
                     del self.locks[lock_key]
                 self.topics_version = _next_version(self.topics_version, wall_ms)
@@ -102,14 +105,12 @@ class Metadata:
             case DeleteGroup(group, clean_offsets, wall_ms):
                 self.groups.pop(group, None)
                 if clean_offsets:
-                    for key in [key for key in self.offsets if key[0] == group]:
-                        del self.offsets[key]
+                    self._forget_offsets([key for key in self.offsets if key[0] == group])
                 for lock_key in [lock_key for lock_key in self.locks if lock_key[0] == group]:
                     del self.locks[lock_key]
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case CommitOffsets(offsets):
-                for group, topic, queue_id, offset in offsets:
-                    self.offsets.setdefault((group, topic), {})[queue_id] = offset
+                self._commit_offsets(offsets)
             case LockQueues():
                 return self._lock(command)
             case UnlockQueues(group, client, queues):
@@ -133,14 +134,34 @@ class Metadata:
                 return tuple(self.apply(single) for single in commands)
         return None
 
+    def _commit_offsets(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
+        for group, topic, queue_id, offset in offsets:
+            if topic not in self.topics:
+                continue  # deleted since: when it is created again, nobody has read anything of it
+            queues = self.offsets.setdefault((group, topic), {})
+            self.offset_count += queue_id not in queues
+            queues[queue_id] = offset
+
+    def _forget_offsets(self, keys: Iterable[tuple[str, str]]) -> None:
+        for key in keys:
+            self.offset_count -= len(self.offsets.pop(key))
+
     def _lock(self, asked: LockQueues) -> tuple[tuple[str, int], ...]:
         granted = []
         expired_ms = asked.time_ms - asked.ttl_ms
         for topic, queue_id in asked.queues:
-            lock = self.locks.get((asked.group, topic, queue_id))
+            key = (asked.group, topic, queue_id)
+            lock = self.locks.get(key)
             if lock is None or lock.client == asked.client or lock.refreshed_ms < expired_ms:
-                self.locks[(asked.group, topic, queue_id)] = OrderLock(asked.client, asked.time_ms)
+                self.locks.pop(key, None)
+                self.locks[key] = OrderLock(asked.client, asked.time_ms)
                 granted.append((topic, queue_id))
+        # The oldest come first, and for each lock that is granted two that expired are forgotten: the table does not
+        # keep what nobody renews.
+        for key in list(islice(self.locks, 2 * len(granted))):
+            if self.locks[key].refreshed_ms >= expired_ms:
+                break
+            del self.locks[key]
         return tuple(granted)
 
     def snapshot(self) -> bytes:
@@ -178,6 +199,7 @@ class Metadata:
             topics={config.topic_name: config for config in tables.topics},
             groups={config.group_name: config for config in tables.groups},
             offsets={(group, topic): queues for group, topic, queues in tables.offsets},
+            offset_count=sum(len(queues) for _, _, queues in tables.offsets),
             locks={
                 (group, topic, queue_id): OrderLock(client, refreshed_ms)
                 for group, topic, queue_id, client, refreshed_ms in tables.locks

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from broker.access.control import AccessControl
+from broker.budget import Budget
 from broker.client_calls import ClientCalls
 from broker.client_registry import ClientRegistry
 from broker.commands import Command, DeleteTopic, PutTopic, Several
@@ -120,6 +121,7 @@ class Node:
         self._held_bytes = 0
         self._forwarded: dict[tuple[int, int], tuple[str, RemotingCommand]] = {}
         self._forwarding: dict[int, str] = {}
+        self._behind_barrier = Budget("a round of messages that confirms this leader")
         self.calls: ClientCalls
         self.config = BrokerConfig()
         """The settings in force."""
@@ -242,12 +244,7 @@ class Node:
         except NotServingError:
             self.forward(connection, command)
         except OverloadedError as error:
-            self.reply(
-                connection,
-                command,
-                ResponseCode.SYSTEM_BUSY,
-                f"[REJECTREQUEST]system busy, start flow control for a while: {error}",
-            )
+            self._refuse_overload(connection, command, error)
         except DiskFullError as error:
             self.reply(connection, command, ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}")
         except (AssertionError, DiskError):
@@ -258,13 +255,38 @@ class Node:
             log.exception("request failed", code=command.code, client=connection.name)
             self.reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
+    def _refuse_overload(
+        self, connection: Connection, command: RemotingCommand, error: OverloadedError
+    ) -> None:
+        self.reply(
+            connection,
+            command,
+            ResponseCode.SYSTEM_BUSY,
+            f"[REJECTREQUEST]system busy, start flow control for a while: {error}",
+        )
+
     def handle_after_barrier(
         self, connection: Connection, command: RemotingCommand, handler: Handler
     ) -> None:
         """Handles a request when what is applied here is as new as the call; leader only."""
-        self.replica.read_barrier(
-            lambda: self._handle(connection, command, handler), lambda: self.forward(connection, command)
-        )
+
+        def end(go_on: Callable[[], None]) -> None:
+            self._behind_barrier.give_back(command)
+            go_on()
+
+        try:
+            self._behind_barrier.take(command)
+        except OverloadedError as error:
+            self._refuse_overload(connection, command, error)
+            return
+        try:
+            self.replica.read_barrier(
+                lambda: end(lambda: self._handle(connection, command, handler)),
+                lambda: end(lambda: self.forward(connection, command)),
+            )
+        except NotServingError:
+            self._behind_barrier.give_back(command)
+            raise
 
     # ------------------------------------------------------------------ answers
 

@@ -6,18 +6,23 @@ queue. So a report that nobody waits for is staged, and one command takes all th
 once. What was staged and lost with the leader is reported again by its consumer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.commands import CommitOffsets
 from broker.node import Node
+from broker.processing import RequestError
 from broker.proposals import ReplicaError
+from broker.remoting.codes import ResponseCode
 from log.errors import DiskFullError
 
 COALESCE_NS: Final = 100_000_000
 
 OFFSETS_PER_COMMAND: Final = 500
 """Names have up to 255 characters each, and a command is an entry, which must fit into a data file."""
+
+StoredOffset = tuple[str, str, int, int]
+"""Group, topic, queue id, offset."""
 
 _NEVER: Final = 1 << 62
 
@@ -28,6 +33,8 @@ class OffsetCommits:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._staged: dict[tuple[str, str, int], int] = {}
+        self._staged_new = self._under_way_new = 0
+        """How many of these are a group's first position in a queue."""
         self._due_ns = _NEVER
         self._waiting: list[tuple[Callable[[], None], Callable[[], None]]] = []
         node.add_timer(lambda: self._due_ns, self.propose)
@@ -40,7 +47,9 @@ class OffsetCommits:
             known = self._node.replica.metadata.offsets.get((group, topic))
             if known is not None and known.get(queue_id) == offset:
                 return  # nothing new: an idle consumer must not grow the log
-            self._due_ns = min(self._due_ns, self._node.now_ns + COALESCE_NS)
+        if key not in self._staged and not self._has_room(key):
+            return  # whoever asks for an answer is told
+        self._due_ns = min(self._due_ns, self._node.now_ns + COALESCE_NS)
         self._staged[key] = offset
 
     def commit(
@@ -52,10 +61,53 @@ class OffsetCommits:
         done: Callable[[], None],
         lost: Callable[[], None],
     ) -> None:
-        """A report that is answered: `done` once it is committed, `lost` when that is unknown."""
-        self._staged[(group, topic, queue_id)] = offset
+        """A report that is answered: `done` once it is committed, `lost` when that is unknown.
+
+        Raises `RequestError` when the group would be given one position too many.
+        """
+        key = (group, topic, queue_id)
+        if key not in self._staged and not self._has_room(key):
+            raise _too_many(self._node.config.limits.max_stored_offsets)
+        self._staged[key] = offset
         self._waiting.append((done, lost))
         self._due_ns = self._node.now_ns
+
+    def commit_all(
+        self, offsets: Sequence[StoredOffset], done: Callable[[object], None], lost: Callable[[], None]
+    ) -> None:
+        """Many offsets at once, past what is staged; raises as `commit`, and as `Replica.propose_command`."""
+        metadata, most = self._node.replica.metadata, self._node.config.limits.max_stored_offsets
+        new = sum(
+            queue_id not in metadata.offsets.get((group, topic), ()) for group, topic, queue_id, _ in offsets
+        )
+        if new and metadata.offset_count + self._staged_new + self._under_way_new + new > most:
+            raise _too_many(most)
+        self._propose_all(offsets, done, lost)
+
+    def _propose_all(
+        self, offsets: Sequence[StoredOffset], done: Callable[[object], None], lost: Callable[[], None]
+    ) -> None:
+        """As commands that fit into a file; with the last one, behind which all others are applied, it is `done`."""
+        for begin in range(0, len(offsets), OFFSETS_PER_COMMAND):
+            end = begin + OFFSETS_PER_COMMAND
+            is_last = end >= len(offsets)
+            self._node.replica.propose_command(
+                CommitOffsets(tuple(offsets[begin:end])),
+                done if is_last else _nothing,
+                lost if is_last else _nothing,
+            )
+
+    def _has_room(self, key: tuple[str, str, int]) -> bool:
+        """Whether a position that is not staged may be; counts it if it is the group's first in that queue."""
+        metadata = self._node.replica.metadata
+        group, topic, queue_id = key
+        if queue_id in metadata.offsets.get((group, topic), ()):
+            return True
+        count = metadata.offset_count + self._staged_new + self._under_way_new
+        if count >= self._node.config.limits.max_stored_offsets:
+            return False
+        self._staged_new += 1
+        return True
 
     def when_settled(
         self, group: str, topic: str, queue_id: int, ready: Callable[[], None], lost: Callable[[], None]
@@ -75,32 +127,39 @@ class OffsetCommits:
         if not staged:
             return
         offsets = [(*key, offset) for key, offset in staged.items()]
+        new, self._staged_new = self._staged_new, 0
+        self._under_way_new += new
 
         def done(_: object) -> None:
+            self._under_way_new -= new
             for ready, _lost in waiting:
                 ready()
 
         def lost() -> None:
+            self._under_way_new -= new
             for _ready, is_lost in waiting:
                 is_lost()
 
         try:
-            # Whoever waits is told with the last command, behind which all others are applied, too.
-            while len(offsets) > OFFSETS_PER_COMMAND:
-                command = CommitOffsets(tuple(offsets[:OFFSETS_PER_COMMAND]))
-                self._node.replica.propose_command(command, _nothing, _nothing)
-                del offsets[:OFFSETS_PER_COMMAND]
-            self._node.replica.propose_command(CommitOffsets(tuple(offsets)), done, lost)
+            self._propose_all(offsets, done, lost)
         except (ReplicaError, DiskFullError):
             lost()
 
     def _role_changed(self) -> None:
         if not self._node.replica.serving:
             self._staged.clear()
+            self._staged_new = 0
             self._due_ns = _NEVER
             waiting, self._waiting = self._waiting, []
             for _, lost in waiting:
                 lost()
+
+
+def _too_many(most: int) -> RequestError:
+    return RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"at most {most} positions of groups in queues are stored (limits.max_stored_offsets)",
+    )
 
 
 def _nothing(_: object = None) -> None:

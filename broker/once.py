@@ -53,6 +53,7 @@ who calls `send` again after an unknown outcome makes a new message (`Producer.r
 
 from typing import Final
 
+from broker.budget import Budget
 from broker.connection import Connection
 from broker.node import Node
 from broker.processing import RequestError
@@ -90,6 +91,7 @@ class OnceSends:
         """Attempts with a floor up to here are decided: see the head of this module."""
         self._node = node
         self._decisions: dict[tuple[str, str], _Decision] = {}
+        self._budget = Budget("the decision whether they are stored")
         self._decided: RemotingCommand | None = None
         node.on_role_change(self._role_changed)
 
@@ -116,6 +118,7 @@ class OnceSends:
         keys = _keys(command, header)
         name = (header.topic, keys[0])
         decision = self._decisions.get(name)
+        self._budget.take(command)
         if decision is not None:
             decision.others.append((connection, command))
             return False
@@ -158,17 +161,22 @@ class OnceSends:
 
     def lost(self, decision: "_Decision") -> None:
         """This node stopped leading first. What waits here was not appended by this node: the next leader decides."""
-        del self._decisions[decision.topic, decision.keys[0]]
-        waiting = list(decision.others)
+        waiting = self._forget(decision)
         if not decision.appended:
             waiting.insert(0, (decision.connection, decision.command))
         for connection, command in waiting:
             self._node.forward(connection, command)
 
     def _end(self, decision: "_Decision") -> None:
-        del self._decisions[decision.topic, decision.keys[0]]
-        for connection, command in decision.others:
+        for connection, command in self._forget(decision):
             self._node.received(connection, command)
+
+    def _forget(self, decision: "_Decision") -> list[tuple[Connection, RemotingCommand]]:
+        """It waits no more; the attempts that have waited for it."""
+        del self._decisions[decision.topic, decision.keys[0]]
+        for command in (decision.command, *(command for _, command in decision.others)):
+            self._budget.give_back(command)
+        return list(decision.others)
 
     # ------------------------------------------------------------------ looking up
 

@@ -10,11 +10,14 @@ import msgspec
 from broker.node import Node
 from broker.remoting.bodies import TopicConfig, TopicConfigTable
 from broker.remoting.codes import Permission, RequestCode
-from broker.remoting.command import RemotingCommand, request
+from broker.remoting.command import OWN_VERSION, RemotingCommand, request
 from broker.remoting.name_server_headers import BrokerIdentityHeader, RegisterBrokerHeader
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import MASTER_ID
 from broker.settings import BrokerConfig, join_address, split_address
+
+PLAIN_TOPICS_MAX = 5_000
+"""Registrations of more topics are compressed."""
 
 
 def registration(node: Node, config: BrokerConfig, address: str) -> RemotingCommand | None:
@@ -31,14 +34,17 @@ def registration(node: Node, config: BrokerConfig, address: str) -> RemotingComm
     permission = config.broker.permission_bits
     topics = {name: _masked(topic, permission) for name, topic in metadata.topics.items()}
     version = msgspec.structs.replace(metadata.topics_version, state_version=node.replica.term)
-    body = RegisterBrokerBody(topics=TopicConfigTable(version, topics)).encode()
+    table = RegisterBrokerBody(topics=TopicConfigTable(version, topics))
+    # Tens of thousands of topics with long names would not fit into a frame otherwise; every name server reads both.
+    compressed = len(topics) > PLAIN_TOPICS_MAX
+    body = table.encode_compressed(OWN_VERSION) if compressed else table.encode()
     header = RegisterBrokerHeader(
         broker_name=config.node.group,
         broker_address=address,
         cluster_name=config.node.cluster,
         ha_server_address=_ha_address(address),
         broker_id=broker_id,
-        compressed=False,
+        compressed=compressed,
         body_crc=body_crc(body),
     )
     return request(RequestCode.REGISTER_BROKER, header, body)

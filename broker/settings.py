@@ -209,6 +209,16 @@ class LimitSettings(Settings, frozen=True):
     """The same, by the size of the messages."""
     max_held_pulls: Positive = 100_000
     """pullThreadPoolQueueCapacity: pulls parked by long polling."""
+    max_topics: Positive = 20_000
+    """Topics, the broker's own and those of retries and dead letters counted; beyond it none is created."""
+    max_groups: Positive = 8_000
+    """Consumer groups, likewise."""
+    max_queues: Positive = 200_000
+    """Queues of all topics together."""
+    max_stored_offsets: Positive = 1_000_000
+    """Positions of groups in queues; beyond it no group is given one in another queue."""
+    max_open_transactions: Positive = 1_000_000
+    """Undecided transactions; beyond it half messages get SYSTEM_BUSY."""
 
 
 class ObserveSettings(Settings, frozen=True):

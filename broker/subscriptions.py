@@ -19,6 +19,11 @@ TagFilter = frozenset[int] | None
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 
+TAGS_LENGTH_MAX: Final = 8192
+"""Characters of a subscription by tags, as of one by SQL92."""
+
+_REMEMBERED_LENGTH: Final = 256
+"""Longer subscriptions are parsed each time: what is remembered of all clients' is bounded."""
 _CHARACTERS_EVALUATED: Final = 200_000
 
 
@@ -55,9 +60,22 @@ def parse_filter(expression_type: str | None, expression: str, *, sql_filters: b
     return SqlFilter(matches, _CHARACTERS_EVALUATED // max(len(expression), 1))
 
 
-@lru_cache(maxsize=4096)
 def parse_tag_filter(expression: str) -> TagFilter:
     """``*`` or nothing for all, else tags separated by ``||``; raises `RequestError` 23 for no tag at all."""
+    if len(expression) > TAGS_LENGTH_MAX:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"the subscription has {len(expression)} characters, at most {TAGS_LENGTH_MAX} are allowed",
+        )
+    return (
+        _parse_tags(expression)
+        if len(expression) <= _REMEMBERED_LENGTH
+        else _parse_tags.__wrapped__(expression)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _parse_tags(expression: str) -> TagFilter:
     expression = expression.strip()
     if expression in {"", "*"}:
         return None

@@ -67,6 +67,9 @@ GROUP_LENGTH_MAX: Final = INTERNAL_TOPIC_LENGTH_MAX - len(RETRY_PREFIX)
 """Not the reference's 255: a directory must bear the name of the group's retry topic."""
 
 
+CLIENT_ID_LENGTH_MAX: Final = 255
+
+
 class InvalidNameError(ValueError):
     """A topic or group name that is not allowed; the text says what is. The client's fault, no retry helps."""
 

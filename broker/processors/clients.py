@@ -9,13 +9,13 @@ A heartbeat of a group that the group of brokers does not know is answered when 
 the first pull may follow at once, and would otherwise be refused.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from broker.client_registry import RegisteredClient
-from broker.commands import Several
+from broker.commands import SingleCommand
 from broker.connection import Connection, RelayedConnection
-from broker.creation import missing_for_consumers
+from broker.creation import Creations, TooManyError, missing_for_consumers
 from broker.node import Node
 from broker.processing import Place, RequestError, Route
 from broker.proposals import ReplicaError
@@ -30,8 +30,15 @@ from broker.remoting.headers import (
 from broker.remoting.json_body import decode_body, encode_body
 from broker.settings import BrokerConfig
 from broker.subscriptions import parse_filter
-from broker.topics import InvalidNameError, check_group_name
+from broker.topics import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
 from log.errors import DiskFullError
+
+GROUPS_PER_CLIENT_MAX: Final = 1_000
+"""Producer and consumer groups that one connection announces."""
+HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
+
+COMMANDS_AT_ONCE: Final = 64
+"""Topics and groups that one entry of the log creates for a heartbeat."""
 
 _NEVER: Final = 1 << 62
 
@@ -40,9 +47,16 @@ class ClientsProcessor:
     """HEART_BEAT 34, UNREGISTER_CLIENT 35, GET_CONSUMER_LIST_BY_GROUP 38, CHECK_CLIENT_CONFIG 46."""
 
     def __init__(
-        self, node: Node, *, auto_create_groups: bool, sql_filters: bool, notify_changes: bool = True
+        self,
+        node: Node,
+        creations: Creations,
+        *,
+        auto_create_groups: bool,
+        sql_filters: bool,
+        notify_changes: bool = True,
     ) -> None:
         self._node = node
+        self._creations = creations
         self._sql_filters = sql_filters
         self._auto_create_groups = auto_create_groups
         self._notify_changes = notify_changes
@@ -73,7 +87,7 @@ class ClientsProcessor:
         """Registers the client's groups here and with the leader, which creates what they need."""
         node = self._node
         data = decode_body(command.body, HeartbeatData)
-        self._check(data)
+        self._check(connection, data, len(command.body))
         client = RegisteredClient(connection, data.client_id, command.language_code, command.version)
         changed = node.registry.heartbeat(client, data, node.now_ns)
         replica = node.replica
@@ -85,12 +99,11 @@ class ClientsProcessor:
         )
         if replica.serving:
             self._notify(changed)
-            if missing:
-                replica.propose_command(
-                    Several(tuple(missing)),
-                    lambda _: node.reply(connection, command, ResponseCode.SUCCESS),
-                    lambda: node.forward(connection, command),
-                )
+            if missing and self._create(
+                missing,
+                lambda _: node.reply(connection, command, ResponseCode.SUCCESS),
+                lambda: node.forward(connection, command),
+            ):
                 return
         elif missing and not command.is_one_way:
             node.forward(connection, command)
@@ -99,10 +112,36 @@ class ClientsProcessor:
             node.forward_copy(connection, command)
         node.reply(connection, command, ResponseCode.SUCCESS)
 
-    def _check(self, data: HeartbeatData) -> None:
+    def _create(
+        self, missing: Sequence[SingleCommand], done: Callable[[object], None], lost: Callable[[], None]
+    ) -> bool:
+        """Proposes what groups lack; False if there is no room for it: their pulls will be told so, as of any group
+        that may not be created by use.
+        """
+        try:
+            for begin in range(0, len(missing), COMMANDS_AT_ONCE):
+                end = begin + COMMANDS_AT_ONCE
+                is_last = end >= len(missing)
+                self._creations.propose(
+                    missing[begin:end], done if is_last else _nothing, lost if is_last else _nothing
+                )
+        except TooManyError:
+            return False
+        return True
+
+    def _check(self, connection: Connection, data: HeartbeatData, size: int) -> None:
         """Raises `RequestError` before anything of a heartbeat is registered."""
-        if not data.client_id:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat has an empty clientID")
+        if not data.client_id or len(data.client_id) > CLIENT_ID_LENGTH_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the heartbeat's clientID has {len(data.client_id)} characters, allowed are 1 to "
+                f"{CLIENT_ID_LENGTH_MAX}",
+            )
+        if size > HEARTBEAT_BYTES_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the heartbeat has {size} bytes, at most {HEARTBEAT_BYTES_MAX} are allowed",
+            )
         try:
             for consumer in data.consumer_data_set:
                 check_group_name(consumer.group_name)
@@ -110,6 +149,12 @@ class ClientsProcessor:
                 check_group_name(producer.group_name)
         except InvalidNameError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        count = self._node.registry.groups_with(connection, data)
+        if count > GROUPS_PER_CLIENT_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the client would be in {count} groups, at most {GROUPS_PER_CLIENT_MAX} are allowed",
+            )
 
     def unregister(self, connection: Connection, command: RemotingCommand) -> None:
         """Takes the client out of the groups, here and at the leader."""
@@ -191,7 +236,7 @@ class ClientsProcessor:
         missing = missing_for_consumers(node.replica.metadata, groups, self._auto_create_groups, node.wall_ms)
         if missing:
             try:
-                node.replica.propose_command(Several(tuple(missing)), _nothing, _nothing)
+                self._create(missing, _nothing, _nothing)
             except (ReplicaError, DiskFullError):
                 pass  # the clients' next heartbeats cause it again
         self._notify(groups)

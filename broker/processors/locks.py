@@ -20,6 +20,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import decode_body, encode_body
 from broker.settings import BrokerSettings
+from broker.topics import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
 
 
 class LocksProcessor:
@@ -89,6 +90,15 @@ class LocksProcessor:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "a request for order locks needs a clientId and a consumerGroup"
             )
+        if len(body.client_id) > CLIENT_ID_LENGTH_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the clientId has {len(body.client_id)} characters, at most {CLIENT_ID_LENGTH_MAX} are allowed",
+            )
+        try:
+            check_group_name(body.consumer_group)
+        except InvalidNameError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         return body
 
     def _known_queues(self, body: LockBatchBody) -> tuple[tuple[str, int], ...]:

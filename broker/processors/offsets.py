@@ -8,7 +8,6 @@ counts: the question waits until it is there.
 from collections.abc import Iterable
 from typing import Final
 
-from broker.commands import CommitOffsets
 from broker.connection import Connection
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.offset_commits import OffsetCommits
@@ -141,11 +140,10 @@ class OffsetsProcessor:
         if not cloned:
             self._node.reply(connection, command, ResponseCode.SUCCESS)
             return
-        self._node.after_command(
-            connection,
-            command,
-            CommitOffsets(tuple(cloned)),
+        self._offsets.commit_all(
+            cloned,
             lambda _: self._node.reply(connection, command, ResponseCode.SUCCESS),
+            lambda: self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
         )
 
     # ------------------------------------------------------------------ a queue's offsets

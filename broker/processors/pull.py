@@ -15,12 +15,12 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
-from broker.commands import Several
 from broker.connection import Connection, RelayedConnection
-from broker.creation import missing_for_consumers
+from broker.creation import Creations, TooManyError, missing_for_consumers
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
 from broker.processing import Place, RequestError, Route
+from broker.remoting.bodies import MessageModel
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import PullMessageHeader
@@ -95,19 +95,23 @@ class PullProcessor:
         self,
         node: Node,
         offsets: OffsetCommits,
+        creations: Creations,
         *,
         long_polling: bool,
         max_held: int,
         follower_reads: bool,
         auto_create_groups: bool,
         sql_filters: bool,
+        permission: int,
         stats: Stats,
     ) -> None:
         self._node = node
+        self._permission = permission
         self._sql_filters = sql_filters
         self._auto_create_groups = auto_create_groups
         self._stats = stats
         self._offsets = offsets
+        self._creations = creations
         self._long_polling = long_polling
         self._max_held = max_held
         self._follower_reads = follower_reads
@@ -126,6 +130,7 @@ class PullProcessor:
         self._follower_reads = config.broker.follower_reads
         self._auto_create_groups = config.broker.auto_create_groups
         self._sql_filters = config.broker.sql_filters
+        self._permission = config.broker.permission_bits
 
     def routes(self) -> Iterable[Route]:
         """Every node tries; see the head of this module."""
@@ -198,16 +203,24 @@ class PullProcessor:
         )
         if not missing:
             return False
-        node.replica.propose_command(
-            Several(tuple(missing)),
-            lambda _: node.received(connection, command),
-            lambda: node.forward(connection, command),
-        )
+        try:
+            self._creations.propose(
+                missing,
+                lambda _: node.received(connection, command),
+                lambda: node.forward(connection, command),
+            )
+        except TooManyError as error:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist, and is not created: {error}",
+            ) from error
         return True
 
     def _check(self, header: PullMessageHeader) -> str:
         """The checks of behaviour.md 5.1, in order; the topic's name."""
         metadata = self._node.replica.metadata
+        if not self._permission & Permission.READ:
+            raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include reading")
         group = metadata.groups.get(header.consumer_group)
         if group is None:
             raise RequestError(
@@ -242,6 +255,7 @@ class PullProcessor:
             return parse_filter(
                 header.expression_type, header.subscription or "*", sql_filters=self._sql_filters
             )
+        self._check_broadcast(header.consumer_group)
         subscription = self._node.registry.subscription(header.consumer_group, header.topic)
         if subscription is None:
             raise RequestError(
@@ -262,6 +276,18 @@ class PullProcessor:
                 raise
             # The heartbeat that brought it was taken, as the client could do nothing about it there.
             raise RequestError(ResponseCode.FILTER_DATA_NOT_EXIST, error.remark) from error
+
+    def _check_broadcast(self, group: str) -> None:
+        known = self._node.registry.consumer_group(group)
+        config = self._node.replica.metadata.groups[group]
+        if (
+            known is not None
+            and known.message_model is MessageModel.BROADCASTING
+            and not config.consume_broadcast_enable
+        ):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the consumer group[{group}] can not consume by broadcast way"
+            )
 
     # ------------------------------------------------------------------ reading
 

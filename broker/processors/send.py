@@ -5,11 +5,13 @@ answer is encoded when a majority holds the entry. Nothing else is allocated per
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from broker.budget import Budget
 from broker.commands import PutTopic
 from broker.connection import Connection
+from broker.creation import Creations, TooManyError
 from broker.delays import DELAY, delay_level, scheduled_properties
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.once import Header, OnceSends
@@ -35,7 +37,7 @@ from broker.topics import (
     retries_max,
     topic_config,
 )
-from broker.transactions.sending import check_no_half, check_sys_flag, sent_as_half, stored_half
+from broker.transactions.sending import check_no_half, check_room, check_sys_flag, sent_as_half, stored_half
 from log.batch import parse_batch
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import terminated, without_property
@@ -115,6 +117,7 @@ class SendProcessor:
     def __init__(
         self,
         node: Node,
+        creations: Creations,
         *,
         cluster: str,
         store_host: bytes,
@@ -123,15 +126,18 @@ class SendProcessor:
         delay_levels: int,
         timer_delay_ms_max: int,
         reject_transactions: bool,
+        permission: int,
         stats: Stats,
         random: RandomSource,
     ) -> None:
         self._node = node
+        self._creations = creations
         self._once = OnceSends(node)
         self._default_template = template
         self._delay_levels = delay_levels
         self._timer_delay_ms_max = timer_delay_ms_max
         self._reject_transactions = reject_transactions
+        self._permission = permission
         self._stats = stats
         self._max_message_bytes = max_message_bytes
         self._random = random
@@ -143,12 +149,15 @@ class SendProcessor:
         self._unique_keys_made = 0
         self._topic_bytes: dict[str, bytes] = {}
         self._creating: dict[str, list[tuple[Connection, RemotingCommand]]] = {}
+        """By topic that is being created, who waits for it."""
+        self._waiting = Budget("topics that are being created")
 
     def configure(self, config: BrokerConfig) -> None:
         """Takes over the settings that may change at run time."""
         broker = config.broker
         self._default_template = default_template(broker.default_queue_count, broker.auto_create_topics)
         self._reject_transactions = broker.reject_transactions
+        self._permission = broker.permission_bits
         self._max_message_bytes = config.storage.max_message_bytes
 
     def routes(self) -> Iterable[Route]:
@@ -181,6 +190,9 @@ class SendProcessor:
         if config is None:
             self._create_topic(connection, command, header)
             return
+        if config.order and not self._permission & Permission.WRITE:
+            # Of other topics producers learn from the route that nothing is written here.
+            raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include writing")
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._random.randrange(0, max(1, config.write_queue_nums))
@@ -219,6 +231,7 @@ class SendProcessor:
                 properties, sys_flag = stored_half(
                     header, properties, queue_id, unique_key, rejected=self._reject_transactions
                 )
+                check_room(self._node)
                 topic, queue_id = HALF_TOPIC, 0
             elif level := delay_level(properties, self._delay_levels):
                 properties = scheduled_properties(without_timer(properties), topic, queue_id, level)
@@ -383,6 +396,7 @@ class SendProcessor:
         topic = header.topic
         node = self._node
         if topic in self._creating:
+            self._waiting.take(command)
             self._creating[topic].append((connection, command))
             return
         try:
@@ -408,16 +422,28 @@ class SendProcessor:
             queues = max(1, min(header.default_topic_queue_nums, template.write_queue_nums))
             config = topic_config(topic, queues, template.perm & ~Permission.INHERIT)
 
-        def created(_: object) -> None:
+        def end(go_on: Callable[[Connection, RemotingCommand], None]) -> None:
             for waiting_connection, waiting_command in self._creating.pop(topic):
-                node.received(waiting_connection, waiting_command)
+                self._waiting.give_back(waiting_command)
+                go_on(waiting_connection, waiting_command)
 
-        def lost() -> None:
-            # Nothing of these sends is in the log: they may wait for the next leader.
-            for waiting_connection, waiting_command in self._creating.pop(topic):
-                node.forward(waiting_connection, waiting_command)
-
-        node.replica.propose_command(PutTopic(config, node.wall_ms, if_absent=True), created, lost)
+        self._waiting.take(command)
+        try:
+            self._creations.propose(
+                [PutTopic(config, node.wall_ms, if_absent=True)],
+                lambda _: end(node.received),
+                lambda: end(
+                    node.forward
+                ),  # nothing of these sends is in the log: the next leader may have them
+            )
+        except TooManyError as error:
+            self._waiting.give_back(command)
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, and is not created: {error}"
+            ) from error
+        except BaseException:
+            self._waiting.give_back(command)
+            raise
         self._creating[topic] = [(connection, command)]
 
 

@@ -9,10 +9,12 @@ from typing import Final
 
 from broker.commands import PutTopic
 from broker.connection import Connection
+from broker.creation import Creations, TooManyError
 from broker.delays import scheduled_properties
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
 from broker.processors.queries import committed_record, topics_of
+from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import ConsumerSendMessageBackHeader
@@ -59,8 +61,11 @@ class _PendingAnswer:
 class SendBackProcessor:
     """CONSUMER_SEND_MSG_BACK 36."""
 
-    def __init__(self, node: Node, settings: BrokerSettings, random: RandomSource) -> None:
+    def __init__(
+        self, node: Node, creations: Creations, settings: BrokerSettings, random: RandomSource
+    ) -> None:
         self._node = node
+        self._creations = creations
         self._permission = settings.permission_bits
         self._delay_levels = len(settings.delay_level_ms)
         self._random = random
@@ -102,8 +107,7 @@ class SendBackProcessor:
             level = min(level, self._delay_levels)
         config = replica.metadata.topics.get(topic)
         if config is None:
-            create = PutTopic(topic_config(topic, queues), node.wall_ms, if_absent=True)
-            node.after_command(connection, command, create, lambda _: node.received(connection, command))
+            self._create(connection, command, topic_config(topic, queues))
             return
         if not config.perm & Permission.WRITE:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
@@ -126,6 +130,20 @@ class SendBackProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the message at {header.offset} is of no topic that group {header.group} consumes",
             )
+
+    def _create(self, connection: Connection, command: RemotingCommand, config: TopicConfig) -> None:
+        """Creates the group's topic; the request is handled anew when it exists."""
+        node = self._node
+        try:
+            self._creations.propose(
+                [PutTopic(config, node.wall_ms, if_absent=True)],
+                lambda _: node.received(connection, command),
+                lambda: node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+            )
+        except TooManyError as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"the topic[{config.topic_name}] is not created: {error}"
+            ) from error
 
     def _append(self, record: Record, topic: str, queue_id: int, level: int, waiter: _PendingAnswer) -> None:
         properties = without_property(record.properties, _DELAY)

@@ -4,14 +4,14 @@ Every change is a command in the log and answered when it is committed; the name
 registration version has risen. A leader that begins to serve creates what every broker has and this group lacks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from broker.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
 from broker.connection import Connection
-from broker.creation import missing_of_the_broker
-from broker.node import Node
+from broker.creation import Creations, TooManyError, missing_of_the_broker
+from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
 from broker.proposals import ReplicaError
 from broker.remoting.admin_headers import (
@@ -41,6 +41,13 @@ QUEUES_MAX = 65_536
 
 RETRIES_MAX = 10_000
 
+ATTRIBUTES_LENGTH_MAX = 4_096
+"""Characters of all attributes of a topic, names and values."""
+GROUP_BYTES_MAX = 8_192
+"""A group's configuration as JSON."""
+
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+
 LIST_MAX = 1_000
 """Topics or groups in one request: they become one entry of the log."""
 
@@ -50,8 +57,9 @@ _PERMISSION_BITS = int(Permission.READ | Permission.WRITE | Permission.INHERIT |
 class TopicsProcessor:
     """Requests 17, 18, 21, 200, 201, 207, 215, 225, 305, 351 and 352."""
 
-    def __init__(self, node: Node, config: BrokerConfig) -> None:
+    def __init__(self, node: Node, creations: Creations, config: BrokerConfig) -> None:
         self._node = node
+        self._creations = creations
         self._config = config
         self._was_serving = False
         self._reserved = SYSTEM_TOPICS | {
@@ -91,17 +99,17 @@ class TopicsProcessor:
             topic_sys_flag=header.topic_sys_flag or 0,
             write_queue_nums=header.write_queue_nums,
         )
-        self._carry_out(connection, command, self._put_topic(config, header.attributes or ""))
+        self._create(connection, command, [self._put_topic(config, header.attributes or "")])
 
     def put_topics(self, connection: Connection, command: RemotingCommand) -> None:
         """Creates or changes several topics, all of them or none (5.x)."""
         configs = decode_body(command.body, TopicConfigList).topic_config_list
         _check_number(len(configs), "topics")
-        puts = (
+        puts = [
             self._put_topic(config, ",".join(f"{name}={value}" for name, value in config.attributes.items()))
             for config in configs
-        )
-        self._carry_out(connection, command, Several(tuple(puts)))
+        ]
+        self._create(connection, command, puts)
 
     def _put_topic(self, wanted: TopicConfig, attribute_changes: str) -> PutTopic:
         self._check_topic(wanted.topic_name)
@@ -118,8 +126,19 @@ class TopicsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"perm is {wanted.perm}, allowed are sums of read 4, write 2, inherit 1",
             )
+        if wanted.topic_filter_type not in _FILTER_TYPES:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"topicFilterType is {wanted.topic_filter_type[:80]!r}, allowed are {' and '.join(_FILTER_TYPES)}",
+            )
         known = self._node.replica.metadata.topics.get(wanted.topic_name)
         attributes = _changed_attributes({} if known is None else known.attributes, attribute_changes)
+        size = sum(len(name) + len(value) for name, value in attributes.items())
+        if size > ATTRIBUTES_LENGTH_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the topic's attributes have {size} characters, at most {ATTRIBUTES_LENGTH_MAX} are allowed",
+            )
         return PutTopic(msgspec.structs.replace(wanted, attributes=attributes), self._node.wall_ms)
 
     def delete_topic(self, connection: Connection, command: RemotingCommand) -> None:
@@ -160,13 +179,13 @@ class TopicsProcessor:
     def put_group(self, connection: Connection, command: RemotingCommand) -> None:
         """Creates a subscription group or replaces its configuration."""
         config = decode_body(command.body, SubscriptionGroupConfig)
-        self._carry_out(connection, command, self._put_group(config))
+        self._create(connection, command, [self._put_group(config)])
 
     def put_groups(self, connection: Connection, command: RemotingCommand) -> None:
         """Creates or replaces several subscription groups, all of them or none (5.x)."""
         configs = decode_body(command.body, SubscriptionGroupList).group_config_list
         _check_number(len(configs), "groups")
-        self._carry_out(connection, command, Several(tuple(map(self._put_group, configs))))
+        self._create(connection, command, [self._put_group(config) for config in configs])
 
     def _put_group(self, config: SubscriptionGroupConfig) -> PutGroup:
         try:
@@ -178,6 +197,12 @@ class TopicsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}; retryMaxTimes is "
                 f"{config.retry_max_times}, allowed are up to {RETRIES_MAX}",
+            )
+        size = len(encode_body(config))
+        if size > GROUP_BYTES_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the group's configuration has {size} bytes, at most {GROUP_BYTES_MAX} are allowed",
             )
         return PutGroup(config, self._node.wall_ms)
 
@@ -214,6 +239,19 @@ class TopicsProcessor:
             command,
             lambda _: self._node.reply(connection, request, ResponseCode.SUCCESS),
         )
+
+    def _create(
+        self, connection: Connection, request: RemotingCommand, commands: Sequence[PutTopic | PutGroup]
+    ) -> None:
+        node = self._node
+        try:
+            self._creations.propose(
+                commands,
+                lambda _: node.reply(connection, request, ResponseCode.SUCCESS),
+                lambda: node.reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+            )
+        except TooManyError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {error}") from error
 
     def _answer(self, connection: Connection, command: RemotingCommand, body: msgspec.Struct) -> None:
         self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))

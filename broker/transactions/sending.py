@@ -1,8 +1,11 @@
 """Half messages as they come in, on the way of all sends (behaviour.md 4 and 7)."""
 
+from broker.node import Node
 from broker.processing import RequestError
+from broker.proposals import OverloadedError
 from broker.remoting.codes import ResponseCode
 from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
+from broker.topics import HALF_TOPIC
 from broker.transactions.messages import half_properties, is_half
 from log.properties import get_property
 from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK, SYS_FLAG_TRANSACTION_MASK
@@ -30,6 +33,17 @@ def check_no_half(properties: bytes) -> None:
     if is_half(properties):
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot be transactions (TRAN_MSG)"
+        )
+
+
+def check_room(node: Node) -> None:
+    """Raises `OverloadedError` while there are as many undecided transactions as the configuration allows."""
+    state = node.replica.metadata.transactions
+    count = node.replica.queue_end(HALF_TOPIC, 0) - state.horizon + len(state.times_checked)
+    most = node.config.limits.max_open_transactions
+    if count >= most:
+        raise OverloadedError(
+            f"{count} transactions are undecided, at most {most} may be (limits.max_open_transactions)"
         )
 
 

@@ -92,7 +92,7 @@ class Member:
 
 
 class Group:
-    """`size` nodes n0, n1, ... in one group. `broker`, `limits`, `retention`: settings that differ from the defaults."""
+    """`size` nodes n0, n1, ... in one group. `broker`, `limits`, `retention`: settings other than the defaults."""
 
     def __init__(
         self,

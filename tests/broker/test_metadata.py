@@ -136,13 +136,20 @@ def test_order_locks_are_granted_refreshed_taken_over_and_released() -> None:
 
 def test_deleting_a_topic_or_a_group_takes_its_offsets_along() -> None:
     metadata = Metadata()
+    for topic in ("T1", "T2"):
+        metadata.apply(PutTopic(topic_config(topic, 4), 0))
     metadata.apply(CommitOffsets((("g1", "T1", 0, 5), ("g1", "T2", 0, 6), ("g2", "T1", 0, 7))))
+    assert metadata.offset_count == 3
     metadata.apply(DeleteTopic("T1", 0))
     assert metadata.offsets == {("g1", "T2"): {0: 6}}
+    metadata.apply(CommitOffsets((("g2", "T1", 0, 8),)))
+    assert metadata.offsets == {("g1", "T2"): {0: 6}}, "of a topic that is gone"
+    assert metadata.offset_count == 1
     metadata.apply(DeleteGroup("g1", clean_offsets=False, wall_ms=0))
     assert metadata.offsets == {("g1", "T2"): {0: 6}}
     metadata.apply(DeleteGroup("g1", clean_offsets=True, wall_ms=0))
     assert metadata.offsets == {}
+    assert metadata.offset_count == 0
 
 
 def test_what_is_created_by_use_does_not_replace_what_exists() -> None:
@@ -156,6 +163,19 @@ def test_what_is_created_by_use_does_not_replace_what_exists() -> None:
     metadata.apply(PutGroup(SubscriptionGroupConfig(group_name="g", retry_max_times=3), 4))
     metadata.apply(PutGroup(SubscriptionGroupConfig(group_name="g"), 5, if_absent=True))
     assert metadata.groups["g"].retry_max_times == 3
+
+
+def test_order_locks_that_nobody_renews_are_forgotten() -> None:
+    metadata = Metadata()
+    for number in range(50):
+        metadata.apply(LockQueues("g", f"client-{number}", (("T", number),), time_ms=number))
+    metadata.apply(LockQueues("g", "client-49", (("T", 49),), time_ms=40_000))
+    assert len(metadata.locks) == 50
+    for number in range(30):
+        metadata.apply(LockQueues("h", "client", (("T", number),), time_ms=99_000))
+    assert next(iter(metadata.locks)) == ("g", "T", 49), "renewed, and so not expired"
+    assert len(metadata.locks) == 31
+    assert Metadata.restore(metadata.snapshot()).locks == metadata.locks
 
 
 def test_locks_go_with_their_topic_and_their_group() -> None:

@@ -7,12 +7,14 @@ import pytest
 from broker.name_server.server import NameServer
 from broker.registration import registration, unregistration
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand
+from broker.remoting.command import FRAME_SIZE_MAX, RemotingCommand, encode
 from broker.remoting.command import request as make_request
+from broker.remoting.frame import FrameDecoder
 from broker.remoting.name_server_headers import BrokerIdentityHeader, RegisterBrokerHeader
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import TopicRouteData
 from broker.settings import NameServerConfig
+from broker.topics import topic_config
 from tests.broker.harness import Group
 
 
@@ -122,3 +124,23 @@ def test_route_follows_the_leader() -> None:
         command.decode_fields(BrokerIdentityHeader).broker_id
         == group.members[first].config.follower_broker_id
     )
+
+
+def test_as_many_topics_as_there_may_be_fit_into_a_frame() -> None:
+    group = Group(1)
+    group.elect()
+    metadata = group.node("n0").replica.metadata
+    for number in range(20_000 - len(metadata.topics)):
+        name = f"%RETRY%{number:0248}"
+        metadata.topics[name] = topic_config(name, 1)
+    command = told(group, "n0")
+    assert command is not None
+    assert len(encode(command)) < FRAME_SIZE_MAX
+    assert header(command).compressed
+    known = RegisterBrokerBody.decode(command.body, compressed=True, version=command.version)
+    assert known.topics.topic_config_table == metadata.topics
+    assert header(command).body_crc == body_crc(command.body)
+    (received,) = FrameDecoder().feed(encode(command))
+    answer = NameServer(NameServerConfig()).handle("n0", received, group.now_ns)
+    assert answer is not None
+    assert answer.code == ResponseCode.SUCCESS

@@ -39,7 +39,7 @@ def test_one_holder_at_a_time(group: Group, place: str) -> None:
     connection = group.connect(getattr(group, place))
     assert lock(connection, "a", 0, 1) == [0, 1]
     assert lock(connection, "b", 0, 1) == []
-    assert lock(connection, "b", 0, 1, group="other group") == [0, 1]
+    assert lock(connection, "b", 0, 1, group="other-group") == [0, 1]
     unlock(connection, "b", 0)
     assert lock(connection, "b", 0) == [], "only the holder releases"
     unlock(connection, "a", 0)
