@@ -200,19 +200,25 @@ class OrderLocks:
         while True:
             now_ns = runtime.now_ns()
             next_ns = now_ns + int(self._times.renew_s * 1e9)
-            due: dict[tuple[str, str], list[_Lock]] = {}
+            soon_ns = now_ns + int(self._times.renew_s * 1e9 / 4)  # goes with what is due now
+            asking: dict[tuple[str, str], list[_Lock]] = {}
+            due: dict[tuple[str, str], None] = {}
             for queue in sorted(self._locks):
                 lock = self._locks[queue]
                 if 0 < lock.good_until_ns <= now_ns:
                     self._lose(lock, "it could not be renewed in time")
                 if lock.answered is None and not self._closed:
+                    together = (queue.broker_name, lock.holder)
                     if lock.ask_at_ns <= now_ns:
-                        due.setdefault((queue.broker_name, lock.holder), []).append(lock)
+                        due[together] = None
                     else:
                         next_ns = min(next_ns, lock.ask_at_ns)
+                    if lock.ask_at_ns <= soon_ns:
+                        asking.setdefault(together, []).append(lock)
                 if lock.good_until_ns:
                     next_ns = min(next_ns, lock.good_until_ns)
-            for locks in due.values():
+            for together in due:
+                locks = asking[together]
                 answered = runtime.event()
                 for lock in locks:
                     lock.answered = answered
