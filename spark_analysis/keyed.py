@@ -2,7 +2,8 @@
 key.
 
 One Spark job judges any number of files. What travels between parsing and judging is the operations themselves, keyed
-by (file, key), values as JSON.
+by (file, key), values as JSON. A key is one task's work and stays within a :class:`Budget`; one with more operations
+than a task should hold is undecided without being sent to any. So the hardest key costs its own verdict and no other.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,13 +19,13 @@ import pyarrow as pa
 
 from spark_analysis.importers import BadLine, KeyedCall, calls, freeze, parse
 from spark_analysis.models import MODELS, Model
-from spark_analysis.search import MAXIMUM_CONFIGURATIONS, Call, search
+from spark_analysis.search import MAXIMUM_BYTES, MAXIMUM_CONFIGURATIONS, Call
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS_FOR_A_KEY: Final = 120.0
+MOST_OPERATIONS_OF_A_KEY: Final = 200_000
 BAD_LINES_LISTED: Final = 20
 _CALLS: Final = (
     "path STRING, key STRING, op BIGINT, client STRING, function STRING, argument STRING, result STRING, "
@@ -43,15 +45,26 @@ _CALL_FIELDS: Final = (
 )
 _JUDGED: Final = (
     "path STRING, key STRING, verdict STRING, operations BIGINT, configurations BIGINT, "
-    "linearized BIGINT, stuck STRING"
+    "linearized BIGINT, stuck STRING, bound STRING"
 )
 
 
-def judge_files(spark: SparkSession, paths: Sequence[str], format: str, model_name: str) -> list[Verdict]:
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the search for one key may take; beyond any of it the key is undecided."""
+
+    seconds: float = 120.0
+    memory_bytes: int = MAXIMUM_BYTES
+    configurations: int = MAXIMUM_CONFIGURATIONS
+
+
+def judge_files(
+    spark: SparkSession, paths: Sequence[str], format: str, model_name: str, budget: Budget | None = None
+) -> list[Verdict]:
     """One verdict for each file, in the order of ``paths``."""
     from pyspark.sql import functions as sf
 
-    model = MODELS[model_name]
+    model, within = MODELS[model_name], budget or Budget()
     files = spark.createDataFrame([(path,) for path in paths], "path STRING").repartition(
         min(len(paths), max(1, spark.sparkContext.defaultParallelism * 2))
     )
@@ -62,10 +75,17 @@ def judge_files(spark: SparkSession, paths: Sequence[str], format: str, model_na
                 yield from _read_file(path, format, model)
 
     def judge(table: pa.Table) -> pa.Table:
-        return _judge_key(table, model)
+        return _judge_key(table, model, within)
 
     rows = files.mapInArrow(read, _CALLS).cache()
-    judged = rows.where("bad IS NULL").groupBy("path", "key").applyInArrow(judge, _JUDGED).collect()
+    good = rows.where("bad IS NULL")
+    sizes = good.groupBy("path", "key").agg(sf.count("op").alias("operations"))
+    huge = sizes.where(sf.col("operations") > MOST_OPERATIONS_OF_A_KEY).collect()
+    judged: list[Any] = [_unjudged(row["path"], row["key"], row["operations"]) for row in huge]
+    if huge:
+        named = spark.createDataFrame([(row["path"], row["key"]) for row in huge], "path STRING, key STRING")
+        good = good.join(sf.broadcast(named), ["path", "key"], "left_anti")
+    judged += good.groupBy("path", "key").applyInArrow(judge, _JUDGED).collect()
     bad = rows.where("bad IS NOT NULL").select("path", "bad").limit(1000).collect()
     bad_count = {
         row["path"]: row["count"]
@@ -79,8 +99,10 @@ def _read_file(path: str, format: str, model: Model) -> Iterator[pa.RecordBatch]
     rows: list[tuple[Any, ...]] = []
     with Path(path).open(encoding="utf-8", errors="replace") as text:
         for one in calls(format, parse(format, text)):
-            if isinstance(one, KeyedCall) and one.call.function not in model.functions:
-                one = BadLine(one.call.op + 1, f"{model.name} has no function {one.call.function!r}")
+            if isinstance(one, KeyedCall):
+                problem = _complaint(model, one.call)
+                if problem is not None:
+                    one = BadLine(one.call.op + 1, problem)
             if isinstance(one, BadLine):
                 rows.append((path, *[None] * 8, f"line {one.number}: {one.reason}"))
             else:
@@ -104,6 +126,31 @@ def _read_file(path: str, format: str, model: Model) -> Iterator[pa.RecordBatch]
         yield _batch(rows)
 
 
+def _complaint(model: Model, call: Call) -> str | None:
+    """Why the model cannot judge a call; models are total over calls of the right shape."""
+    if call.function not in model.functions:
+        return f"{model.name} has no function {call.function!r}"
+    try:
+        model.step(model.initial, call.function, call.argument, call.result, call.complete_ns is not None)
+    except (TypeError, ValueError, LookupError):
+        return f"{model.name}: {call.function} of {call.argument!r:.60} with the result {call.result!r:.60}"
+    return None
+
+
+def _unjudged(path: str, key: str, operations: int) -> dict[str, Any]:
+    """The row of a key that is not sent to any task."""
+    return {
+        "path": path,
+        "key": key,
+        "verdict": UNDECIDED,
+        "operations": operations,
+        "configurations": 0,
+        "linearized": 0,
+        "stuck": None,
+        "bound": "operations",
+    }
+
+
 def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     whole = {"op", "invoke_ns", "complete_ns"}
     kinds = [pa.int64() if name in whole else pa.string() for name in _CALL_FIELDS]
@@ -111,7 +158,7 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=list(_CALL_FIELDS))
 
 
-def _judge_key(table: pa.Table, model: Model) -> pa.Table:
+def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
     rows = table.to_pylist()
     listed = [
         Call(
@@ -124,12 +171,11 @@ def _judge_key(table: pa.Table, model: Model) -> pa.Table:
         )
         for row in rows
     ]
-    limit = time.monotonic() + SECONDS_FOR_A_KEY
-    result = search(
+    limit = time.monotonic() + budget.seconds
+    result = model.decide(
         listed,
-        model.step,
-        model.initial,
-        maximum_configurations=MAXIMUM_CONFIGURATIONS,
+        maximum_configurations=budget.configurations,
+        maximum_bytes=budget.memory_bytes,
         is_over=lambda: time.monotonic() > limit,
     )
     by_op = {row["op"]: row for row in rows}
@@ -147,6 +193,7 @@ def _judge_key(table: pa.Table, model: Model) -> pa.Table:
             "configurations": pa.array([result.configurations], pa.int64()),
             "linearized": pa.array([len(result.prefix)], pa.int64()),
             "stuck": pa.array([stuck], pa.string()),
+            "bound": pa.array([result.bound], pa.string()),
         }
     )
 
@@ -160,14 +207,16 @@ def _verdict(path: str, judged: list[Any], bad: list[Any], bad_count: int, model
             row["key"],
             None,
             tuple(_shown(operation) for operation in json.loads(row["stuck"])),
-            f"after {row['linearized']} of {row['operations']} operations nothing could follow: "
-            "the last one, and what was tried",
+            f"after {row['linearized']} of {row['operations']} operations in an order that the model allows: "
+            "the last one, and what cannot follow",
         )
         for row in mine
         if row["verdict"] == VIOLATED
     )
     undecided = tuple(
-        f"{row['key']}: the search was given up after {row['configurations']} configurations"
+        f"{row['key']}: {row['operations']} operations are more than a search is begun with"
+        if row["bound"] == "operations"
+        else f"{row['key']}: the search was given up after {row['configurations']} configurations ({row['bound']})"
         for row in mine
         if row["verdict"] == UNDECIDED
     )

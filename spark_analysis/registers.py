@@ -97,7 +97,14 @@ def _search(accesses: Sequence[Access]) -> tuple[list[Finding], list[Finding]]:
         Call(one.op, "write" if one.is_write else "read", one.value, None, one.invoke_ns, one.complete_ns)
         for one in accesses
     ]
-    result = search(calls, register_step, INITIAL, maximum_configurations=500_000)
+    result = search(
+        calls,
+        register_step,
+        INITIAL,
+        is_read=lambda call: call.function == "read",
+        reaches=_reaches,
+        maximum_configurations=500_000,
+    )
     stuck = {one.op: one.value for one in accesses}
     position = stuck[result.stuck[0]] if result.stuck else INITIAL
     if result.verdict == VIOLATED:
@@ -110,6 +117,10 @@ def register_step(state: int, function: str, argument: Any, _result: Any, _compl
     if function == "write":
         return (argument,)
     return (state,) if state == argument else ()
+
+
+def _reaches(state: int, read: Call, before: Sequence[Call]) -> bool:
+    return state == read.argument or any(call.argument == read.argument for call in before)
 
 
 _FOUND: Final = "key STRING, kind STRING, position BIGINT, lower BIGINT, upper BIGINT, unsure BOOLEAN"

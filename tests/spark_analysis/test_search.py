@@ -1,0 +1,208 @@
+"""The search agrees with trying every order, for every model, and ends within its bounds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_analysis.models import MODELS, Model
+from spark_analysis.search import Call, search
+from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def is_linearizable(calls: Sequence[Call], model: Model) -> bool:
+    """By trying every order: no reduction, no look ahead, no links."""
+    seen: set[tuple[Any, int]] = set()
+
+    def may_come(number: int, done: int) -> bool:
+        return not done >> number & 1 and all(
+            done >> other & 1 or call.complete_ns is None or call.complete_ns >= calls[number].invoke_ns
+            for other, call in enumerate(calls)
+        )
+
+    def explore(state: Any, done: int) -> bool:
+        if all(done >> number & 1 for number, call in enumerate(calls) if call.complete_ns is not None):
+            return True
+        if (state, done) in seen:
+            return False
+        seen.add((state, done))
+        return any(
+            explore(following, done | 1 << number)
+            for number, call in enumerate(calls)
+            if may_come(number, done)
+            for following in model.step(
+                state, call.function, call.argument, call.result, call.complete_ns is not None
+            )
+        )
+
+    return explore(model.initial, 0)
+
+
+few = st.integers(0, 2)
+text = st.sampled_from(["a", "b"])
+maybe = st.none() | few
+pairs = st.tuples(st.sampled_from(["x", "y"]), maybe)
+CALLS: dict[str, st.SearchStrategy[tuple[str, Any, Any]]] = {
+    "register": st.tuples(st.just("write"), few, st.none()) | st.tuples(st.just("read"), st.none(), maybe),
+    "cas-register": st.tuples(st.just("write"), few, st.none())
+    | st.tuples(st.just("read"), st.none(), maybe)
+    | st.tuples(st.just("cas"), st.tuples(few, few), st.booleans()),
+    "multi-register": st.lists(
+        st.tuples(st.sampled_from(["r", "w"]), st.sampled_from(["x", "y"]), few), min_size=1, max_size=2
+    ).map(
+        lambda actions: (
+            "txn",
+            tuple((action, key, None if action == "r" else value) for action, key, value in actions),
+            tuple(actions),
+        )
+    ),
+    "mutex": st.sampled_from([("acquire", None, None), ("release", None, None)]),
+    "key-value": st.tuples(st.sampled_from(["put", "append"]), text, st.none())
+    | st.tuples(st.just("get"), st.none(), st.sampled_from(["", "a", "b", "ab", "ba", "aa", "aba"])),
+    "set": st.tuples(st.sampled_from(["add", "remove"]), few, st.none())
+    | st.tuples(st.just("read"), st.none(), st.lists(few, unique=True).map(tuple)),
+    "fifo-queue": st.tuples(st.just("enqueue"), few, st.none())
+    | st.tuples(st.just("dequeue"), st.none(), maybe),
+}
+
+
+@st.composite
+def histories(draw: st.DrawFn, model: str) -> list[Call]:
+    calls = []
+    for op in range(draw(st.integers(1, 8))):
+        function, argument, result = draw(CALLS[model])
+        begin, lasts = draw(st.integers(0, 24)), draw(st.none() | st.integers(0, 10))
+        complete_ns = None if lasts is None else begin + lasts
+        calls.append(Call(op, function, argument, result if lasts is not None else None, begin, complete_ns))
+    return calls
+
+
+@pytest.mark.parametrize("name", MODELS)
+@given(data=st.data())
+def test_every_model_agrees_with_trying_every_order(name: str, data: st.DataObject) -> None:
+    calls, model = data.draw(histories(name)), MODELS[name]
+    expected = LINEARIZABLE if is_linearizable(calls, model) else VIOLATED
+    found = model.decide(calls)
+    assert found.verdict == expected
+    # What the models know besides their step function decides nothing.
+    assert search(calls, model.step, model.initial).verdict == expected
+    if expected == LINEARIZABLE:
+        explained = [calls[op] for op in found.prefix]
+        assert {call.op for call in calls if call.complete_ns is not None} <= set(found.prefix)
+        assert all(
+            later.complete_ns is None or later.complete_ns >= earlier.invoke_ns
+            for earlier, later in itertools.combinations(explained, 2)
+        )
+
+
+def exploding(size: int) -> list[Call]:
+    """So many ways to fill a queue at once, and the last thing taken out of it is something that nobody put in."""
+    filled = [Call(number, "enqueue", number, None, number, 1000) for number in range(size)]
+    taken = [
+        Call(
+            size + number, "dequeue", None, number if number < size - 1 else -1, 2000 + number, 2000 + number
+        )
+        for number in range(size)
+    ]
+    return filled + taken
+
+
+def test_configurations_are_bounded() -> None:
+    assert MODELS["fifo-queue"].decide(exploding(4)).verdict == VIOLATED
+    found = MODELS["fifo-queue"].decide(exploding(40), maximum_configurations=1000)
+    assert (found.verdict, found.bound, found.configurations) == (UNDECIDED, "configurations", 1001)
+
+
+def test_memory_is_bounded() -> None:
+    """What is counted is no less than what Python takes."""
+    calls = exploding(60)
+    MODELS["fifo-queue"].decide(calls, maximum_configurations=10)
+    bound = 8 << 20
+    tracemalloc.start()
+    try:
+        found = MODELS["fifo-queue"].decide(calls, maximum_bytes=bound, maximum_configurations=10**9)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found.verdict, found.bound) == (UNDECIDED, "memory")
+    assert bound / 4 < peak < bound * 1.1
+
+
+def test_time_is_bounded() -> None:
+    asked = itertools.count()
+    found = MODELS["fifo-queue"].decide(exploding(60), is_over=lambda: next(asked) >= 20)
+    assert (found.verdict, found.bound) == (UNDECIDED, "time")
+    assert next(asked) == 21
+    assert found.configurations < 21 * 256
+
+
+def test_a_long_good_history_is_quick() -> None:
+    """Its configurations are as many as its operations: none is tried in vain."""
+    size = 20_000
+    calls = []
+    for number in range(size):
+        begin = 10 * number
+        if number % 2:
+            calls.append(Call(number, "read", None, number - 1, begin, begin + 3))
+        else:
+            calls.append(Call(number, "write", number, None, begin, begin + 15))
+    found = MODELS["register"].decide(calls)
+    assert found.verdict == LINEARIZABLE
+    assert found.configurations <= size
+
+
+def test_unknown_calls_that_are_alike_are_not_tried_in_every_order() -> None:
+    unknown = [Call(number, "write", 1, None, number, None) for number in range(40)]
+    reads = [Call(100 + number, "read", None, 2, 1000 + number, 1000 + number) for number in range(3)]
+    found = MODELS["register"].decide([*unknown, *reads])
+    assert found.verdict == VIOLATED
+    assert found.configurations < 100
+
+
+def write_exploding(path: Path, size: int) -> None:
+    """Beside it a key that is simply good, and lines that fit no model."""
+    lines: list[tuple[int, Any, str, str, str, Any]] = []
+    for call in exploding(size):
+        lines.append((call.invoke_ns, call.op, "invoke", call.function, "hard", call.argument))
+        value = call.argument if call.function == "enqueue" else call.result
+        assert call.complete_ns is not None
+        lines.append((call.complete_ns, call.op, "ok", call.function, "hard", value))
+    lines += [(1, "e", kind, "enqueue", "easy", 1) for kind in ("invoke", "ok")]
+    lines += [(9, "e", "invoke", "dequeue", "easy", None), (10, "e", "ok", "dequeue", "easy", 1)]
+    lines.sort(key=lambda line: line[0])
+    names = ("time", "process", "type", "f", "key", "value")
+    path.write_text("".join(json.dumps(dict(zip(names, line, strict=True))) + "\n" for line in lines))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_one_hard_key_costs_its_own_verdict_only(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_analysis import keyed
+
+    path = tmp_path / "hard.jsonl"
+    write_exploding(path, 30)
+    budget = keyed.Budget(memory_bytes=1 << 20)
+    (verdict,) = keyed.judge_files(spark, [str(path)], "jsonl", "fifo-queue", budget)
+    assert verdict.verdict == UNDECIDED
+    assert verdict.facts["keys"] == 2
+    (undecided,) = verdict.undecided
+    assert undecided.startswith("hard: ")
+    assert "(memory)" in undecided
+    # More operations than a task should hold never reach one.
+    monkeypatch.setattr(keyed, "MOST_OPERATIONS_OF_A_KEY", 50)
+    (verdict,) = keyed.judge_files(spark, [str(path)], "jsonl", "fifo-queue", budget)
+    assert verdict.undecided == ("hard: 60 operations are more than a search is begun with",)
+    assert verdict.operations == 62
