@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from broker.trace import TraceHeader, TraceWriter
+
 APPEND, READ, TAIL, COMMIT, FETCH = range(5)
 NAMES: Final = ("append", "read", "tail", "commit_offset", "fetch_offset")
 OK, FAIL, INFO = range(3)
@@ -24,6 +26,7 @@ OUTCOMES: Final = ("ok", "fail", "info")
 READ_VALUES: Final = 4
 ROWS_OF_A_FILE: Final = 500_000
 CLIENTS: Final = 16
+TIMEOUT_NS: Final = 1_000_000
 
 Integers = NDArray[np.int64]
 
@@ -42,6 +45,18 @@ class Columns:
     next_offset: Integers
     counts: Integers
     flat: Integers
+
+    def starts(self) -> Integers:
+        """Where in ``flat`` each operation's values begin."""
+        return np.cumsum(self.counts) - self.counts
+
+    def log_only(self) -> Columns:
+        """What porcupine's model here knows: without registers, and without appends that certainly failed."""
+        kept = (self.kind <= TAIL) & (self.outcome != FAIL)
+        what = (self.queue, self.kind, self.outcome, self.invoke_ns, self.complete_ns)
+        places = (self.offset, self.first_offset, self.next_offset, self.counts)
+        flat = self.flat[np.repeat(kept, self.counts)]
+        return Columns(*[*(column[kept] for column in (*what, *places)), flat])
 
 
 def good_history(operations: int, queues: int, unknown: int, seed: int = 0) -> Columns:
@@ -121,14 +136,14 @@ def spoil(history: Columns) -> None:
     append = np.flatnonzero(late & (history.kind == APPEND) & (history.outcome == OK))[0]
     history.first_offset[append] //= 2
     read = np.flatnonzero(late & (history.kind == READ) & (history.counts > 0))[-1]
-    history.flat[(np.cumsum(history.counts) - history.counts)[read]] = len(history.kind) + 1
+    history.flat[history.starts()[read]] = len(history.kind) + 1
 
 
 def write_parquet(history: Columns, directory: Path) -> None:
     """The history as ``trivet analyze --to-parquet`` would keep it: files of schema.RECORDS, operations only."""
     target = directory / "records" / "record=operation"
     target.mkdir(parents=True, exist_ok=True)
-    starts = np.cumsum(history.counts) - history.counts
+    starts = history.starts()
     for first in range(0, len(history.kind), ROWS_OF_A_FILE):
         rows = np.arange(first, min(first + ROWS_OF_A_FILE, len(history.kind)))
         flat = history.flat[starts[rows[0]] : starts[rows[-1]] + history.counts[rows[-1]]]
@@ -159,6 +174,79 @@ def write_parquet(history: Columns, directory: Path) -> None:
             "next_offset": _known(history.next_offset[rows]),
         }
         pq.write_table(pa.table(table), target / f"part-{first // ROWS_OF_A_FILE:05d}.parquet")
+
+
+def write_trace(history: Columns, path: Path) -> None:
+    """The history as its clients would have recorded it, in the order of time (docs/trace-format.md)."""
+    starts, values = history.starts().tolist(), [f"{value:016X}" for value in history.flat.tolist()]
+    count = len(history.kind)
+    ends_ns = np.where(history.complete_ns < 0, history.invoke_ns + TIMEOUT_NS, history.complete_ns)
+    events = np.argsort(np.concatenate([history.invoke_ns, ends_ns]), kind="stable")
+    keys = [f"generated/{number}" for number in range(int(history.queue.max()) + 1)]
+    queue, kind, outcome, offset = (
+        column.tolist() for column in (history.queue, history.kind, history.outcome, history.offset)
+    )
+    first_offset, next_offset, counts = (
+        column.tolist() for column in (history.first_offset, history.next_offset, history.counts)
+    )
+    invoke_ns, end_ns = history.invoke_ns.tolist(), ends_ns.tolist()
+    names = [0] * count
+    with path.open("wb") as stream:
+        writer = TraceWriter(stream.write, TraceHeader("client", "generator", "generated", 0, 0))
+        for event in events.tolist():
+            number = event % count
+            time_ns, what, key = invoke_ns[number], kind[number], keys[queue[number]]
+            if event < count:
+                client = f"client-{number * 7919 % CLIENTS}"
+                if what == APPEND:
+                    name = writer.invoke_append(time_ns, client, key, (values[starts[number]],))
+                elif what == READ:
+                    name = writer.invoke_read(time_ns, client, key, offset[number])
+                elif what == TAIL:
+                    name = writer.invoke_tail(time_ns, client, key)
+                elif what == COMMIT:
+                    name = writer.invoke_commit_offset(time_ns, client, key, "group", offset[number])
+                else:
+                    name = writer.invoke_fetch_offset(time_ns, client, key, "group")
+                names[number] = name
+                continue
+            time_ns, name = end_ns[number], names[number]
+            if outcome[number] == INFO:
+                writer.info(time_ns, name, "timeout")
+            elif outcome[number] == FAIL:
+                writer.fail(time_ns, name, "refused")
+            elif what == APPEND:
+                writer.ok_append(time_ns, name, first_offset[number])
+            elif what == READ:
+                first = starts[number]
+                seen = values[first : first + counts[number]]
+                writer.ok_read(time_ns, name, next_offset[number], max(0, first_offset[number]), seen)
+            elif what == TAIL:
+                writer.ok_tail(time_ns, name, offset[number])
+            elif what == COMMIT:
+                writer.ok_commit_offset(time_ns, name)
+            else:
+                writer.ok_fetch_offset(time_ns, name, None if offset[number] < 0 else offset[number])
+        writer.flush()
+
+
+def write_words(history: Columns, path: Path) -> None:
+    """A history of :meth:`Columns.log_only` in the words of benchmarks/porcupine/main.go."""
+    starts = history.starts()
+    letters = {APPEND: "a", READ: "r", TAIL: "t"}
+    with path.open("w") as lines:
+        for number, kind in enumerate(history.kind.tolist()):
+            values = history.flat[starts[number] : starts[number] + history.counts[number]]
+            words = (
+                *(
+                    number * 7919 % CLIENTS,
+                    history.invoke_ns[number],
+                    history.complete_ns[number],
+                    letters[kind],
+                ),
+                *((history.first_offset if kind == APPEND else history.offset)[number], *values),
+            )
+            lines.write(" ".join(map(str, words)) + "\n")
 
 
 def _dictionary(places: Integers, names: list[str] | tuple[str, ...]) -> pa.Array:

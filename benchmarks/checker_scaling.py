@@ -1,13 +1,18 @@
-"""How the time and memory of ``trivet analyze`` grow with the history, and of porcupine on the same histories.
+"""How the time and memory of ``trivet analyze`` grow with the history, and porcupine beside it.
 
-    python -m benchmarks.checker_scaling trivet SCRATCH --output docs/checker-scaling.json
-    python -m benchmarks.checker_scaling porcupine SCRATCH --output docs/checker-scaling.json
-    python -m benchmarks.checker_scaling plot docs/checker-scaling.json docs/checker-scaling.svg
+    python -m benchmarks.checker_scaling growth SCRATCH
+    python -m benchmarks.checker_scaling compare SCRATCH
+    python -m benchmarks.checker_plots
 
-Every measurement is a process of its own, from its start to its exit: for trivet that includes some seconds in which
-Java and Spark start. Histories are made once and kept in SCRATCH as Parquet; making them is not measured. Memory is
-the sum of the resident sets of the process and all its children (the JVM, Python workers), looked at four times a
-second; pages that they share count once for each.
+``growth``: 10^5 to 10^7 operations, one ten-thousandth of them of unknown outcome, on one queue and on a hundred, good
+and with four violations planted, kept as Parquet; one queue also as the CBOR trace that clients record.
+``compare``: porcupine (fetched and built by Go when this runs) and ``trivet analyze`` in turns on the same histories,
+which are appends, reads and tails of one queue.
+
+Every measurement is a process of its own, from its start to its exit: reading the history from files, judging it,
+printing the verdict, and for trivet some seconds in which Java and Spark start on a fresh virtual machine with two
+cores. A run of 1,000 operations shows these. Histories are made once and kept in SCRATCH; making them is not measured.
+A verdict other than the one that the history was made for ends the benchmark.
 """
 
 from __future__ import annotations
@@ -15,242 +20,210 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
+from benchmarks.checker_histories import good_history, spoil, write_parquet, write_trace, write_words
+from benchmarks.measured_process import Bounds, Run, measure
 
-from benchmarks.checker_histories import APPEND, INFO, READ, TAIL, Columns, good_history, spoil, write_parquet
-
-SIZES: Final = (10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
-QUEUES: Final = (1, 100)
-PORCUPINE_SIZES: Final = (
-    (1_000, 0),
-    (3_000, 0),
-    (10_000, 0),
-    (30_000, 0),
-    (100_000, 0),
-    (200_000, 0),
-    (10_000, 10),
+RESULTS: Final = Path(__file__).parent / "results" / "checker-scaling.json"
+CORES: Final = 2
+DRIVER_MEMORY: Final = (
+    "4g"  # of the 8 GB: the Java heap; the rest is for what Java keeps beside it, and for Python
 )
-LIMIT_SECONDS: Final = 600
-MEMORY_BYTES: Final = 8 << 30
-DRIVER_MEMORY: Final = "4g"
+TRIVET_BOUNDS: Final = Bounds(1800.0, 8_000_000_000)
+PORCUPINE_BOUNDS: Final = Bounds(120.0, 6_000_000_000)
+SIZES: Final = (1_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
+# (operations, of unknown outcome)
+COMPARED: Final = (
+    *((1_000, 0), (10_000, 0), (30_000, 0), (100_000, 0), (200_000, 0), (400_000, 0)),
+    *((10_000, 2), (10_000, 5), (10_000, 10)),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
-    """One run; ``verdict`` also "memory" or "time" where the process was ended because it went beyond its bounds."""
+class History:
+    """``unknown``: appends without an answer. ``planted``: violations are in it."""
 
-    checker: str
     operations: int
     queues: int
     unknown: int
     planted: bool
+    format: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.operations}-{self.queues}-{self.unknown}-{'bad' if self.planted else 'good'}-{self.format}"
+
+    @property
+    def verdict(self) -> str:
+        return "violated" if self.planted else "linearizable"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run; ``verdict`` is "memory" or "time" where it was ended at that bound. The rest as in :class:`Run`."""
+
+    checker: str
+    history: History
     verdict: str
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
+    others_cores: float
+    load: float
 
 
-def measure(command: list[str], environment: dict[str, str]) -> tuple[str, str, float, int]:
-    """Run ``command`` within the bounds: how it was ended ("", "memory", "time"), its output, seconds, peak bytes."""
-    begin = time.monotonic()
-    peak, ended = 0, ""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=os.environ | environment, start_new_session=True
-    )
-    while True:
-        try:
-            output, _ = process.communicate(timeout=0.25)
-            break
-        except subprocess.TimeoutExpired:
-            peak = max(peak, _resident_bytes(process.pid))
-            if peak > MEMORY_BYTES or time.monotonic() - begin > LIMIT_SECONDS:
-                ended = "memory" if peak > MEMORY_BYTES else "time"
-                os.killpg(process.pid, signal.SIGKILL)
-    return ended, output, time.monotonic() - begin, peak
+class WrongVerdictError(RuntimeError):
+    """A checker failed, or answered something else than what the history was made for."""
 
 
-def _resident_bytes(session: int) -> int:
-    """Of all processes of a session: /proc/PID/stat gives the session as its sixth field, pages as its 24th."""
-    pages = 0
-    for place in Path("/proc").iterdir():
-        if place.name.isdigit():
-            try:
-                fields = (place / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # it has just ended
-            if int(fields[3]) == session:
-                pages += int(fields[21])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def unknown_outcomes(operations: int) -> int:
-    """One in ten thousand, that is 1,000 of ten million."""
-    return operations // 10_000
-
-
-def prepared(scratch: Path, operations: int, queues: int, planted: bool) -> Path:
-    """The directory of a history, made if it is not there."""
-    target = scratch / f"{operations}-{queues}-{'bad' if planted else 'good'}"
-    if not target.exists():
-        history = good_history(operations, queues, unknown_outcomes(operations))
-        if planted:
-            spoil(history)
-        write_parquet(history, target)
+def prepared(scratch: Path, history: History) -> Path:
+    """Where a history is, made if it is not there yet."""
+    target = scratch / history.name
+    if target.exists():
+        return target
+    columns = good_history(history.operations, history.queues, history.unknown)
+    if history.planted:
+        spoil(columns)
+    unfinished = scratch / f"{history.name}.unfinished"
+    scratch.mkdir(parents=True, exist_ok=True)
+    if history.format == "trace":
+        write_trace(columns, unfinished)
+    elif history.format == "parquet":
+        write_parquet(columns, unfinished)
+    elif history.format == "log-only":
+        write_parquet(columns.log_only(), unfinished)
+    else:
+        write_words(columns.log_only(), unfinished)
+    unfinished.rename(target)
     return target
 
 
-def run_trivet(scratch: Path, sizes: list[int]) -> list[Measurement]:
-    measured = []
+def run_trivet(path: Path, history: History) -> Measurement:
+    command = [sys.executable, "-m", "trivet", "analyze", "--json", "--master", f"local[{CORES}]"]
+    format = "trace" if history.format == "trace" else "parquet"
+    # The workers of Spark find the project where this benchmark has it.
+    environment = {"TRIVET_SPARK_MEMORY": DRIVER_MEMORY, "PYTHONPATH": str(Path(__file__).parents[1])}
+    run = measure([*command, "--format", format, str(path)], TRIVET_BOUNDS, environment)
+    verdict = ""
+    if run.ended == "by itself" and run.exit_code in (0, 1, 3):
+        verdict = json.loads(run.output)["histories"][0]["verdict"]
+    return _measurement("trivet", history, run, verdict)
+
+
+def run_porcupine(program: Path, path: Path, history: History) -> Measurement:
+    # Its own limit of time is wider than the bound: what ends a run is always the bound.
+    run = measure(
+        [str(program), "-limit", f"{2 * PORCUPINE_BOUNDS.seconds:.0f}s", str(path)], PORCUPINE_BOUNDS
+    )
+    words = {"Ok": "linearizable", "Illegal": "violated"}
+    verdict = (
+        words[json.loads(run.output)["verdict"]] if run.ended == "by itself" and not run.exit_code else ""
+    )
+    return _measurement("porcupine", history, run, verdict)
+
+
+def _measurement(checker: str, history: History, run: Run, verdict: str) -> Measurement:
+    if run.ended != "by itself":
+        verdict = run.ended
+    elif verdict != history.verdict:
+        raise WrongVerdictError(
+            f"{checker}, {history.name}: exit code {run.exit_code}, verdict {verdict!r}, "
+            f"made to be {history.verdict}\n{run.output}\n{run.errors}"
+        )
+    figures = (run.seconds, run.cpu_seconds, run.peak_bytes, run.others_cores, run.load)
+    return Measurement(checker, history, verdict, *figures)
+
+
+def build_porcupine(scratch: Path) -> Path:
+    """Go fetches porcupine, whose sum is in go.sum, and compiles the program beside this file."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    target = scratch.resolve() / "porcupine-program"
+    subprocess.run(
+        ["go", "build", "-o", str(target), "."], cwd=Path(__file__).parent / "porcupine", check=True
+    )
+    return target
+
+
+def keep(measurement: Measurement, results: Path) -> None:
+    """Put a measurement into the results, in the place of an earlier one of the same history and checker."""
+    document: dict[str, Any] = {"measurements": []}
+    if results.exists():
+        document = json.loads(results.read_text())
+    document |= {
+        "cores": os.cpu_count(),
+        "driver_memory": DRIVER_MEMORY,
+        "bounds": {"trivet": asdict(TRIVET_BOUNDS), "porcupine": asdict(PORCUPINE_BOUNDS)},
+    }
+    new = asdict(measurement)
+    same = ("checker", "history")
+    others = [one for one in document["measurements"] if any(one[name] != new[name] for name in same)]
+    document["measurements"] = sorted([*others, new], key=_order)
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(new), flush=True)
+
+
+def _order(one: dict[str, Any]) -> tuple[Any, ...]:
+    history = one["history"]
+    return (
+        *(one["checker"], history["format"], history["queues"], history["planted"]),
+        *(history["unknown"] > 0, history["operations"], history["unknown"]),
+    )
+
+
+def growth(scratch: Path, sizes: list[int], formats: list[str], results: Path) -> None:
     for operations in sizes:
-        for queues in QUEUES:
-            for planted in (False, True):
-                history = prepared(scratch, operations, queues, planted)
-                command = [
-                    sys.executable,
-                    "-m",
-                    "trivet",
-                    "analyze",
-                    "--format",
-                    "parquet",
-                    "--json",
-                    str(history),
-                ]
-                ended, output, seconds, peak = measure(command, {"TRIVET_SPARK_MEMORY": DRIVER_MEMORY})
-                verdict = ended or json.loads(output)["histories"][0]["verdict"]
-                unknown = unknown_outcomes(operations)
-                measured.append(
-                    Measurement(
-                        "trivet", operations, queues, unknown, planted, verdict, round(seconds, 2), peak
-                    )
-                )
-                print(measured[-1], flush=True)
-    return measured
+        for format in formats:
+            for queues in (1, 100) if format == "parquet" else (1,):
+                for planted in (False, True):
+                    history = History(operations, queues, operations // 10_000, planted, format)
+                    keep(run_trivet(prepared(scratch, history), history), results)
 
 
-def write_lines(history: Columns, path: Path) -> None:
-    """The appends, reads and tails of a history in the words of benchmarks/porcupine/main.go."""
-    starts = np.cumsum(history.counts) - history.counts
-    letters = {APPEND: "a", READ: "r", TAIL: "t"}
-    with path.open("w") as lines:
-        for number, kind in enumerate(history.kind.tolist()):
-            if kind not in letters or (kind == APPEND and history.outcome[number] not in (0, INFO)):
-                continue
-            offset = history.first_offset[number] if kind == APPEND else history.offset[number]
-            values = history.flat[starts[number] : starts[number] + history.counts[number]]
-            words = [
-                number % 16,
-                history.invoke_ns[number],
-                history.complete_ns[number],
-                letters[kind],
-                offset,
-                *values,
-            ]
-            lines.write(" ".join(map(str, words)) + "\n")
-
-
-def run_porcupine(scratch: Path, program: str) -> list[Measurement]:
-    measured = []
-    for operations, unknown in PORCUPINE_SIZES:
-        path = scratch / f"porcupine-{operations}-{unknown}.txt"
-        scratch.mkdir(parents=True, exist_ok=True)
-        write_lines(good_history(operations, 1, unknown), path)
-        ended, output, seconds, peak = measure([program, "-limit", f"{LIMIT_SECONDS}s", str(path)], {})
-        words = {"Ok": "linearizable", "Illegal": "violated", "Unknown": "time"}
-        verdict = ended or words[json.loads(output)["verdict"]]
-        measured.append(
-            Measurement("porcupine", operations, 1, unknown, False, verdict, round(seconds, 2), peak)
-        )
-        print(measured[-1], flush=True)
-    return measured
-
-
-def plot(measured: list[dict[str, Any]], target: Path) -> None:
-    """Time and memory over operations, both logarithmic; a run that was ended for its bounds is a cross."""
-    import altair as alt
-    import pandas as pd
-
-    rows = []
-    for one in measured:
-        queues = "1 queue" if one["queues"] == 1 else f"{one['queues']} queues"
-        what = f"trivet, {queues}, {'bad' if one['planted'] else 'good'}"
-        if one["checker"] == "porcupine":
-            what = "porcupine, 1 queue" + (f", {one['unknown']} unknown" if one["unknown"] else "")
-        ended = "out of bounds" if one["verdict"] in ("memory", "time") else "verdict"
-        rows.append(
-            {
-                "operations": one["operations"],
-                "seconds": one["seconds"],
-                "GB": one["peak_bytes"] / 1e9,
-                "what": what,
-                "ended": ended,
-            }
-        )
-    base = alt.Chart(pd.DataFrame(rows)).encode(
-        x=alt.X("operations:Q", scale=alt.Scale(type="log"), axis=alt.Axis(format="~s")),
-        color=alt.Color("what:N", title=None, scale=alt.Scale(scheme="category10")),
-    )
-
-    def panel(field: str, title: str) -> Any:
-        y = alt.Y(f"{field}:Q", scale=alt.Scale(type="log"), title=title)
-        shape = alt.Shape(
-            "ended:N",
-            title=None,
-            scale=alt.Scale(domain=["verdict", "out of bounds"], range=["circle", "cross"]),
-        )
-        points = base.mark_point(filled=True, size=50, opacity=1).encode(y=y, shape=shape)
-        return (base.mark_line(opacity=0.6).encode(y=y) + points).properties(width=380, height=300)
-
-    chart = alt.hconcat(
-        panel("seconds", "seconds, start of the process to verdict"), panel("GB", "peak memory, GB")
-    )
-    chart.configure_legend(orient="bottom", columns=3, labelLimit=300).save(str(target))
+def compare(scratch: Path, results: Path) -> None:
+    program = build_porcupine(scratch)
+    for operations, unknown in COMPARED:
+        words = History(operations, 1, unknown, False, "words")
+        keep(run_porcupine(program, prepared(scratch, words), words), results)
+        parquet = History(operations, 1, unknown, False, "log-only")
+        keep(run_trivet(prepared(scratch, parquet), parquet), results)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--results", type=Path, default=RESULTS)
     commands = parser.add_subparsers(dest="command", required=True)
-    trivet = commands.add_parser("trivet")
-    porcupine = commands.add_parser("porcupine")
-    porcupine.add_argument(
-        "--program", required=True, help="what `go build` in benchmarks/porcupine has made"
-    )
-    for command in (trivet, porcupine):
+    grower = commands.add_parser("growth")
+    grower.add_argument("--sizes", default=",".join(map(str, SIZES)), help="joined by commas")
+    grower.add_argument("--formats", default="parquet,trace", help="joined by commas")
+    maker = commands.add_parser("prepare", help="make the histories of growth and measure nothing")
+    maker.add_argument("--sizes", default=",".join(map(str, SIZES)), help="joined by commas")
+    maker.add_argument("--formats", default="parquet,trace", help="joined by commas")
+    comparer = commands.add_parser("compare")
+    for command in (grower, maker, comparer):
         command.add_argument("scratch", type=Path)
-        command.add_argument("--output", type=Path, required=True)
-    trivet.add_argument(
-        "--sizes", type=lambda text: [int(float(one)) for one in text.split(",")], default=SIZES
-    )
-    plotter = commands.add_parser("plot")
-    plotter.add_argument("input", type=Path)
-    plotter.add_argument("target", type=Path)
     chosen = parser.parse_args()
-    if chosen.command == "plot":
-        plot(json.loads(chosen.input.read_text())["measurements"], chosen.target)
+    if chosen.command == "compare":
+        compare(chosen.scratch, chosen.results)
         return
-    if chosen.command == "trivet":
-        measured = run_trivet(chosen.scratch, list(chosen.sizes))
-    else:
-        measured = run_porcupine(chosen.scratch, chosen.program)
-    document: dict[str, Any] = {"cores": os.cpu_count(), "driver_memory": DRIVER_MEMORY, "measurements": []}
-    if chosen.output.exists():
-        document = json.loads(chosen.output.read_text())
-    new = [asdict(one) for one in measured]
-    same = {(one["checker"], one["operations"], one["queues"], one["unknown"], one["planted"]) for one in new}
-    document["measurements"] = [
-        one
-        for one in document["measurements"]
-        if (one["checker"], one["operations"], one["queues"], one["unknown"], one["planted"]) not in same
-    ] + new
-    chosen.output.write_text(json.dumps(document, indent=1) + "\n")
+    sizes = [int(float(size)) for size in chosen.sizes.split(",")]
+    if chosen.command == "growth":
+        growth(chosen.scratch, sizes, chosen.formats.split(","), chosen.results)
+        return
+    for operations in sizes:
+        for format in chosen.formats.split(","):
+            for queues in (1, 100) if format == "parquet" else (1,):
+                for planted in (False, True):
+                    prepared(
+                        chosen.scratch, History(operations, queues, operations // 10_000, planted, format)
+                    )
 
 
 if __name__ == "__main__":
