@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerHost", "BrokerProcess"]
 
 _SWEEP_NS = 30 * SECOND
+_TURN_DELAYS_NS = (120 * MICROSECOND, 400 * MICROSECOND, 1500 * MICROSECOND)
 _RESTART_NS = 200 * MILLISECOND
 
 
@@ -80,6 +81,8 @@ class BrokerHost:
         self.frame_faults: FrameFaults | None = None
         self.disk_delay_ns = 100 * MICROSECOND
         """About how long a flush takes."""
+        self.turn_delay_ns = random.choice(_TURN_DELAYS_NS)
+        """From something's arrival to the turn that deals with it, at most: what comes meanwhile shares the turn."""
         self.incarnation = 0
         self.boots = 0
         """How often the machine lost power: what a node calls its boot id."""
@@ -306,7 +309,7 @@ class BrokerProcess:
         """A turn follows soon."""
         if not self._turn_planned:
             self._turn_planned = True
-            delay = self.host.random.randrange(20 * MICROSECOND, 120 * MICROSECOND)
+            delay = self.host.random.randrange(20 * MICROSECOND, self.host.turn_delay_ns)
             self._scheduler.after(delay, self.guarded(self._turn))
 
     def _turn(self) -> None:

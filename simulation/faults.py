@@ -119,6 +119,75 @@ def _partition(world: World, host: BrokerHost, fault: Fault) -> None:
         _cut(world, pairs, fault, "group")
 
 
+def _depose(world: World, host: BrokerHost, fault: Fault) -> None:
+    """The leader and some clients on one side, its peers on the other, and every connection in between is reset.
+
+    So the peers elect at once, while it believes for most of an election timeout that it leads, and is asked by clients
+    that nobody told. In half of all cases the others change their leader once more before they meet again.
+    """
+    leader = world.leader()
+    if leader is None:
+        return
+    peers = [broker.name for broker in world.brokers if broker is not leader]
+    near = [client.name for number, client in enumerate(world.clients) if not fault.target >> number & 2]
+    far = [client.name for client in world.clients if client.name not in near]
+    pairs = {(one, other): None for one in [leader.name, *near] for other in peers}
+    pairs |= {(leader.name, client): None for client in far}
+    pairs |= {(other, one): None for one, other in pairs}
+    for source, target in pairs:
+        world.network.set_cut(source, target, True)
+    for endpoint in world.network.endpoints():
+        if (endpoint.host, endpoint.peer.host) in pairs and not endpoint.closed:
+            endpoint.reset()
+    _done(world, leader.name, fault, f"and with it {' '.join(near) or 'no client'}")
+
+    def undo() -> None:
+        for source, target in pairs:
+            world.network.set_cut(source, target, False)
+
+    world.scheduler.after(fault.duration_ns, undo)
+    if fault.amount < 0.5:
+        world.scheduler.after(fault.duration_ns // 2, _hand_over, world)
+
+
+def _hand_over(world: World) -> str | None:
+    """The leader, if it runs, hands over to another voter; to whom, if to anybody."""
+    leader = world.leader()
+    if leader is None or leader.process is None or leader.paused:
+        return None
+    process = leader.process
+    process.begin()
+    target = process.node.replica.hand_over()
+    process.wake()
+    return target
+
+
+def _link(world: World, host: BrokerHost, fault: Fault) -> None:
+    """One connection between two brokers breaks, and only that: the one in the other direction goes on."""
+    if host.process is None:
+        return
+    accepted = host.process.links.accepted()
+    if accepted:
+        chosen = accepted[int(fault.amount * len(accepted))]
+        chosen.reset()
+        _done(world, host.name, fault, f"from {chosen.peer.host}")
+
+
+def _rivals(world: World, host: BrokerHost, fault: Fault) -> None:
+    """All followers are called to stand for election, as by a transfer's message that comes late, or twice."""
+    leader = world.leader()
+    if leader is None or leader.process is None:
+        return
+    term = leader.process.node.replica.raft.term
+    called = []
+    for other in world.members.in_service():
+        process = None if other is leader or other.paused else other.process
+        if process is not None and process.links.call_to_arms(leader.name, term):
+            called.append(other.name)
+    if called:
+        _done(world, leader.name, fault, f"{' '.join(called)} stand against it")
+
+
 def _clog(world: World, host: BrokerHost, fault: Fault) -> None:
     others = [other.name for other in world.members.in_service() if other is not host]
     other = others[int(fault.amount * len(others))]
@@ -148,7 +217,9 @@ def _reset(world: World, host: BrokerHost, fault: Fault) -> None:
 
 def _messages(world: World, host: BrokerHost, fault: Fault) -> None:
     share = 0.3 * fault.amount
-    host.frame_faults = FrameFaults(loss=share / 2, duplication=share / 2, reordering=share / 2)
+    host.frame_faults = FrameFaults(
+        loss=share / 2, duplication=share / 2, reordering=share / 2, corruption=share / 4
+    )
     _done(world, host.name, fault, f"{share:.0%}")
 
     def undo() -> None:
@@ -342,13 +413,9 @@ def _transfer(world: World, host: BrokerHost, fault: Fault) -> None:
         world.transfers_wanted += 1  # counted by the operator who has got one
         return
     leader = world.leader()
-    if leader is not None and leader.process is not None and not leader.paused:
-        process = leader.process
-        process.begin()
-        target = process.node.replica.hand_over()
-        process.wake()
-        if target is not None:
-            _done(world, leader.name, fault, f"to {target}")
+    target = _hand_over(world)
+    if leader is not None and target is not None:
+        _done(world, leader.name, fault, f"to {target}")
 
 
 def _membership(world: World, host: BrokerHost, fault: Fault) -> None:
@@ -372,8 +439,10 @@ _INJECTORS: Final[dict[str, Callable[[World, BrokerHost, Fault], None]]] = {
     "cut one way": _cut_one_way,
     "isolate": _isolate,
     "partition": _partition,
+    "depose": _depose,
     "clog": _clog,
     "reset": _reset,
+    "link": _link,
     "messages": _messages,
     "kill": _kill,
     "power": _power,
@@ -392,6 +461,7 @@ _INJECTORS: Final[dict[str, Callable[[World, BrokerHost, Fault], None]]] = {
     "misdirected write": _misdirected_write,
     "retention": _retention,
     "transfer": _transfer,
+    "rivals": _rivals,
     "membership": _membership,
     "client kill": _client_kill,
     "topics": _topics,

@@ -155,6 +155,8 @@ class Monitor:
     def role(self, host: BrokerHost, role: str, term: int, leader: str | None) -> None:
         """Role, term or leader changed."""
         self._note(host.name, f"{role} of term {term}, leader {leader or 'unknown'}")
+        if role == "candidate":
+            self.voted(host, term, host.name)
         watched = self._watched.get(host.name)
         if role == "leader" and watched is not None and watched.log is not None:
             self.elections += 1

@@ -6,7 +6,7 @@ or held back here, where a link hands them to the node. The handshake is the rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.connection import Connection
@@ -21,7 +21,7 @@ from broker.peer_protocol import (
     encode_frame,
     take_frame,
 )
-from raft.messages import VoteResponse
+from raft.messages import AppendRequest, TimeoutNow, VoteResponse
 from simulation.network import Endpoint
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Timer
 
@@ -45,6 +45,8 @@ class FrameFaults:
     loss: float = 0.0
     duplication: float = 0.0
     reordering: float = 0.0
+    corruption: float = 0.0
+    """Of messages with entries: a bit of them flips, as TCP's own checksum lets one in many through."""
 
 
 class _Inbound:
@@ -278,6 +280,12 @@ class PeerLinks:
         world = self._process.host.world
         random, source = world.network.random, link.source
         assert source is not None
+        is_append = isinstance(frame.message, AppendRequest) and bool(frame.body)
+        if is_append and random.random() < faults.corruption:
+            world.fired("message corruption")
+            body = bytearray(frame.body)
+            body[random.randrange(len(body))] ^= 1 << random.randrange(8)
+            frame = replace(frame, body=body)
         drawn = random.random()
         if drawn < faults.loss:
             world.fired("message loss")
@@ -292,6 +300,16 @@ class PeerLinks:
             delay = random.randrange(MICROSECOND, 30 * MILLISECOND)
             self._process.call_after(delay, self._late, link, frame)
         self._node.peer_received(source, frame)
+
+    def call_to_arms(self, leader: str, term: int) -> bool:
+        """A `TimeoutNow` of that leader and term arrives late, or twice; False when its link is down."""
+        link = self._inbound.get(leader)
+        if link is None:
+            return False
+        process = self._process
+        delay = process.host.world.network.random.randrange(MICROSECOND, MILLISECOND)
+        process.call_after(delay, self._late, link, RaftFrame(TimeoutNow(leader, process.host.name, term)))
+        return True
 
     def _late(self, link: _Inbound, frame: RaftFrame) -> None:
         if link.source is not None and self._inbound.get(link.source) is link:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["audit"]
 
-_LANES = 6
+_LANES = 3
 _QUESTION_PAUSE_S = 1.5
 
 

@@ -84,7 +84,7 @@ async def schedule(world: World, runtime: ClientRuntime, writer: TraceWriter) ->
 
         async def lane() -> None:
             while True:
-                await runtime.sleep(random.expovariate(1 / 0.3))
+                await runtime.sleep(random.expovariate(1 / 0.6))
                 if world.load_stopped:
                     continue
                 invariant.number += 1
