@@ -7,6 +7,7 @@ import structlog
 
 from broker.connection import Outgoing
 from broker.creation import Creations
+from broker.dead_offsets import DeadOffsets
 from broker.delays import DelayService
 from broker.live_config import LiveConfig
 from broker.membership import Membership
@@ -191,6 +192,7 @@ def build_node(
         if isinstance(processor, Configurable):
             live.on_change(processor.configure)
     node.start(replica, processors, stats)
+    DeadOffsets(node)
     retention = Retention(node, disk, config.retention, hour_of_day)
     live.on_change(lambda changed: retention.configure(changed.retention))
     return node

@@ -56,6 +56,12 @@ class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):
     offsets: tuple[tuple[str, str, int, int], ...]
 
 
+class ForgetOffsets(_Command, frozen=True, tag="forget_offsets"):
+    """Forgets consumer offsets that are still these; items as those of `CommitOffsets`."""
+
+    offsets: tuple[tuple[str, str, int, int], ...]
+
+
 class LockQueues(_Command, frozen=True, tag="lock_queues"):
     """Asks for order locks; granted where free, expired or already the client's.
 
@@ -144,6 +150,7 @@ SingleCommand = (
     | PutGroup
     | DeleteGroup
     | CommitOffsets
+    | ForgetOffsets
     | LockQueues
     | UnlockQueues
     | DeliverDelayed

@@ -25,6 +25,7 @@ from broker.commands import (
     DeleteTopic,
     DeliverDelayed,
     DeliverTimed,
+    ForgetOffsets,
     LockQueues,
     PutGroup,
     PutTopic,
@@ -111,6 +112,8 @@ class Metadata:
                 self.groups_version = _next_version(self.groups_version, wall_ms)
             case CommitOffsets(offsets):
                 self._commit_offsets(offsets)
+            case ForgetOffsets(offsets):
+                self._forget_unchanged(offsets)
             case LockQueues():
                 return self._lock(command)
             case UnlockQueues(group, client, queues):
@@ -145,6 +148,15 @@ class Metadata:
     def _forget_offsets(self, keys: Iterable[tuple[str, str]]) -> None:
         for key in keys:
             self.offset_count -= len(self.offsets.pop(key))
+
+    def _forget_unchanged(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
+        for group, topic, queue_id, offset in offsets:
+            queues = self.offsets.get((group, topic), {})
+            if queues.get(queue_id) == offset:
+                del queues[queue_id]
+                self.offset_count -= 1
+                if not queues:
+                    del self.offsets[group, topic]
 
     def _lock(self, asked: LockQueues) -> tuple[tuple[str, int], ...]:
         granted = []

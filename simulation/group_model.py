@@ -14,7 +14,16 @@ from typing import Protocol
 
 import cbor2
 
-from broker.commands import Command, CommitOffsets, DeleteGroup, DeleteTopic, Several, decode_command
+from broker.commands import (
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteTopic,
+    ForgetOffsets,
+    PutTopic,
+    Several,
+    decode_command,
+)
 from broker.topics import INTERNAL_TOPIC
 from log.entry_log import EntryLog
 from log.layout import HEADER, HEADER_BYTES
@@ -99,6 +108,7 @@ class GroupModel:
         """(group, topic, queue id) -> (time, next offset; None for none), in the order of the log."""
         self.retention_ran = False
         """Whether heads of logs were deleted: readers may then be sent forward."""
+        self._topics: dict[str, None] = {}
         self.deleted_topics: dict[str, int] = {}
         """When a topic was deleted last."""
         self.keys: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -281,8 +291,17 @@ class GroupModel:
             match single:
                 case CommitOffsets(offsets):
                     for group, topic, queue_id, offset in offsets:
-                        self.offsets.setdefault((group, topic, queue_id), []).append((now_ns, offset))
+                        if topic in self._topics:
+                            self.offsets.setdefault((group, topic, queue_id), []).append((now_ns, offset))
+                case ForgetOffsets(offsets):
+                    for group, topic, queue_id, offset in offsets:
+                        history = self.offsets.get((group, topic, queue_id), [])
+                        if history and history[-1][1] == offset:
+                            history.append((now_ns, None))
+                case PutTopic(config):
+                    self._topics[config.topic_name] = None
                 case DeleteTopic(topic, _):
+                    self._topics.pop(topic, None)
                     self.deleted_topics[topic] = now_ns
                     for key in [key for key in self.queues if key[0] == topic]:
                         del self.queues[key]

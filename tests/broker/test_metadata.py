@@ -13,6 +13,7 @@ from broker.commands import (
     DeleteTopic,
     DeliverDelayed,
     DeliverTimed,
+    ForgetOffsets,
     LockQueues,
     PutGroup,
     PutTopic,
@@ -53,6 +54,9 @@ single_commands = st.one_of(
     st.builds(DeleteGroup, group, st.booleans(), wall_ms),
     st.builds(
         CommitOffsets, st.lists(st.tuples(group, topic, queue, st.integers(0, 10**9)), max_size=3).map(tuple)
+    ),
+    st.builds(
+        ForgetOffsets, st.lists(st.tuples(group, topic, queue, st.integers(0, 3)), max_size=3).map(tuple)
     ),
     st.builds(LockQueues, group, client, queues, wall_ms),
     st.builds(UnlockQueues, group, client, queues),
@@ -150,6 +154,17 @@ def test_deleting_a_topic_or_a_group_takes_its_offsets_along() -> None:
     metadata.apply(DeleteGroup("g1", clean_offsets=True, wall_ms=0))
     assert metadata.offsets == {}
     assert metadata.offset_count == 0
+
+
+def test_only_offsets_that_have_not_changed_are_forgotten() -> None:
+    metadata = Metadata()
+    metadata.apply(PutTopic(topic_config("T1", 4), 0))
+    metadata.apply(CommitOffsets((("g1", "T1", 0, 5), ("g1", "T1", 1, 6), ("g2", "T1", 0, 7))))
+    metadata.apply(
+        ForgetOffsets((("g1", "T1", 0, 5), ("g1", "T1", 1, 5), ("g2", "T1", 0, 7), ("g3", "T1", 0, 1)))
+    )
+    assert metadata.offsets == {("g1", "T1"): {1: 6}}
+    assert metadata.offset_count == 1
 
 
 def test_what_is_created_by_use_does_not_replace_what_exists() -> None:
