@@ -1,82 +1,120 @@
-"""Verdicts for a terminal: the answer first, then what speaks for it."""
+"""Verdicts for a terminal: the answer first, then what speaks for it, an example of each kind of finding in words.
+
+Where the output is no terminal (a log, a pipe), lines are not broken at its imagined width.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Final
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
+from spark_analysis.stories import name_of, place_of, story
 from spark_analysis.verdict import EXPLANATIONS, LINEARIZABLE, VIOLATED, Anomaly, Verdict, jepsen_name
 
 _STYLES: Final = {LINEARIZABLE: "bold green", VIOLATED: "bold red"}
-SHOWN_ANOMALIES: Final = 8
+_UNDECIDED_STYLE: Final = "bold yellow"
+EXAMPLES_SHOWN: Final = 12
+LINES_SHOWN: Final = 8
+LOG_WIDTH: Final = 160
+"""Columns of an output that has none."""
+
+
+def console_for_output() -> Console:
+    """Standard output, as wide as the terminal."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = LOG_WIDTH
+    return console
 
 
 def print_verdicts(verdicts: Sequence[Verdict], console: Console | None = None) -> None:
     """One block for each history; a summary table if there are several."""
-    console = console or Console()
-    for verdict in verdicts:
+    console = console or console_for_output()
+    for number, verdict in enumerate(verdicts):
+        if number:
+            console.print()
         _print_one(verdict, console)
     if len(verdicts) > 1:
-        table = Table(title="Histories")
-        table.add_column("history")
-        table.add_column("verdict")
-        table.add_column("operations", justify="right")
-        table.add_column("anomalies", justify="right")
+        table = Table(title="Histories", title_justify="left", box=box.SIMPLE_HEAD)
+        table.add_column("history", overflow="fold")
+        table.add_column("verdict", min_width=len(LINEARIZABLE))
+        table.add_column("operations", justify="right", min_width=10)
+        table.add_column("anomalies", justify="right", min_width=9)
         for verdict in verdicts:
-            style = _STYLES.get(verdict.verdict, "bold yellow")
+            style = _STYLES.get(verdict.verdict, _UNDECIDED_STYLE)
             found = f"{sum(verdict.counts.values()):,}"
-            table.add_row(verdict.path, f"[{style}]{verdict.verdict}[/]", f"{verdict.operations:,}", found)
+            table.add_row(
+                escape(verdict.path), f"[{style}]{verdict.verdict}[/]", f"{verdict.operations:,}", found
+            )
+        console.print()
         console.print(table)
 
 
 def _print_one(verdict: Verdict, console: Console) -> None:
-    style = _STYLES.get(verdict.verdict, "bold yellow")
-    console.print(f"[{style}]{verdict.verdict.upper()}[/]  {verdict.path}", highlight=False)
+    style = _STYLES.get(verdict.verdict, _UNDECIDED_STYLE)
+    console.print(f"[{style}]{verdict.verdict.upper()}[/]  {escape(verdict.path)}", highlight=False)
     functions = verdict.facts.get("functions", {})
     if functions:
-        parts = [f"{sum(outcomes.values()):,} {name}" for name, outcomes in functions.items()]
-        replicas = ", ".join(verdict.facts["replica_events"]) or "none recorded"
+        parts = ", ".join(f"{sum(outcomes.values()):,} {name}" for name, outcomes in functions.items())
         unknown = sum(outcomes.get("info", 0) for outcomes in functions.values())
-        console.print(
-            f"  {verdict.operations:,} operations ({', '.join(parts)}), {unknown:,} of unknown outcome, "
-            f"{verdict.facts['queues']:,} queues, {verdict.facts['clients']:,} clients, "
-            f"{verdict.facts['seconds']:.1f} s; replicas: {replicas}",
-            highlight=False,
+        _say(
+            f"{verdict.operations:,} operations in {verdict.facts['seconds']:.1f} s: {parts}; {unknown:,} of "
+            f"unknown outcome; {verdict.facts['queues']:,} queues, {verdict.facts['clients']:,} clients",
+            console,
         )
+        _say(f"replicas: {', '.join(verdict.facts['replica_events']) or 'none recorded'}", console)
+    elif not verdict.operations:
+        _say("no operations were recorded: there was nothing to judge", console)
     if verdict.counts:
-        table = Table()
-        table.add_column("anomaly")
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("anomaly", no_wrap=True)
         table.add_column("count", justify="right")
         table.add_column("meaning")
-        table.add_column("Jepsen's name")
         for kind, count in verdict.counts.items():
-            table.add_row(kind, f"{count:,}", EXPLANATIONS.get(kind, ""), jepsen_name(kind) or "")
-        console.print(table)
-        for anomaly in verdict.anomalies[:SHOWN_ANOMALIES]:
-            _print_anomaly(anomaly, console)
+            name = jepsen_name(kind)
+            known_as = f" (Jepsen: {name})" if name is not None and name != kind else ""
+            table.add_row(kind, f"{count:,}", f"{EXPLANATIONS.get(kind, '')}{known_as}")
+        console.print(Padding(table, (0, 0, 0, 2)))
+        firsts = {one.kind: one for one in reversed(verdict.anomalies)}
+        for kind in list(verdict.counts)[:EXAMPLES_SHOWN]:
+            if kind in firsts:
+                _print_example(firsts[kind], verdict.facts.get("first_ns") or 0, console)
     for kind, count in verdict.allowed.items():
-        console.print(
-            f"  allowed: {count:,} {kind} ({EXPLANATIONS.get(kind, kind)})", highlight=False, markup=False
-        )
-    for line in verdict.undecided[:SHOWN_ANOMALIES]:
-        console.print(f"  undecided: {line}", highlight=False, markup=False)
-    for line in verdict.damage:
-        console.print(f"  not read: {line}", highlight=False, markup=False)
+        _say(f"allowed: {count:,} {kind} ({EXPLANATIONS.get(kind, kind)})", console)
+    _say_some("undecided", verdict.undecided, console)
+    _say_some("not read", verdict.damage, console)
 
 
-def _print_anomaly(anomaly: Anomaly, console: Console) -> None:
-    where = "" if anomaly.position is None else f" at {anomaly.position}"
-    detail = f" ({anomaly.detail})" if anomaly.detail else ""
-    console.print(f"  {anomaly.kind}: {anomaly.key}{where}{detail}", highlight=False, markup=False)
+def _print_example(anomaly: Anomaly, first_ns: int, console: Console) -> None:
+    _say(f"{anomaly.kind}, for example in {place_of(anomaly)}:", console)
+    _say(" ".join(story(anomaly, first_ns)), console, 4)
     for operation in anomaly.proof:
-        console.print(f"    {describe(operation)}", highlight=False, markup=False)
+        _say(describe(operation, first_ns, is_short=True), console, 6)
 
 
-def describe(operation: dict[str, Any], first_ns: int = 0) -> str:
-    """An operation of a proof in one line; moments are seconds after ``first_ns``, or a format's own numbers."""
+def _say_some(what: str, lines: Sequence[str], console: Console) -> None:
+    for line in lines[:LINES_SHOWN]:
+        _say(f"{what}: {line}", console)
+    if len(lines) > LINES_SHOWN:
+        _say(f"{what}: and {len(lines) - LINES_SHOWN:,} more", console)
+
+
+def _say(text: str, console: Console, indent: int = 2) -> None:
+    console.print(Padding(escape(text), (0, 0, 0, indent), expand=False), highlight=False)
+
+
+def describe(operation: dict[str, Any], first_ns: int = 0, *, is_short: bool = False) -> str:
+    """An operation of a proof in one line; moments are seconds after ``first_ns``, or a format's own numbers.
+
+    ``is_short``: long names of messages and clients are shown without their middles.
+    """
     client = operation.get("client", "")
     if "argument" in operation:
         end = operation["complete_ns"]
@@ -84,7 +122,8 @@ def describe(operation: dict[str, Any], first_ns: int = 0) -> str:
         return f"{span} {client}: {call_words(operation)}"
     begin, end = (operation["invoke_ns"] - first_ns) / 1e9, operation.get("complete_ns")
     until = "?" if end is None else f"{(end - first_ns) / 1e9:,.6f}"
-    values = " ".join(operation.get("values", ())) or "nothing"
+    named = name_of if is_short else str
+    values = " ".join(map(named, operation.get("values", ()))) or "nothing"
     answer = operation.get("first_offset", "outcome unknown" if operation["outcome"] == "info" else "refused")
     match operation["function"]:
         case "append":
@@ -95,7 +134,7 @@ def describe(operation: dict[str, Any], first_ns: int = 0) -> str:
             what = f"poll -> {values} from {operation.get('first_offset', '?')}"
         case function:
             what = f"{function} -> {operation.get('offset', 'none')}"
-    return f"[{begin:,.6f}, {until}] s {client}: {what}"
+    return f"[{begin:,.6f}, {until}] s {named(client)}: {what}"
 
 
 def call_words(call: dict[str, Any]) -> str:

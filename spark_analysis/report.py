@@ -214,22 +214,10 @@ def _finding(anomaly: Anomaly, evidence: Sequence[Event], first_ns: int) -> Find
     lines = tuple(describe(one, first_ns) for one in anomaly.proof)
     return Finding(
         anomaly.kind,
-        _place(anomaly),
+        stories.place_of(anomaly),
         tuple(stories.story(anomaly, first_ns)),
         lines or tuple(sentence(event, first_ns) for event in evidence),
     )
-
-
-def _place(anomaly: Anomaly) -> str:
-    if anomaly.position is None:
-        return anomaly.key
-    if anomaly.kind in ("two-leaders", "term-went-back"):
-        return anomaly.key if anomaly.kind == "two-leaders" else f"{anomaly.key}, term {anomaly.position}"
-    if anomaly.kind in REPLICA_ANOMALIES:
-        return f"{anomaly.key}, entry {anomaly.position}"
-    if anomaly.kind in ("stale-offset", "phantom-offset"):
-        return f"{anomaly.key}, position {anomaly.position}"
-    return f"{anomaly.key}, offset {anomaly.position}"
 
 
 # ---- figures -------------------------------------------------------------------------------------------------------
@@ -356,7 +344,7 @@ def _figure(
     )
     return Figure(
         anomaly.kind,
-        _place(anomaly),
+        stories.place_of(anomaly),
         tuple(stories.story(anomaly, first_ns)),
         f"Each row is a {who}, {what}.{behind}",
         figures.timeline(bars, bands, inside, low, high, unit=scale.axis(first_ns), gap=gap),
@@ -372,7 +360,7 @@ def _call_figure(anomaly: Anomaly) -> Figure:
     bars = [bar_of_call(one, number > 0) for number, one in enumerate(anomaly.proof)]
     return Figure(
         anomaly.kind,
-        _place(anomaly),
+        stories.place_of(anomaly),
         tuple(stories.story(anomaly)),
         "Each row is a client, each bar an operation from its call to its answer. Grey is the last operation that "
         "could be put in order, red are those of which none can follow.",

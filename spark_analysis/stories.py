@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from spark_analysis.verdict import Anomaly
+from spark_analysis.verdict import REPLICA_ANOMALIES, Anomaly
 
 Operation = dict[str, Any]
 
@@ -49,9 +49,8 @@ def story(anomaly: Anomaly, first_ns: int = 0) -> list[str]:
 def _explained(anomaly: Anomaly, *, told: bool) -> list[str]:
     if told:
         return []
-    place = anomaly.key if anomaly.position is None else f"{anomaly.key}, {anomaly.position}"
     detail = f" ({anomaly.detail})" if anomaly.detail else ""
-    return [f"{place}: {anomaly.explanation}{detail}."]
+    return [f"{place_of(anomaly)}: {anomaly.explanation}{detail}."]
 
 
 def contradiction(anomaly: Anomaly) -> tuple[Operation, Operation] | None:
@@ -67,6 +66,19 @@ def contradiction(anomaly: Anomaly) -> tuple[Operation, Operation] | None:
     ]
     # What decides stands first in a proof.
     return min(pairs, key=lambda pair: proof.index(pair[0]) + proof.index(pair[1]), default=None)
+
+
+def place_of(anomaly: Anomaly) -> str:
+    """Where it is: of a queue the offset, of a replica the entry."""
+    if anomaly.position is None or anomaly.kind == "two-leaders":
+        return anomaly.key
+    if anomaly.kind == "term-went-back":
+        return f"{anomaly.key}, term {anomaly.position}"
+    if anomaly.kind in REPLICA_ANOMALIES:
+        return f"{anomaly.key}, entry {anomaly.position}"
+    if anomaly.kind in ("stale-offset", "phantom-offset"):
+        return f"{anomaly.key}, position {anomaly.position}"
+    return f"{anomaly.key}, offset {anomaly.position}"
 
 
 # ---- operations ----------------------------------------------------------------------------------------------------

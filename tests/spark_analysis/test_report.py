@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import subprocess
@@ -10,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from spark_analysis import stories
+from spark_analysis.console import LOG_WIDTH, console_for_output, print_verdicts
 from spark_analysis.figures import Bar, Mark, timeline
 from spark_analysis.report import FINDINGS_LISTED, checked_and_not, proof_figures, render, words
 from spark_analysis.report_data import (
@@ -121,7 +124,7 @@ def _plain(text: str) -> str:
 
 
 def test_a_kind_without_a_story_is_explained() -> None:
-    assert stories.story(Anomaly("new-kind", QUEUE, 4, (), "why")) == [f"{QUEUE}, 4: new-kind (why)."]
+    assert stories.story(Anomaly("new-kind", QUEUE, 4, (), "why")) == [f"{QUEUE}, offset 4: new-kind (why)."]
 
 
 def test_a_pair_that_is_not_in_the_proof_is_not_invented() -> None:
@@ -367,6 +370,36 @@ def test_many_faults_are_drawn_faintly() -> None:
     few, many = [Mark(1, n, "kill") for n in range(3)], [Mark(n / 10, n, "kill") for n in range(90)]
     assert 'class="fault many"' not in timeline(bars, [], few, 0, 10)
     assert timeline(bars, [], many, 0, 10).count('class="fault many"') == 90
+
+
+# ---- on a terminal -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_the_terminal_says_the_same_in_any_width(width: int) -> None:
+    stream = io.StringIO()
+    verdicts = [replace(verdict_of(*EXAMPLES), path="run[bold]1"), verdict_of(), UNDECIDED_VERDICT]
+    print_verdicts(verdicts, Console(file=stream, width=width))
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    said = " ".join(" ".join(lines).split())
+    assert said.startswith("VIOLATED run[bold]1")
+    assert "LINEARIZABLE traces/run-1" in said
+    assert f"undecided: {QUEUE}:" in said
+    assert "Then, 3.00 ms later, consumer-1 asked for offset 17 and was told that nothing is there." in said
+    for kind in EXAMPLES:
+        assert kind in said
+
+
+def test_what_is_no_terminal_has_no_narrow_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    print_verdicts([verdict_of("stale-read")])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "  [0.020000, 0.022000] s producer-1: append message-a -> offset 17" in out
+    assert console_for_output().width == LOG_WIDTH
 
 
 # ---- in a browser --------------------------------------------------------------------------------------------------
