@@ -13,6 +13,8 @@ from simulation.workload.administer import administer
 from simulation.workload.audit import audit
 from simulation.workload.consume import consume
 from simulation.workload.operate import operate
+from simulation.workload.order import Orders, handle_in_order
+from simulation.workload.pick import Picks, pick
 from simulation.workload.produce import produce
 from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
@@ -32,10 +34,12 @@ ACTORS: Final[dict[str, Actor]] = {
         at_most_once=True,
     ),
     "consumer": Actor(consume, processes=lambda plan: 2),
-    "auditor": Actor(audit),
+    "auditor": Actor(audit, processes=lambda plan: 2),
     "administrator": Actor(administer),
     "transactor": Actor(transact, share=0.4, processes=lambda plan: 2, invariant=Transactions),
     "scheduler": Actor(schedule, share=0.4, invariant=Timers),
-    "operator": Actor(operate),
+    "operator": Actor(operate, processes=lambda plan: 2),
+    "clerk": Actor(handle_in_order, share=0.4, processes=lambda plan: 3, invariant=Orders),
+    "picker": Actor(pick, share=0.3, processes=lambda plan: 2, invariant=Picks),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

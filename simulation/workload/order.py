@@ -1,0 +1,164 @@
+"""Queues handled in order: members that come and go, and never two at work on one queue at the same true time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from broker.client.consumer import Consumer
+from broker.client.errors import ClientError
+from broker.client.listening import Handled
+from broker.client.message import Message, MessageQueue, MessageView
+from broker.client.order_locks import LockTimes
+from broker.client.ordered_listening import listen_orderly
+from broker.client.producer import Producer
+from broker.commands import Command, CommitOffsets, Several
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedMessage, Violation
+from simulation.workload.actor import Invariant
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["LOCK_TTL_MS", "Orders", "handle_in_order"]
+
+TOPIC: Final = "orders"
+GROUP: Final = "clerks"
+LOCK_TTL_MS: Final = 8_000
+"""For the brokers of the world: short, so that a run sees locks run out."""
+_LOCK_TIMES: Final = LockTimes(renew_s=2.0, good_s=4.0)
+
+_LONG_S: Final = 9.0
+"""What a handler takes at most: longer than a lock lives that nobody renews."""
+
+
+class Orders(Invariant):
+    """One holder a queue, each message after the one before it, none left out; a member begins where the group is."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._holders: dict[int, str] = {}
+        """Queue id -> who is at work on it now."""
+        self._committed: dict[int, int] = {}
+        """Queue id -> number of messages."""
+        self._handled: dict[int, int] = {}
+        """Queue id -> one past the last message that any member has handled."""
+        self._last: dict[int, tuple[str, int]] = {}
+        """Queue id -> who handled a message of it last, and its offset."""
+        self._stored: dict[int, list[int]] = {}
+        """Queue id -> the group's positions since then."""
+
+    def committed(self, message: CommittedMessage) -> None:
+        """Counts what is to be handled."""
+        if message.record.topic == TOPIC:
+            self._committed[message.record.queue_id] = message.record.queue_offset + 1
+
+    def applied(self, command: Command, now_ns: int) -> None:
+        """A position may say what has been handled, and no more."""
+        for single in command.commands if isinstance(command, Several) else (command,):
+            if not isinstance(single, CommitOffsets):
+                continue
+            for group, topic, queue_id, offset in single.offsets:
+                if group != GROUP or topic != TOPIC:
+                    continue
+                self._stored.setdefault(queue_id, [0]).append(offset)
+                if offset > self._handled.get(queue_id, 0) and not self._lost_its_head():
+                    raise Violation(
+                        "positions follow handling",
+                        "group",
+                        f"{topic}/{queue_id}: {offset} is stored, handled up to {self._handled.get(queue_id, 0)}",
+                    )
+
+    @contextmanager
+    def handling(self, member: str, queue: MessageQueue, offset: int) -> Iterator[None]:
+        """A member handles a message from now on, to the end of the block; the end of its process ends it as well."""
+        queue_id = queue.queue_id
+        holder = self._holders.get(queue_id)
+        place = f"{queue.topic}/{queue_id} at {offset}"
+        if holder is not None:
+            raise Violation("one holder of an ordered queue", member, f"{place}: {holder} is at work on it")
+        last_member, last_offset = self._last.get(queue_id, ("", 0))
+        stored = self._stored.setdefault(queue_id, [0])
+        goes_on = member == last_member and offset in (last_offset, last_offset + 1)
+        if not goes_on and offset not in stored and not self._lost_its_head():
+            raise Violation(
+                "order without gaps or steps back",
+                member,
+                f"{place}: {last_member} had {last_offset}, stored since then {stored}",
+            )
+        self._holders[queue_id] = member
+        try:
+            yield
+        finally:
+            del self._holders[queue_id]
+            self._last[queue_id] = (member, offset)
+            self._stored[queue_id] = self._stored[queue_id][-1:]
+
+    def done(self, queue: MessageQueue, offset: int) -> None:
+        """A message has been handled to its end."""
+        self._handled[queue.queue_id] = max(self._handled.get(queue.queue_id, 0), offset + 1)
+
+    def check_end(self) -> None:
+        """Everything has been handled."""
+        for queue_id, count in self._committed.items():
+            if self._handled.get(queue_id, 0) != count:
+                raise Violation(
+                    "liveness",
+                    "clerks",
+                    f"{TOPIC}/{queue_id}: handled up to {self._handled.get(queue_id, 0)} of {count}",
+                )
+
+    def _lost_its_head(self) -> bool:
+        return self.world.monitor.model.retention_ran
+
+
+async def handle_in_order(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Sends, and handles what is sent as a member that stays for a while and comes again."""
+    invariant = world.invariant(Orders)
+    random = runtime.random
+
+    async def handle(message: MessageView) -> Handled:
+        member = consumer.core.client_id
+        try:
+            with invariant.handling(member, message.queue, message.queue_offset):
+                chance = random.random()
+                # In the calm a backlog must be gone by the end, though a lock may have to run out first.
+                longest_s = _LONG_S if chance < 0.03 and not world.is_calm() else 0.01
+                await runtime.sleep(random.random() * longest_s)
+                if chance > 0.97:
+                    return Handled.RETRY
+                invariant.done(message.queue, message.queue_offset)
+        except Violation as violation:
+            world.found(violation)  # the client takes it for the application's mistake, and goes on
+        world.did("ordered message handled")
+        return Handled.DONE
+
+    async def send() -> None:
+        async with Producer(world.name_server_addresses, group="customers", runtime=runtime) as producer:
+            while True:
+                await runtime.sleep(random.expovariate(1 / 0.5))
+                if world.load_stopped:
+                    continue
+                try:
+                    await producer.send(Message(TOPIC, random.randbytes(random.choice((10, 300)))))
+                except ClientError:
+                    await runtime.sleep(0.05)
+
+    async with runtime.task_group() as group:
+        group.start_soon(send)
+        while True:
+            async with Consumer(
+                world.name_server_addresses,
+                group=GROUP,
+                topics=TOPIC,
+                start="first",
+                orderly=True,
+                lock_times=_LOCK_TIMES,
+                runtime=runtime,
+            ) as consumer:
+                stay_s = random.expovariate(1 / 15) if not world.load_stopped else 3600.0
+                with runtime.move_on_after(stay_s):
+                    await listen_orderly(consumer, handle, suspend_s=0.2)
+            await runtime.sleep(random.random())

@@ -1,0 +1,123 @@
+"""Readers who want some messages only, by an SQL92 condition on their properties that the brokers evaluate.
+
+Which condition a run has is the seed's; all readers of a group must have the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from broker.client.consumer import Consumer
+from broker.client.errors import ClientError
+from broker.client.message import Message
+from broker.client.producer import Producer
+from broker.client.subscription import SqlFilter
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedMessage, Violation
+from simulation.workload.actor import Invariant
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["Picks", "pick"]
+
+TOPIC: Final = "offers"
+GROUP: Final = "pickers"
+
+Wanted = Callable[[int, str | None], bool]
+
+_CONDITIONS: Final[tuple[tuple[str, Wanted], ...]] = (
+    ("price BETWEEN 20 AND 60", lambda price, region: 20 <= price <= 60),
+    (
+        "region IN ('eu', 'asia') AND price > 30",
+        lambda price, region: region in ("eu", "asia") and price > 30,
+    ),
+    ("region IS NULL OR price <= 10", lambda price, region: region is None or price <= 10),
+    ("NOT (region = 'eu') AND price >= 5", lambda price, region: region not in ("eu", None) and price >= 5),
+    ("price > 1000", lambda price, region: False),
+)
+"""Each with what it means; a comparison with a property that is not there is unknown, and so is its negation."""
+
+
+class Picks(Invariant):
+    """Readers get every message that they want, and none that they do not."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.condition, self._wanted = Random(f"condition {world.plan.seed}").choice(_CONDITIONS)
+        self._missing: dict[tuple[int, int], None] = {}
+        """(queue id, offset) of what is wanted and has not been seen."""
+        self._unwanted: dict[tuple[int, int], str] = {}
+
+    def committed(self, message: CommittedMessage) -> None:
+        """Judges each message by its own properties."""
+        record = message.record
+        if record.topic != TOPIC:
+            return
+        price, region = message.property(b"price"), message.property(b"region")
+        place = (record.queue_id, record.queue_offset)
+        if self._wanted(int(price or 0), region):
+            self._missing[place] = None
+        else:
+            self._unwanted[place] = f"price {price}, region {region}"
+
+    def seen(self, queue_id: int, offset: int) -> None:
+        """A reader has got a message."""
+        unwanted = self._unwanted.get((queue_id, offset))
+        if unwanted is not None:
+            raise Violation(
+                "only what is wanted",
+                "pickers",
+                f"{TOPIC}/{queue_id} at {offset}: {unwanted}; {self.condition}",
+            )
+        self._missing.pop((queue_id, offset), None)
+        self.world.did("filtered message read")
+
+    def check_end(self) -> None:
+        """Nothing that is wanted was left out."""
+        if self._missing and not self.world.monitor.model.retention_ran:
+            (queue_id, offset) = next(iter(self._missing))
+            raise Violation(
+                "all that is wanted",
+                "pickers",
+                f"{len(self._missing)} never came, {TOPIC}/{queue_id} at {offset} first; {self.condition}",
+            )
+
+
+async def pick(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Sends messages of all kinds, and reads those that are wanted."""
+    invariant = world.invariant(Picks)
+    random = runtime.random
+
+    async def send() -> None:
+        async with Producer(world.name_server_addresses, group="sellers", runtime=runtime) as producer:
+            while True:
+                await runtime.sleep(random.expovariate(1 / 0.3))
+                if world.load_stopped:
+                    continue
+                properties = {"price": str(random.randrange(100))}
+                region = random.choice(("eu", "asia", "us", None))
+                if region is not None:
+                    properties["region"] = region
+                try:
+                    await producer.send(Message(TOPIC, random.randbytes(40), properties=properties))
+                except ClientError:
+                    await runtime.sleep(0.05)
+
+    async with runtime.task_group() as group:
+        group.start_soon(send)
+        while True:
+            async with Consumer(
+                world.name_server_addresses,
+                group=GROUP,
+                topics={TOPIC: SqlFilter(invariant.condition)},
+                start="first",
+                runtime=runtime,
+            ) as consumer:
+                with runtime.move_on_after(random.expovariate(1 / 20)):
+                    async for message in consumer:
+                        invariant.seen(message.queue.queue_id, message.queue_offset)
+            await runtime.sleep(random.random())

@@ -1,0 +1,93 @@
+"""Mistakes about ordered queues and filters, each put into the real code by a patch; `planted_bugs` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker import subscriptions
+from broker.client.message import MessageQueue
+from broker.client.order_locks import OrderLocks
+from broker.filters import sql92
+from broker.metadata import Metadata, OrderLock
+from broker.processors.locks import LocksProcessor
+
+__all__ = [
+    "every_lock_is_granted",
+    "given_back_before_the_handler_has_ended",
+    "lock_counted_on_for_ever",
+    "locks_forgotten_with_their_leader",
+    "locks_judged_by_the_wall_clock",
+    "unknown_negated_is_true",
+]
+
+
+def every_lock_is_granted(patch: pytest.MonkeyPatch) -> None:
+    """A broker that looks at nobody's lock but the asker's."""
+
+    def lock(self: Metadata, asked: Any) -> tuple[tuple[str, int], ...]:
+        for topic, queue_id in asked.queues:
+            self.locks[(asked.group, topic, queue_id)] = OrderLock(asked.client, asked.time_ms)
+        return tuple(asked.queues)
+
+    patch.setattr(Metadata, "_lock", lock)
+
+
+def locks_judged_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """Found here: a leader whose wall clock is ahead of its predecessor's takes locks for expired."""
+
+    def time_ms(self: LocksProcessor) -> int:
+        return self._node.wall_ms
+
+    patch.setattr(LocksProcessor, "_time_ms", time_ms)
+
+
+def locks_forgotten_with_their_leader(patch: pytest.MonkeyPatch) -> None:
+    """behaviour.md 8.5: locks in a broker's memory, so that after a failover everybody can lock at once."""
+    original = LocksProcessor._role_changed
+
+    def role_changed(self: LocksProcessor) -> None:
+        term = self._term
+        original(self)
+        if self._term != term:
+            self._began_ms += 3_600_000
+
+    patch.setattr(LocksProcessor, "_role_changed", role_changed)
+
+
+def lock_counted_on_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A holder that believes in its lock until the broker denies it."""
+    original = OrderLocks.__init__
+
+    def init(self: OrderLocks, core: Any, calls: Any, group: str, times: Any, on_lost: Any) -> None:
+        original(self, core, calls, group, type(times)(times.renew_s, 3600.0), on_lost)
+
+    patch.setattr(OrderLocks, "__init__", init)
+
+
+def given_back_before_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
+    """A queue that moves is unlocked at once, while its handler is at work."""
+
+    async def give_back(self: OrderLocks, queue: MessageQueue, store: Callable[[], Awaitable[None]]) -> None:
+        lock = self._locks.get(queue)
+        if lock is None or lock.leaving:
+            return
+        lock.leaving = True
+        await store()
+        await self._release([lock])
+
+    patch.setattr(OrderLocks, "give_back", give_back)
+
+
+def unknown_negated_is_true(patch: pytest.MonkeyPatch) -> None:
+    """A condition about a property that a message does not have is unknown, and so is its negation."""
+
+    def negated(node: Any) -> Any:
+        inner = node.evaluate
+        return replace(node, evaluate=lambda properties: not inner(properties))
+
+    patch.setattr(sql92, "_negated", negated)
+    patch.setattr(subscriptions, "compile_sql", sql92.compile_sql.__wrapped__)  # nothing of it is to stay
