@@ -99,9 +99,19 @@ def _maven(version: str, profile: str, library: Path, *goals: str) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise ArtifactUnavailableError("no mvn on the PATH: install Maven (Debian: maven)")
+    if _maven_failures:
+        raise _maven_failures[0]
     argv = [maven, "--quiet", "--batch-mode", "--file", str(JAVA / "pom.xml"), "--activate-profiles", profile]
     argv += [f"-Drocketmq.version={version}", *goals, "dependency:copy-dependencies"]
-    _run([*argv, f"-DoutputDirectory={library}"], f"RocketMQ {version} ({profile})")
+    try:
+        _run([*argv, f"-DoutputDirectory={library}"], f"RocketMQ {version} ({profile})")
+    except ArtifactUnavailableError as error:
+        _maven_failures.append(error)
+        raise
+
+
+_maven_failures: list[ArtifactUnavailableError] = []
+"""The first failure of Maven stands for the rest of this process: a repository that is out of reach makes it wait."""
 
 
 def _run(argv: list[str], what: str) -> None:

@@ -18,7 +18,7 @@ from tests.interop.processes import Child, wait_until
 
 Settings = Mapping[str, object]
 TRIVET = str(Path(sys.executable).with_name("trivet"))
-COMMAND_LIMIT_S = 60
+COMMAND_LIMIT_S = 120
 
 
 class ConfiguredCluster:

@@ -10,8 +10,8 @@ from tests.interop.clients import Client, Option
 from tests.interop.processes import Child
 from tests.interop.reference import LOGBACK
 
-COMMAND_LIMIT_S = 60
-START_LIMIT_S = 60
+COMMAND_LIMIT_S = 120
+START_LIMIT_S = 120
 
 
 class Mqadmin:

@@ -42,6 +42,8 @@ def cluster_name(cluster: Cluster) -> str:
     return wire.cluster_name(cluster.name_server)
 
 
+@pytest.mark.core
+@pytest.mark.both_headers
 def test_topic_commands(
     mqadmin: Mqadmin, client: Client, cluster: Cluster, cluster_name: str, group: str
 ) -> None:
@@ -92,6 +94,7 @@ def test_subscription_group_commands(mqadmin: Mqadmin, cluster_name: str, group:
     assert "success" in mqadmin("deleteSubGroup", "-c", cluster_name, "-g", group)
 
 
+@pytest.mark.both_headers
 def test_message_queries(mqadmin: Mqadmin, client: Client, topic: str) -> None:
     sent = send(client, topic, count=5)
     event = sent[2]

@@ -31,6 +31,7 @@ from tests.log.plain_reader import PlainRecord, plain_hash, query_index, read_en
 pytestmark = [pytest.mark.java_only, pytest.mark.trivet_only]
 
 DATA_FILE_BYTES = 1 << 20
+QUEUE_FILE_BYTES = 20 * 100
 SLOTS, ENTRIES = 1_000, 20_000
 TOPIC = "orders"
 NOT_QUEUED = (4, 12)
@@ -53,6 +54,7 @@ def written(client_of: ClientOf, configure: Configure) -> Written:
         broker={
             "storage": {
                 "data_file_bytes": DATA_FILE_BYTES,
+                "consume_queue_file_bytes": QUEUE_FILE_BYTES,
                 "index_file_slots": SLOTS,
                 "index_file_entries": ENTRIES,
                 "max_message_bytes": DATA_FILE_BYTES // 2,
@@ -183,7 +185,7 @@ def check_with_rocketmqs_store(version: str, root: Path, records: list[PlainReco
         classpath,
         "trivet.interop.OpenStore",
     ]
-    argv += [str(copy), "n0", str(DATA_FILE_BYTES), str(SLOTS), str(ENTRIES)]
+    argv += [str(copy), "n0", *map(str, (DATA_FILE_BYTES, QUEUE_FILE_BYTES, SLOTS, ENTRIES))]
     with Child(argv, log=tmp_path / "store.log", cwd=tmp_path) as reader:
         reader.finish(DELIVERY_LIMIT_S)
     (end,) = reader.of("end")

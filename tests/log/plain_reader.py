@@ -65,7 +65,7 @@ def read_entries(dledger: Path) -> list[PlainEntry]:
             assert number(raw, at + 40, 4, signed=False) == zlib.crc32(entry.body)
             unit_at = entry.index * 32
             unit_file = units[unit_at // unit_bytes * unit_bytes]
-            unit = unit_file[unit_at % unit_bytes :][:32]
+            unit = unit_file[unit_at % unit_bytes : unit_at % unit_bytes + 32]
             assert number(unit, 0, 4) == 1
             assert number(unit, 4, 8) == entry.position
             assert number(unit, 12, 4) == size

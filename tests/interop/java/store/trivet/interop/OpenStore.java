@@ -2,6 +2,7 @@ package trivet.interop;
 
 import java.io.File;
 import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.Base64;
@@ -23,8 +24,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * RocketMQ's own store classes over a directory that Trivet has written: recovers it as a broker would that starts, and
  * prints every message that its ConsumeQueues lead to, and what its IndexFiles find under each message's keys.
  *
- * <p>Arguments: directory, node id, bytes of a data file, slots and entries of an index file. Use a copy of the
- * directory: recovery writes.
+ * <p>Arguments: directory, node id, bytes of a data file and of a ConsumeQueue's file, slots and entries of an index
+ * file. Use a copy of the directory: recovery writes.
  */
 public final class OpenStore {
     private OpenStore() {}
@@ -49,8 +50,9 @@ public final class OpenStore {
         config.setdLegerSelfId(args[1]);
         config.setdLegerPeers(args[1] + "-127.0.0.1:1");
         config.setMappedFileSizeCommitLog(Integer.parseInt(args[2]));
-        config.setMaxHashSlotNum(Integer.parseInt(args[3]));
-        config.setMaxIndexNum(Integer.parseInt(args[4]));
+        config.setMappedFileSizeConsumeQueue(Integer.parseInt(args[3]));
+        config.setMaxHashSlotNum(Integer.parseInt(args[4]));
+        config.setMaxIndexNum(Integer.parseInt(args[5]));
         // 5.x asks for the table of topics, too.
         Constructor<?> constructor = DefaultMessageStore.class.getConstructors()[0];
         Object[] arguments = new Object[constructor.getParameterCount()];
@@ -64,6 +66,10 @@ public final class OpenStore {
         if (!store.load()) {
             throw new IllegalStateException("the store does not load");
         }
+        // A store that is not started refuses to be read; to start it would elect a leader and write.
+        Field shutdown = DefaultMessageStore.class.getDeclaredField("shutdown");
+        shutdown.setAccessible(true);
+        shutdown.set(store, false);
         return store;
     }
 
