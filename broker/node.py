@@ -647,7 +647,9 @@ class Node:
         if self._held:
             deadline = min(deadline, self._held[0][0])
         for deadline_ns, _ in self._timers:
-            deadline = min(deadline, deadline_ns())
+            due_ns = deadline_ns()
+            if due_ns < deadline:
+                deadline = due_ns
         return deadline
 
     def _leader_may_hear(self) -> None:

@@ -229,6 +229,8 @@ class BrokerProcess:
         self._deadline_ns = 0
         self._timer: Timer | None = None
         self._scheduler = world.scheduler
+        self._guarded_turn = self.guarded(self._turn)
+        self._guarded_deadline = self.guarded(self._deadline_passed)
         self.writer = world.replica_writer(host)
         self.node = build_node(
             host.config,
@@ -310,7 +312,7 @@ class BrokerProcess:
         if not self._turn_planned:
             self._turn_planned = True
             delay = self.host.random.randrange(20 * MICROSECOND, self.host.turn_delay_ns)
-            self._scheduler.after(delay, self.guarded(self._turn))
+            self._scheduler.after(delay, self._guarded_turn)
 
     def _turn(self) -> None:
         host = self.host
@@ -353,7 +355,7 @@ class BrokerProcess:
             if timer.time_ns <= at_ns:
                 return  # it looks again when it fires
             timer.cancel()
-        self._timer = self._scheduler.at(at_ns, self.guarded(self._deadline_passed))
+        self._timer = self._scheduler.at(at_ns, self._guarded_deadline)
 
     def _deadline_passed(self) -> None:
         if self.host.clock.now_ns() >= self._deadline_ns:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pytest
 
 import broker.node
+import log.entry_range
 import log.entry_recovery
 from broker.client.errors import ConnectionFailed
 from broker.commands import CommitOffsets
@@ -31,17 +32,19 @@ from log.consume_queue import ConsumeQueue
 from log.entry_log import EntryLog, FlushJob
 from log.errors import FlushError
 from log.hard_state import HardState, HardStateFile
-from log.index_file import IndexFiles
+from log.index_file import IndexFiles, IndexNote
 from raft import effects as fx
+from raft.configuration import Change
 from raft.core import Raft
 from raft.election import Election
 from raft.follower import Follower
-from raft.leader import Leader
+from raft.leader import Clip, Leader
 from raft.messages import AppendRequest, Message, VoteRequest
+from raft.state import NodeState
 from raft.terms import LogTerms
 from simulation.plan import Plan, draw_plan
 from simulation.world import Result, run_plan
-from tests.simulation import planted_timers, planted_transactions
+from tests.simulation import planted_orders, planted_timers, planted_transactions
 
 _SEEDS_MAX = 40
 
@@ -132,6 +135,51 @@ def votes_counted_without_majority(patch: pytest.MonkeyPatch) -> None:
 
     original = Election._begin
     patch.setattr(Election, "_begin", begin)
+
+
+def no_check_quorum(patch: pytest.MonkeyPatch) -> None:
+    """Not a mistake by itself: a leader without a majority goes on, and what else is wrong with it shows."""
+    original = Leader.tick
+    patch.setattr(Leader, "tick", lambda self, now: original(self, now) or True)
+
+
+def lost_noop(patch: pytest.MonkeyPatch) -> None:
+    """A new leader appends nothing, and serves at once: it does not know what is committed."""
+    original = Leader.__init__
+
+    def init(self: Leader, state: NodeState, clip: Clip, now: int) -> None:
+        original(self, state, clip, now)
+        state.log.truncate(state.log.last_index - 1)
+        state.log_effects_pending = False
+        assert isinstance(state.effects.pop(), fx.AppendNoop)
+        self._term_begin_index = 0
+
+    def on_role_changed(self: Replica, effect: fx.RoleChanged) -> None:
+        original_change(self, effect)
+        if effect.role is fx.Role.LEADER:
+            self._start_serving()
+
+    original_change = Replica._on_role_changed
+    patch.setattr(Leader, "__init__", init)
+    patch.setitem(Replica._HANDLERS, fx.RoleChanged, on_role_changed)
+
+
+def membership_change_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """A change is begun while the one before is not committed, or before anything of the term is."""
+    original = Leader.propose_configuration
+
+    def propose(self: Leader, change: Change, now: int) -> int:
+        state = self._state
+        index, begin = state.configurations.current_index, self._term_begin_index
+        state.configurations.current_index, self._term_begin_index = -1, -1
+        try:
+            return original(self, change, now)
+        finally:
+            self._term_begin_index = begin
+            if state.configurations.current_index == -1:
+                state.configurations.current_index = index
+
+    patch.setattr(Leader, "propose_configuration", propose)
 
 
 def old_terms_are_heard(patch: pytest.MonkeyPatch) -> None:
@@ -397,6 +445,10 @@ def offsets_rewound(patch: pytest.MonkeyPatch) -> None:
 # ---- disk ----------------------------------------------------------------------------------------------
 
 
+def crc_unchecked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log.entry_range, "crc32", lambda body: _Anything())
+
+
 def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log.entry_recovery, "crc32", lambda body: _Anything(), raising=True)
 
@@ -438,6 +490,16 @@ def index_files_not_complete(patch: pytest.MonkeyPatch) -> None:
         original(self, keys[:-1], offsets[:-1], times[:-1], wall_ms)
 
     patch.setattr(IndexFiles, "put", put)
+
+
+def index_file_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
+    original = IndexFiles.recover
+
+    def recover(self: IndexFiles, notes: list[IndexNote] | None, *, clean_stop: bool) -> int | None:
+        original(self, notes, clean_stop=clean_stop)
+        return None
+
+    patch.setattr(IndexFiles, "recover", recover)
 
 
 def part_of_the_flush_left_out(patch: pytest.MonkeyPatch) -> None:
@@ -489,6 +551,10 @@ PLANTED: dict[str, Planted] = {
     ),
     "stale read from a deposed leader": Planted(stale_read_from_a_deposed_leader, "dissertation 6.4"),
     "read index without a round": Planted(read_index_without_a_round, "dissertation 6.4"),
+    "lost no-op": Planted(lost_noop, "Raft 5.4.2, 8: DLedger appends none at the start of a term"),
+    "membership change before commit": Planted(
+        membership_change_before_commit, "dissertation 4.1; the bug in single-server changes of 2015"
+    ),
     "serving before the no-op is committed": Planted(
         serving_before_the_noop_is_committed, "dissertation 6.4, step 1"
     ),
@@ -496,7 +562,9 @@ PLANTED: dict[str, Planted] = {
     "queues built before commit": Planted(queues_built_before_commit, "dispatch up to the log's end"),
     "unit at the wrong place": Planted(unit_at_the_wrong_place, "queue and log disagree"),
     "send repeated by the broker": Planted(repeated_by_the_broker, "a forwarded send of unknown outcome"),
-    "send repeated by the client": Planted(repeated_by_the_client, "a lost answer taken for a refusal"),
+    "duplicate on retry where none is promised": Planted(
+        repeated_by_the_client, "the client takes a lost answer for a refusal"
+    ),
     "repeated send not looked up": Planted(repeated_send_not_looked_up, "at least once, as the reference"),
     "late first attempt not looked up": Planted(
         late_first_attempt_not_looked_up, "it comes after the repeated one was stored"
@@ -531,19 +599,43 @@ PLANTED: dict[str, Planted] = {
     "timer: due by a clock ahead": Planted(
         planted_timers.due_by_a_clock_ahead, "precision of a second, downwards", actor="scheduler"
     ),
-    "offsets acknowledged from memory": Planted(
-        offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: rewinds"
+    "order: every lock is granted": Planted(
+        planted_orders.every_lock_is_granted, "one holder a queue", actor="clerk"
+    ),
+    "order: locks forgotten with their leader": Planted(
+        planted_orders.locks_forgotten_with_their_leader,
+        "behaviour.md 8.5: locks in a broker's memory",
+        actor="clerk",
+    ),
+    "order: locks judged by the wall clock": Planted(
+        planted_orders.locks_judged_by_the_wall_clock, "found here", actor="clerk"
+    ),
+    "order: lock counted on for ever": Planted(
+        planted_orders.lock_counted_on_for_ever, "a holder that cannot renew its lock", actor="clerk"
+    ),
+    "order: given back before the handler has ended": Planted(
+        planted_orders.given_back_before_the_handler_has_ended,
+        "a queue that moves while its message is in hand",
+        actor="clerk",
+    ),
+    "filter: unknown negated is true": Planted(
+        planted_orders.unknown_negated_is_true, "three-valued logic of SQL92", actor="picker"
+    ),
+    "offset rewind after failover": Planted(
+        offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: offsets acknowledged from memory"
     ),
     "offsets applied by the leader only": Planted(
         offsets_applied_by_the_leader_only, "metadata outside the log"
     ),
     "offsets rewound": Planted(offsets_rewound, "what is stored is not what was asked"),
+    "CRC unchecked": Planted(crc_unchecked, "storage.md 3.4: a follower takes whatever bytes come"),
     "torn tail accepted": Planted(torn_tail_accepted, "storage.md 3.4: body bytes are not checked", "sync"),
     "truncation not flushed": Planted(
         truncation_not_flushed, "old entries come back behind new ones", "sync"
     ),
     "queue damage not looked for": Planted(queue_damage_not_looked_for, "ConsumeQueue trusted after a crash"),
-    "index files not complete": Planted(index_files_not_complete, "IndexFile not rebuilt"),
+    "index file not rebuilt": Planted(index_file_not_rebuilt, "what a crash left is taken for whole"),
+    "index files not complete": Planted(index_files_not_complete, "a key of each batch is left out"),
 }
 
 

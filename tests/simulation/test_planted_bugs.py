@@ -20,7 +20,7 @@ _FOUND_AS = {
     "unit at the wrong place": "reads leave nothing out",
     "transaction: finished ones not in the snapshot": "one operation message",
     "transaction: questions not counted": "questions are counted",
-    "offsets acknowledged from memory": "acknowledged offsets are committed",
+    "offset rewind after failover": "acknowledged offsets are committed",
     "offsets applied by the leader only": "stored offsets are linearizable",
     "offsets rewound": "stored offsets are linearizable",
 }
