@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -55,9 +55,14 @@ class Operation:
         return list(zip(offsets, self.values, strict=True))
 
 
-def check_queue(operations: Sequence[Operation]) -> tuple[str, list[Finding]]:
-    """The verdict on one queue, with what speaks against it."""
-    findings = [*_torn_reads(operations)]
+def check_queue(operations: Sequence[Operation], *, sparse: bool = False) -> tuple[str, list[Finding]]:
+    """The verdict on one queue, with what speaks against it.
+
+    ``sparse``: offsets may hold what no client sees, so that nothing has to account for one that nobody knows.
+    """
+    if sparse:
+        operations = without_gaps(operations)
+    findings = [*_torn_reads(operations), *_backward_heads(operations)]
     acked: dict[int, list[str]] = defaultdict(list)
     seen: dict[int, set[str]] = defaultdict(set)
     for operation in operations:
@@ -95,7 +100,18 @@ def check_queue(operations: Sequence[Operation]) -> tuple[str, list[Finding]]:
     ]
     if findings:
         return VIOLATED, findings
-    return _explain(operations, acked, unexplained, upper, positions, latest)
+    return _explain(operations, acked, unexplained, upper, [] if sparse else positions, latest)
+
+
+def without_gaps(operations: Iterable[Operation]) -> list[Operation]:
+    """Reads may pass over offsets; of a batch of unknown outcome any value may stand anywhere."""
+    given: list[Operation] = []
+    for one in operations:
+        if one.function == "append" and one.outcome == "info":
+            given += [replace(one, values=(value,)) for value in one.values]
+        else:
+            given.append(replace(one, filtered=one.filtered or one.function == "read"))
+    return given
 
 
 def _torn_reads(operations: Iterable[Operation]) -> Iterable[Finding]:
@@ -117,6 +133,19 @@ def _torn_reads(operations: Iterable[Operation]) -> Iterable[Finding]:
             assert operation.next_offset is not None
             if operation.next_offset <= operation.offset < operation.end_offset:
                 yield Finding("torn-read", operation.offset)
+
+
+def _backward_heads(operations: Iterable[Operation]) -> Iterable[Finding]:
+    """The first offset kept only grows: no query that began after another had ended states a lower one."""
+    heads = [one for one in operations if one.function == "head" and one.outcome == "ok"]
+    ended = sorted(heads, key=lambda one: one.complete_ns or 0)
+    highest, place = -1, 0
+    for one in sorted(heads, key=lambda one: one.invoke_ns):
+        while place < len(ended) and (ended[place].complete_ns or 0) < one.invoke_ns:
+            highest = max(highest, ended[place].offset or 0)
+            place += 1
+        if (one.offset or 0) < highest:
+            yield Finding("backward-head", one.offset or 0)
 
 
 def _bounds(operations: Iterable[Operation]) -> tuple[dict[int, int], dict[int, int]]:

@@ -12,12 +12,14 @@ from spark_analysis.reference import Operation
 
 
 def random_history(
-    rng: random.Random, *, size: int = 7, values: int = 0, batches: bool = True
+    rng: random.Random, *, size: int = 7, values: int = 0, batches: bool = True, rich: bool = False
 ) -> list[Operation]:
     """Operations with random intervals around effects on one list; unknown outcomes; sometimes one thing made wrong.
 
-    ``values`` > 0 draws the values from so few that retries (several attempts of one value) are frequent.
+    ``values`` > 0 draws the values from so few that retries (several attempts of one value) are frequent. ``rich``:
+    also polls, filtered reads, readers sent forward, a first offset that moves, and transactions of several messages.
     """
+    head = 0
     state: list[str] = []
     operations: list[Operation] = []
     time_ns = 10
@@ -25,7 +27,10 @@ def random_history(
         time_ns += rng.randrange(0, 4)
         begin, end = time_ns - rng.randrange(0, 8), time_ns + rng.randrange(0, 8)
         kind = rng.random()
-        if kind < 0.5:
+        if rich and rng.random() < 0.4:
+            one, head = _rich_operation(rng, op, begin, end, state, head)
+            operations.append(one)
+        elif kind < 0.5:
             count = rng.choice([1, 1, 1, 2, 3]) if batches else 1
             names = tuple(
                 f"v{rng.randrange(values)}" if values else f"v{op}.{index}" for index in range(count)
@@ -70,6 +75,37 @@ def random_history(
     return operations
 
 
+def _rich_operation(
+    rng: random.Random, op: int, begin: int, end: int, state: list[str], head: int
+) -> tuple[Operation, int]:
+    """One operation beyond appends, reads and tails, and the first offset kept after it; appends to ``state``."""
+    kind = rng.randrange(5)
+    if kind == 0:
+        head = rng.randrange(head, len(state) + 1)
+        return Operation(op, "head", "ok", begin, end, offset=head), head
+    if kind == 1:  # offset 0 is no longer kept, or everything up to the end is filtered out
+        offset = rng.randrange(len(state) + 1)
+        return Operation(op, "read", "ok", begin, end, offset=offset, next_offset=offset + 1), head
+    if kind == 2:
+        names = tuple(f"t{op}.{index}" for index in range(2))
+        places = (len(state), len(state) + rng.choice([1, 1, 2]))
+        state += [names[0], *(f"between{op}" for _ in range(places[1] - places[0] - 1)), names[1]]
+        return Operation(op, "append", "ok", begin, end, None, places[0], names, places), head
+    offset = rng.randrange(len(state) + 1)
+    taken = [(place, state[place]) for place in range(offset, len(state)) if rng.random() < 0.6][:3]
+    offsets, texts = tuple(place for place, _ in taken), tuple(text for _, text in taken)
+    first, after = (offsets[0], offsets[-1] + 1) if taken else (None, len(state))
+    told = {"first_offset": first, "values": texts, "offsets": offsets or None}
+    if kind == 3:
+        return Operation(op, "poll", "ok", begin, end, **told), head  # type: ignore[arg-type]
+    return Operation(
+        *(op, "read", "ok", begin, end, offset),
+        next_offset=after,
+        filtered=True,
+        **told,  # type: ignore[arg-type]
+    ), head
+
+
 def _bend(rng: random.Random, operations: list[Operation]) -> None:
     """Change one operation in one way; often, not always, that makes the history wrong."""
     index = rng.randrange(len(operations))
@@ -79,10 +115,10 @@ def _bend(rng: random.Random, operations: list[Operation]) -> None:
     if change == 0:
         complete = None if one.complete_ns is None else one.complete_ns + shift
         operations[index] = replace(one, invoke_ns=one.invoke_ns + shift, complete_ns=complete)
-    elif change == 1 and one.function == "tail":
+    elif change == 1 and one.function in ("tail", "head"):
         assert one.offset is not None
         operations[index] = replace(one, offset=max(0, one.offset + rng.choice([-1, 1])))
-    elif change == 1 and one.function == "read" and one.values:
+    elif change == 1 and one.function in ("read", "poll") and one.values:
         values = list(one.values)
         values[rng.randrange(len(values))] = f"v{rng.randrange(8)}"
         operations[index] = replace(one, values=tuple(values))
