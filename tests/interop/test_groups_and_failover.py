@@ -71,53 +71,44 @@ def test_two_members_share_the_queues_and_one_takes_over(
 
 
 @pytest.mark.slow
-def test_leader_killed_under_a_producer_and_a_consumer(
+def test_leader_killed_under_producers_and_a_consumer(
     failover_client: Client, fresh_cluster: Cluster, group: str
 ) -> None:
-    """SIGKILL of the leader: nothing acknowledged is lost, offsets stand, the consumer goes on by itself."""
-    topic = make_topic(fresh_cluster, f"failover-{group}")
-    consumer = failover_client.start("push", topic=topic, group=group)
+    """SIGKILL of the leader: nothing acknowledged is lost, queues keep their order, the consumer goes on by itself."""
+    plain = make_topic(fresh_cluster, f"failover-{group}")
+    ordered = make_topic(fresh_cluster, f"failover-ordered-{group}")
+    consumer = failover_client.start("push", topic=plain, group=group)
     consumer.wait_for("started", SETTLE_LIMIT_S)
     # Messages in flight at the kill fail or are retried by the client after its own timeout.
-    sender = failover_client.start(
-        "send", topic=topic, group="failover", mode="sync", count=0, timeout_ms=2000
-    )
-    sender.wait_for("sent", SETTLE_LIMIT_S, count=300)
+    options: dict[str, str | int] = {"group": "failover", "count": 0, "timeout_ms": 2000}
+    senders = [
+        failover_client.start("send", topic=plain, mode="sync", **options),
+        failover_client.start("send", topic=ordered, mode="orderly", shards=4, **options),
+    ]
+    for sender in senders:
+        sender.wait_for("sent", SETTLE_LIMIT_S, count=200)
 
     old = kill_leader(fresh_cluster)
-    acknowledged_at_kill = len(sender.of("sent"))
+    at_kill = [len(sender.of("sent")) for sender in senders]
     wait_for_new_leader(fresh_cluster, old)
-    sender.wait_for("sent", FAILOVER_LIMIT_S, count=acknowledged_at_kill + 300)
-    sender.stop()
+    for sender, count in zip(senders, at_kill, strict=True):
+        sender.wait_for("sent", FAILOVER_LIMIT_S, count=count + 200)
+        sender.stop()
 
-    acknowledged = {f"m-{event['index']}": event["offset"] for event in sender.of("sent")}
-    stored = read_back(failover_client, topic)
-    check_nothing_lost(acknowledged, stored)
-    missing = set(acknowledged)
+    of_plain, of_ordered = (
+        {f"m-{event['index']}": event["offset"] for event in sender.of("sent")} for sender in senders
+    )
+    check_nothing_lost(of_plain, read_back(failover_client, plain))
+    stored = read_back(failover_client, ordered)
+    check_nothing_lost(of_ordered, stored)
+    check_order(of_ordered, stored)
     consumer.wait_until(
-        lambda: everything_received(consumer, missing), FAILOVER_LIMIT_S, "all acknowledged consumed"
+        lambda: everything_received(consumer, set(of_plain)), FAILOVER_LIMIT_S, "all acknowledged consumed"
     )
 
 
-@pytest.mark.slow
-def test_leader_killed_under_an_ordered_producer(
-    failover_client: Client, fresh_cluster: Cluster, group: str
-) -> None:
+def check_order(acknowledged: dict[str, int], stored: list[Event]) -> None:
     """Within a queue, acknowledged messages stay in the order in which they were sent."""
-    topic = make_topic(fresh_cluster, f"failover-{group}")
-    options: dict[str, str | int] = {"mode": "orderly", "count": 0, "timeout_ms": 2000, "shards": 4}
-    sender = failover_client.start("send", topic=topic, group="failover", **options)
-    sender.wait_for("sent", SETTLE_LIMIT_S, count=200)
-
-    old = kill_leader(fresh_cluster)
-    acknowledged_at_kill = len(sender.of("sent"))
-    wait_for_new_leader(fresh_cluster, old)
-    sender.wait_for("sent", FAILOVER_LIMIT_S, count=acknowledged_at_kill + 200)
-    sender.stop()
-
-    acknowledged = {f"m-{event['index']}": event["offset"] for event in sender.of("sent")}
-    stored = read_back(failover_client, topic)
-    check_nothing_lost(acknowledged, stored)
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for event in stored:
         places[event["body"]].append((event["queue"], event["offset"]))

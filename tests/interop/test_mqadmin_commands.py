@@ -17,7 +17,6 @@ import pytest
 from tests.interop import wire
 from tests.interop.clients import Client
 from tests.interop.cluster import Cluster, make_topic
-from tests.interop.conftest import ClientOf
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.processes import ChildError, wait_until
 from tests.interop.test_mqadmin import wait_for_commit
@@ -252,7 +251,6 @@ def stages() -> Iterator[dict[str, tuple[Stage, Client]]]:
 
 @pytest.fixture
 def stage(
-    client_of: ClientOf,
     client: Client,
     cluster: Cluster,
     mqadmin: Mqadmin,
@@ -261,7 +259,11 @@ def stage(
 ) -> Stage:
     if client.name not in stages:
         lasting = Client(client.name, client.name_server, tmp_path_factory.mktemp("stage"))
-        stages[client.name] = (set_up(lasting, cluster, mqadmin), lasting)
+        try:
+            stages[client.name] = (set_up(lasting, cluster, mqadmin), lasting)
+        except BaseException:
+            lasting.stop_all()
+            raise
     return stages[client.name][0]
 
 
