@@ -110,9 +110,9 @@ class NotDelivered(ClientError):
 
 
 class SendOutcomeUnknown(ClientError):
-    """At least one attempt may have taken effect, or still may. ``unique_keys`` name the messages.
+    """At least one attempt may have taken effect, or still may; of a batch, for its first messages only.
 
-    ``unfinished`` is for `Producer.resume`.
+    ``unique_keys`` name the messages. ``unfinished`` is for `Producer.resume`.
     """
 
     retry_may_help = True
@@ -120,8 +120,13 @@ class SendOutcomeUnknown(ClientError):
     def __init__(
         self, topic: str, unique_keys: list[str], attempts: int, last_error: Exception | None
     ) -> None:
+        what = (
+            "stored"
+            if len(unique_keys) == 1
+            else f"all, some or none of {len(unique_keys)} messages are stored"
+        )
         super().__init__(
-            f"topic {topic!r}: unknown whether stored, {attempts} attempts; last: {last_error!r}"
+            f"topic {topic!r}: unknown whether {what}, {attempts} attempts; last: {last_error!r}"
         )
         self.unique_keys = unique_keys
         self.unfinished: object = None

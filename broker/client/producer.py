@@ -222,7 +222,14 @@ class Producer:
     async def send_batch(
         self, messages: Sequence[Message], *, queue: QueueChoice = None, timeout_s: float | None = None
     ) -> list[SendResult]:
-        """Send messages of one topic as one append: they are stored side by side, or none is. Raises as `send`."""
+        """Send messages of one topic as one append; they are stored side by side.
+
+        Raises as `send`. A refusal says that none of them is stored. After `SendOutcomeUnknown` all may be, none, or
+        the first of them: an append is one entry of the log for each message, and a group that loses its leader keeps
+        those that the next leader has. `resume` finds that out: its results say that all are stored; it raises
+        `SendOutcomeUnknown` again, with the number in ``last_error`` (code 3001), if only the first are, since adding
+        the others would tear the batch apart.
+        """
         outgoing = self._prepare.batch(messages)
         return await self._send(outgoing, messages[0], queue, timeout_s)
 

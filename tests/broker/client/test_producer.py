@@ -290,6 +290,24 @@ async def test_what_nobody_can_tell_is_of_unknown_outcome_and_not_asked_again(
     assert len(broker.received(SEND)) == 2
 
 
+async def test_of_a_batch_that_is_stored_in_part_the_error_tells_how_much(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    remark = "the batch is stored in part: 2 of 3 messages"
+    broker.script(
+        RequestCode.SEND_BATCH_MESSAGE,
+        reset,
+        lambda link, command: response(command, ResponseCode.ONCE_UNDECIDABLE, remark, {"once": "9"}),
+    )
+    async with producing(runtime) as producer:
+        with pytest.raises(SendOutcomeUnknown, match="all, some or none of 3 messages are stored") as caught:
+            await producer.send_batch([Message("t", b"%d" % number) for number in range(3)])
+    assert len(caught.value.unique_keys) == 3
+    assert isinstance(caught.value.last_error, BrokerError)
+    assert remark in str(caught.value.last_error)
+
+
 async def test_a_send_of_unknown_outcome_can_be_resumed(
     autojump_clock: MockClock, world: World, runtime: FakeRuntime
 ) -> None:
