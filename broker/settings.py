@@ -308,6 +308,12 @@ class NameServerConfig(Settings, frozen=True):
     """A broker silent for longer is dropped from every route."""
     max_connections: Positive = 10_000
     """Connections beyond it are closed as they come."""
+    max_brokers: Positive = 10_000
+    """Addresses that are registered; beyond it a broker that is new is refused."""
+    max_routes: Positive = 1_000_000
+    """Topics of all brokers together, one of several brokers counted for each; beyond it none is added."""
+    max_key_values: Positive = 20_000
+    """Keys of the key-value configuration, in all namespaces."""
     idle_seconds: Positive = 120
     tls_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
     """tls.server.mode: whether clients may or must encrypt; without a certificate they cannot."""

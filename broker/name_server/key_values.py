@@ -17,6 +17,11 @@ ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 """Namespace of the order configuration: topic to ``broker:queues;...`` (behaviour.md 1)."""
 
 
+NAME_LENGTH_MAX = 255
+VALUE_LENGTH_MAX = 65_536
+"""Characters."""
+
+
 class KeyValueStorage(Protocol):
     """Where the configuration lives; the shell gives one on a file, tests one in memory."""
 
@@ -33,6 +38,10 @@ class KeyValueError(Exception):
     """
 
 
+class TooManyKeysError(Exception):
+    """A key or value that is not taken; the text says why. The client's fault, a retry does not help."""
+
+
 class _Stored(msgspec.Struct, rename="camel"):
     """kvConfig.json (storage.md 6)."""
 
@@ -42,11 +51,12 @@ class _Stored(msgspec.Struct, rename="camel"):
 class KeyValues:
     """Namespaces of keys and values, saved at every change."""
 
-    def __init__(self, storage: KeyValueStorage | None = None) -> None:
+    def __init__(self, storage: KeyValueStorage | None = None, keys_max: int = 20_000) -> None:
         """Load what the storage holds; without one, memory only. Raises KeyValueError and what ``load``
         raises.
         """
         self._storage = storage
+        self._keys_max = keys_max
         self._table: dict[str, dict[str, str]] = {}
         data = storage.load() if storage is not None else None
         if data:
@@ -65,7 +75,21 @@ class KeyValues:
         return dict(table) if table else None
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; raises what the storage's ``save`` raises and then changes nothing."""
+        """Set a value; raises TooManyKeysError and what the storage's ``save`` raises, and then changes nothing."""
+        for what, text, longest in (
+            ("namespace", namespace, NAME_LENGTH_MAX),
+            ("key", key, NAME_LENGTH_MAX),
+            ("value", value, VALUE_LENGTH_MAX),
+        ):
+            if len(text) > longest:
+                raise TooManyKeysError(
+                    f"the {what} has {len(text)} characters, at most {longest} are allowed"
+                )
+        count = sum(map(len, self._table.values()))
+        if count >= self._keys_max and key not in self._table.get(namespace, {}):
+            raise TooManyKeysError(
+                f"there are {count} keys, at most {self._keys_max} are allowed (max_key_values)"
+            )
         changed = dict(self._table)
         changed[namespace] = {**self._table.get(namespace, {}), key: value}
         self._change(changed)

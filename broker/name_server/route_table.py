@@ -13,7 +13,7 @@ whatever its version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -128,6 +128,14 @@ class RouteTable:
             now_ns,
         )
         return None if is_master else self._master_of(data)
+
+    def counts_with(self, address: str, name: str, topics: Iterable[str]) -> tuple[int, int]:
+        """How many addresses, and how many topics of brokers, there would be after a registration; 0 topics are told
+        where none is added.
+        """
+        addresses = len(self._live) + (address not in self._live)
+        added = sum(name not in self._queues.get(topic, ()) for topic in topics)
+        return addresses, added and added + sum(map(len, self._queues.values()))
 
     def unregister(self, cluster: str, address: str) -> None:
         """Remove a broker that says it stops."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE, KeyValues, KeyValueStorage
+from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE, KeyValues, KeyValueStorage, TooManyKeysError
 from broker.name_server.route_table import ConnectionId, RouteTable
 from broker.properties_file import PropertiesSyntaxError
 from broker.properties_file import parse as parse_properties
@@ -66,7 +66,7 @@ class NameServer:
         self._config = config
         self._expiry_ns = config.broker_expiry_seconds * 1_000_000_000
         self._routes = RouteTable()
-        self._key_values = KeyValues(storage)
+        self._key_values = KeyValues(storage, config.max_key_values)
         ordered = self._key_values.get(_CONFIG_NAMESPACE, _ORDERED_KEY)
         if ordered is not None:
             self._config = msgspec.structs.replace(config, ordered_messages=ordered == "true")
@@ -151,6 +151,12 @@ class NameServer:
         if header.body_crc and header.body_crc != body_crc(command.body):
             return response(command, ResponseCode.SYSTEM_ERROR, "crc32 not match")
         body = RegisterBrokerBody.decode(command.body, compressed=header.compressed, version=command.version)
+        names = [topic.topic_name for topic in body.topics.topic_config_table.values()]
+        addresses, routes = self._routes.counts_with(header.broker_address, header.broker_name, names)
+        if addresses > self._config.max_brokers:
+            return _too_many(request, "brokers", addresses, self._config.max_brokers)
+        if routes > self._config.max_routes:
+            return _too_many(request, "routes", routes, self._config.max_routes)
         expiry_ns = self._expiry_ns
         if header.heartbeat_timeout_ms is not None and header.heartbeat_timeout_ms > 0:
             expiry_ns = header.heartbeat_timeout_ms * 1_000_000
@@ -230,13 +236,20 @@ class NameServer:
 
     def _register_topic(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(RegisterTopicHeader)
-        self._routes.add_topic(header.topic, TopicRouteData.decode(request.command.body).queue_datas)
+        queues = TopicRouteData.decode(request.command.body).queue_datas
+        for queue in queues:
+            _, routes = self._routes.counts_with("", queue.broker_name, [header.topic])
+            if routes > self._config.max_routes:
+                return _too_many(request, "routes", routes, self._config.max_routes)
+            self._routes.add_topic(header.topic, [queue])
         return response(request.command, ResponseCode.SUCCESS)
 
     def _put_key_value(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(PutKeyValueHeader)
         try:
             self._key_values.put(header.namespace, header.key, header.value)
+        except TooManyKeysError as error:
+            return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
         except OSError as error:
             return _not_saved(request, error)
         return response(request.command, ResponseCode.SUCCESS)
@@ -312,6 +325,14 @@ class NameServer:
 def _topic_list(request: _Request, topics: list[str], broker_address: str | None = None) -> RemotingCommand:
     body = encode_body(TopicList(broker_address, topics))
     return response(request.command, ResponseCode.SUCCESS, body=body)
+
+
+def _too_many(request: _Request, what: str, count: int, most: int) -> RemotingCommand:
+    return response(
+        request.command,
+        ResponseCode.SYSTEM_ERROR,
+        f"there would be {count} {what}, at most {most} are allowed (max_{what}); nothing was registered",
+    )
 
 
 def _not_saved(request: _Request, error: OSError) -> RemotingCommand:

@@ -421,6 +421,50 @@ def test_unknown_code_responses_and_one_way_requests(client: Client) -> None:
 # Key-value configuration.
 
 
+def refusal(answer: RemotingCommand) -> str:
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    return answer.remark or ""
+
+
+def test_brokers_and_routes_are_limited() -> None:
+    client = Client(NameServer(NameServerConfig(max_brokers=2, max_routes=5)))
+    assert client.register("a:1", 0, {"T": 6, "U": 6}).code == 0
+    assert client.register("a:2", 1, {"T": 6, "U": 6}).code == 0
+    assert "there would be 3 brokers, at most 2 are allowed (max_brokers)" in refusal(
+        client.register("a:3", 2)
+    )
+    assert client.register("a:1", 0, {"T": 6, "U": 6}).code == 0, "who is there may go on"
+    changed = DataVersion(2, 0, 2)
+    many = dict.fromkeys(("T", "U", "V", "W", "X", "Y"), 6)
+    assert "6 routes, at most 5 are allowed (max_routes)" in refusal(
+        client.register("a:1", 0, many, version=changed)
+    )
+    fewer = {topic: perm for topic, perm in many.items() if topic != "Y"}
+    assert client.register("a:1", 0, fewer, version=changed).code == 0
+    body = TopicRouteData(
+        queue_datas=[QueueData(broker_name="b", perm=6, read_queue_nums=4, write_queue_nums=4)]
+    ).encode(409, True)
+    assert "max_routes" in refusal(client.call(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "Z"}, body))
+    assert (
+        client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Z"}).code == ResponseCode.TOPIC_NOT_EXIST
+    )
+
+
+def test_key_values_are_limited() -> None:
+    client = Client(NameServer(NameServerConfig(max_key_values=2)))
+
+    def put(key: str, value: str = "v", namespace: str = "n") -> RemotingCommand:
+        return client.call(RequestCode.PUT_KV_CONFIG, {"namespace": namespace, "key": key, "value": value})
+
+    assert (put("k1").code, put("k2").code) == (0, 0)
+    assert "there are 2 keys, at most 2 are allowed (max_key_values)" in refusal(put("k3"))
+    assert "max_key_values" in refusal(put("k1", namespace="other"))
+    assert put("k1", "changed").code == 0
+    assert "the key has 256 characters, at most 255 are allowed" in refusal(put("k" * 256))
+    assert "the namespace has 256 characters" in refusal(put("k1", namespace="n" * 256))
+    assert "the value has 65537 characters, at most 65536 are allowed" in refusal(put("k1", "v" * 65_537))
+
+
 def test_key_values_survive_a_restart() -> None:
     storage = MemoryStorage()
     client = Client(NameServer(NameServerConfig(), storage))
