@@ -20,7 +20,7 @@ from typing import Protocol
 from tests.interop import wire
 from tests.interop.processes import Child, wait_until
 
-READY_LIMIT_S = 90.0
+READY_LIMIT_S = 180.0
 FAILOVER_LIMIT_S = 60.0
 HOST = "127.0.0.1"
 
@@ -78,9 +78,14 @@ def wait_for_new_leader(cluster: Cluster, old: Node) -> Node:
 
 
 def make_topic(cluster: Cluster, topic: str, queues: int = 4) -> str:
-    """Creates ``topic`` on the group and waits for its route at the name server."""
+    """Creates ``topic`` on the group and waits for its route at every name server."""
     wire.create_topic(cluster.leader().address, topic, queues)
-    wait_until(lambda: wire.topic_queue_count(cluster.name_server, topic) == queues, 30, f"route of {topic}")
+    for server in cluster.name_server.split(";"):
+
+        def is_routed(at: str = server) -> bool:
+            return wire.topic_queue_count(at, topic) == queues
+
+        wait_until(is_routed, 30, f"route of {topic} at {server}")
     return topic
 
 
