@@ -64,10 +64,27 @@ class ConsumerGroup(Generic[ConnectionType]):
     clients: dict[ConnectionType, RegisteredClient[ConnectionType]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     """by topic"""
+    _connections: dict[str, int] = field(default_factory=dict)
+    """By client id, through how many connections it is here."""
 
     def has_member(self, client_id: str) -> bool:
         """Whether the client is here through any connection."""
-        return any(client.client_id == client_id for client in self.clients.values())
+        return client_id in self._connections
+
+    def add(self, client: RegisteredClient[ConnectionType]) -> RegisteredClient[ConnectionType] | None:
+        """Takes the client in as the newest; returns who was here through its connection."""
+        before = self.remove(client.connection) if client.connection in self.clients else None
+        self.clients[client.connection] = client
+        self._connections[client.client_id] = self._connections.get(client.client_id, 0) + 1
+        return before
+
+    def remove(self, connection: ConnectionType) -> RegisteredClient[ConnectionType]:
+        """Takes out who is here through the connection."""
+        client = self.clients.pop(connection)
+        self._connections[client.client_id] -= 1
+        if not self._connections[client.client_id]:
+            del self._connections[client.client_id]
+        return client
 
     def members(self) -> list[RegisteredClient[ConnectionType]]:
         """Each client once: by its newest connection to this node, or else by its newest relayed one."""
@@ -292,8 +309,7 @@ class ClientRegistry(Generic[ConnectionType]):
         group.message_model = consumer.message_model
         group.consume_from_where = consumer.consume_from_where
         joined = not group.has_member(client.client_id)
-        before = group.clients.pop(client.connection, None)
-        group.clients[client.connection] = client
+        before = group.add(client)
         left = before is not None and not group.has_member(before.client_id)
         return joined or left
 
@@ -329,7 +345,7 @@ class ClientRegistry(Generic[ConnectionType]):
                 del self._entries[entry.connection]
             if entry.is_consumer:
                 group = self._consumers[entry.group]
-                client = group.clients.pop(entry.connection)
+                client = group.remove(entry.connection)
                 if not group.has_member(client.client_id):
                     changed[entry.group] = None
                 if not group.clients:

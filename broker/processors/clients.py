@@ -62,7 +62,10 @@ class ClientsProcessor:
         self._notify_changes = notify_changes
         self._was_serving = False
         self._next_opaque = 0
+        self._changed: dict[str, None] = {}
+        """Groups whose members are to be told that there are others now."""
         node.add_timer(self._next_expiry_ns, self._expire)
+        node.add_timer(lambda: node.now_ns if self._changed else _NEVER, self._send_notices)
         node.on_disconnect(self._disconnected)
         node.on_role_change(self._role_changed)
         node.on_leader_reachable(self._tell_leader)
@@ -185,11 +188,20 @@ class ClientsProcessor:
     # ------------------------------------------------------------------ changes
 
     def _notify(self, groups: Iterable[str]) -> None:
-        """Tells the members of changed groups to compute their shares anew; the leader's task."""
-        if not self._notify_changes:
+        """Has the members of changed groups compute their shares anew; the leader's task.
+
+        They are told in the next turn, and once: when a node dies, thousands leave a group at a time, and each would
+        be told of each.
+        """
+        if self._notify_changes:
+            self._changed.update(dict.fromkeys(groups))
+
+    def _send_notices(self) -> None:
+        changed, self._changed = self._changed, {}
+        if not self._node.replica.serving:
             return
         configs = self._node.replica.metadata.groups
-        for group in groups:
+        for group in changed:
             config = configs.get(group)
             if config is not None and not config.notify_consumer_ids_changed_enable:
                 continue

@@ -226,3 +226,23 @@ def test_check_of_a_subscription(
     subscription = SubscriptionData(topic="T", expression_type=expression_type, sub_string=expression)
     body = encode_body(CheckClientConfigBody("c", "g", subscription))
     assert group.connect().call(RequestCode.CHECK_CLIENT_CONFIG, None, body).code == code
+
+
+def test_members_hear_once_of_all_that_left_together() -> None:
+    """As when a node dies with thousands of clients: to tell each of each would take the leader's time."""
+    group = Group(3)
+    group.elect()
+    staying = [group.connect(group.leader) for _ in range(5)]
+    leaving = [group.connect(group.follower) for _ in range(20)]
+    for client in (*staying, *leaving):
+        client.heartbeat("g")
+        client.start_pull("T", "g", 0, suspend_ms=30_000)
+    group.settle()
+    for client in staying:
+        client.notices.clear()
+    group.kill(group.follower)
+    group.advance(1)
+    for client in staying:
+        assert [notice.code for notice in client.notices] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
+    members = group.connect().ok(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
+    assert len(decode_body(members.body, ConsumerListBody).consumer_id_list) == len(staying)
