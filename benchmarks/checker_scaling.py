@@ -20,22 +20,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.checker_histories import good_history, spoil, write_parquet, write_trace, write_words
-from benchmarks.measured_process import Bounds, Run, measure
+from benchmarks.measured_process import Bounds, Run, end_in_order, measure
+from benchmarks.porcupine_module import build
 
 RESULTS: Final = Path(__file__).parent / "results" / "checker-scaling.json"
 CORES: Final = 2
 DRIVER_MEMORY: Final = (
     "4g"  # of the 8 GB: the Java heap; the rest is for what Java keeps beside it, and for Python
 )
-TRIVET_BOUNDS: Final = Bounds(1800.0, 8_000_000_000)
-PORCUPINE_BOUNDS: Final = Bounds(120.0, 6_000_000_000)
+TRIVET_BOUNDS: Final = Bounds(7200.0, 8_000_000_000)
+PORCUPINE_BOUNDS: Final = Bounds(1800.0, 6_000_000_000, cpu_seconds=120.0)
 SIZES: Final = (1_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 # (operations, of unknown outcome)
 COMPARED: Final = (
@@ -139,16 +139,6 @@ def _measurement(checker: str, history: History, run: Run, verdict: str) -> Meas
     return Measurement(checker, history, verdict, *figures)
 
 
-def build_porcupine(scratch: Path) -> Path:
-    """Go fetches porcupine, whose sum is in go.sum, and compiles the program beside this file."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    target = scratch.resolve() / "porcupine-program"
-    subprocess.run(
-        ["go", "build", "-o", str(target), "."], cwd=Path(__file__).parent / "porcupine", check=True
-    )
-    return target
-
-
 def keep(measurement: Measurement, results: Path) -> None:
     """Put a measurement into the results, in the place of an earlier one of the same history and checker."""
     document: dict[str, Any] = {"measurements": []}
@@ -186,7 +176,9 @@ def growth(scratch: Path, sizes: list[int], formats: list[str], results: Path) -
 
 
 def compare(scratch: Path, results: Path) -> None:
-    program = build_porcupine(scratch)
+    scratch.mkdir(parents=True, exist_ok=True)
+    program = scratch.resolve() / "porcupine-program"
+    build(program)
     for operations, unknown in COMPARED:
         words = History(operations, 1, unknown, False, "words")
         keep(run_porcupine(program, prepared(scratch, words), words), results)
@@ -210,6 +202,7 @@ def main() -> None:
     for command in (grower, maker, comparer):
         command.add_argument("scratch", type=Path)
     chosen = parser.parse_args()
+    end_in_order()
     if chosen.command == "compare":
         compare(chosen.scratch, chosen.results)
         return

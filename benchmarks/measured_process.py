@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -27,10 +28,14 @@ Ended = Literal["by itself", "memory", "time"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``memory_bytes``: of all processes together; beyond either bound they are killed."""
+    """Of all processes together, which are killed beyond any of them.
+
+    ``cpu_seconds``: what a quiet machine would have given to a single-threaded program in as many seconds.
+    """
 
     seconds: float
     memory_bytes: int
+    cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,11 @@ class Run:
     load: float
 
 
+def end_in_order() -> None:
+    """Make SIGTERM an exception, so that what is being measured ends with the benchmark."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def measure(command: list[str], bounds: Bounds, environment: dict[str, str] | None = None) -> Run:
     """Run ``command`` to its end or to a bound."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -72,8 +82,12 @@ def measure(command: list[str], bounds: Bounds, environment: dict[str, str] | No
                 resident, busy = _session(process.pid)
                 cpu |= busy
                 peak = max(peak, resident)
-                if peak > bounds.memory_bytes or time.monotonic() - begin > bounds.seconds:
-                    ended = "memory" if peak > bounds.memory_bytes else "time"
+                if peak > bounds.memory_bytes:
+                    ended = "memory"
+                    break
+                is_spent = bounds.cpu_seconds is not None and sum(cpu.values()) > bounds.cpu_seconds
+                if is_spent or time.monotonic() - begin > bounds.seconds:
+                    ended = "time"
                     break
         finally:
             _kill_session(process.pid)
