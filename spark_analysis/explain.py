@@ -58,6 +58,7 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
                 "lacking"
             ),
             sf.min(sf.when(sf.col("tag") == "hole", sf.col("position"))).alias("first_hole"),
+            sf.min(sf.when(sf.col("tag") == "hole", sf.col("time_ns"))).alias("deadline"),
             sf.count_if(sf.col("tag").isin("attempt", "shared")).alias("attempted"),
             sf.count_if(sf.col("tag") == "seen").alias("seen"),
         )
@@ -80,7 +81,12 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
     ).collect()[0]
     if asked["hopeless"]:
         found.append(
-            _findings(totals.where("lacking > attempted"), sf.lit("unexplained-offset"), sf.col("first_hole"))
+            _findings(
+                totals.where("lacking > attempted"),
+                sf.lit("unexplained-offset"),
+                sf.col("first_hole"),
+                sf.col("deadline"),  # of what proves that the queue was longer
+            )
         )
     if outcome["all"] > outcome["unsure"] + outcome[_UNMATCHED]:
         certain = settled.where("NOT unsure").where(sf.col("kind") != _UNMATCHED)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from spark_analysis import figures, stories
 from spark_analysis.console import describe
@@ -178,7 +178,11 @@ def words(verdict: Verdict) -> list[str]:
     if verdict.verdict == UNDECIDED:
         said.append(
             "No violation was found, but not everything could be decided; what is open is listed below."
+            if verdict.operations or not verdict.damage
+            else "Nothing of the recording could be read: there is no answer."
         )
+    if not verdict.operations:
+        return said
     if any("cut" in line or "middle" in line for line in verdict.damage):
         said.append("The recording was cut off: the verdict is about what was recorded before.")
     elif verdict.damage:
@@ -288,16 +292,34 @@ def _client_figure(
 ) -> Figure:
     scale = _Scale.of(window.begin_ns, window.high_ns - window.low_ns)
     low, high = scale(window.low_ns), scale(window.high_ns)
-    bars = [
-        bar_of(one, one["op"] in window.proof, scale, window.low_ns, window.high_ns)
-        for one in window.operations
-    ]
-    pair = stories.contradiction(anomaly)
-    gap = None
+    pair = stories.contradiction(anomaly, window.operations)
+    proof, gap = set(window.proof), None
     if pair is not None:
+        proof |= {one["op"] for one in pair}
         begin, end = pair[0]["complete_ns"], pair[1]["invoke_ns"]
         gap = Gap(scale(begin), scale(end), f"{stories.duration(end - begin)} between")
-    return _figure(anomaly, bars, scale, (low, high), events, marks, first_ns, window.high_ns, gap)
+    bars = [
+        bar_of(one, one["op"] in proof, scale, window.low_ns, window.high_ns) for one in window.operations
+    ]
+    lines = [describe(one, first_ns) for one in sorted(window.operations, key=_begin) if one["op"] in proof]
+    return _figure(
+        anomaly,
+        bars,
+        scale,
+        (low, high),
+        events,
+        marks,
+        first_ns,
+        window.high_ns,
+        gap,
+        tuple(lines),
+        tuple(stories.story(anomaly, first_ns, window.operations)),
+    )
+
+
+def _begin(operation: dict[str, Any]) -> int:
+    begin: int = operation["invoke_ns"]
+    return begin
 
 
 def _replica_figure(
@@ -313,7 +335,8 @@ def _replica_figure(
     bars = [bar_of_event(event, scale) for event in evidence]
     borders = scale(begin - margin), scale(end + margin)
     lines = tuple(sentence(event, first_ns) for event in evidence)
-    return _figure(anomaly, bars, scale, borders, events, marks, first_ns, end + margin, None, lines)
+    told = tuple(stories.story(anomaly, first_ns))
+    return _figure(anomaly, bars, scale, borders, events, marks, first_ns, end + margin, None, lines, told)
 
 
 def _figure(
@@ -326,7 +349,8 @@ def _figure(
     first_ns: int,
     until_ns: int,
     gap: Gap | None,
-    lines: tuple[str, ...] = (),
+    lines: tuple[str, ...],
+    told: tuple[str, ...],
 ) -> Figure:
     low, high = borders
     bands, inside = scale.bands(events, until_ns), scale.marks(marks, first_ns, low, high)
@@ -345,10 +369,10 @@ def _figure(
     return Figure(
         anomaly.kind,
         stories.place_of(anomaly),
-        tuple(stories.story(anomaly, first_ns)),
+        told,
         f"Each row is a {who}, {what}.{behind}",
         figures.timeline(bars, bands, inside, low, high, unit=scale.axis(first_ns), gap=gap),
-        lines or tuple(describe(one, first_ns) for one in anomaly.proof),
+        lines,
     )
 
 

@@ -29,6 +29,7 @@ TIMELINE_OPERATIONS: Final = 28
 EVIDENCE_FINDINGS: Final = 40
 EVIDENCE_ROWS: Final = 20
 FUNCTIONS_SHOWN: Final = 4
+REGISTERS: Final = ("commit_offset", "fetch_offset")
 NODES_SHOWN: Final = 6
 RARE: Final = 200
 """Of a function that is less than one operation in so many, no line is drawn: it would be a few dots."""
@@ -265,8 +266,12 @@ def _windows(anomalies: Sequence[Anomaly], history: History) -> dict[int, Window
     for place, window in windows.items():
         ended = sf.coalesce("complete_ns", sf.lit(window.high_ns))
         in_proof = sf.col("op").isin(list(window.proof))
+        queue, _, group = anomalies[place].key.partition(" ")
+        # What happened to the stored position of a group says more than what went on in its queue.
+        is_concerned = (sf.col("group") == group) if group else ~sf.col("function").isin(*REGISTERS)
         near = (
-            (sf.col("key") == anomalies[place].key.split(" ")[0])
+            (sf.col("key") == queue)
+            & is_concerned
             & (sf.col("invoke_ns") <= window.high_ns)
             & (ended >= window.low_ns)
         )

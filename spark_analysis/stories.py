@@ -23,6 +23,7 @@ PAIRS: Final = {
     "backward-head": "The first offset that a queue keeps never goes back.",
     "poll-skip": "Messages that follow the first answer were passed over.",
     "nonmonotonic-poll": "The second answer does not follow the first one, it goes back.",
+    "stale-offset": "That position had been replaced before the question was asked.",
 }
 """Kinds that two operations prove, one of which had ended before the other began; and what is wrong with that."""
 
@@ -30,9 +31,12 @@ _NAMED_AT_ONCE: Final = 3
 _NAME_MAX: Final = 22
 
 
-def story(anomaly: Anomaly, first_ns: int = 0) -> list[str]:
-    """The finding in one to three sentences; moments count from ``first_ns``. Never empty."""
-    pair = contradiction(anomaly)
+def story(anomaly: Anomaly, first_ns: int = 0, around: Sequence[Operation] = ()) -> list[str]:
+    """The finding in one to three sentences; moments count from ``first_ns``. Never empty.
+
+    ``around``: other operations on the same key, for findings whose proof does not name its other side.
+    """
+    pair = contradiction(anomaly, around)
     if pair is not None:
         earlier, later = pair
         gap = duration(later["invoke_ns"] - earlier["complete_ns"])
@@ -53,19 +57,38 @@ def _explained(anomaly: Anomaly, *, told: bool) -> list[str]:
     return [f"{place_of(anomaly)}: {anomaly.explanation}{detail}."]
 
 
-def contradiction(anomaly: Anomaly) -> tuple[Operation, Operation] | None:
+def contradiction(anomaly: Anomaly, around: Sequence[Operation] = ()) -> tuple[Operation, Operation] | None:
     """The two operations of a proof about an order: the one that had ended, and the one that began afterwards."""
+    if anomaly.kind == "stale-offset":
+        return _replaced(anomaly, (*anomaly.proof, *around))
     if anomaly.kind not in PAIRS:
         return None
     proof = [one for one in anomaly.proof if "invoke_ns" in one]
-    pairs = [
-        (earlier, later)
-        for earlier in proof
-        for later in proof
-        if (end := earlier.get("complete_ns")) is not None and end < later["invoke_ns"]
-    ]
+    pairs = [(earlier, later) for earlier in proof for later in proof if _precedes(earlier, later)]
     # What decides stands first in a proof.
     return min(pairs, key=lambda pair: proof.index(pair[0]) + proof.index(pair[1]), default=None)
+
+
+def _precedes(earlier: Operation, later: Operation) -> bool:
+    end = earlier.get("complete_ns")
+    return end is not None and end < later["invoke_ns"]
+
+
+def _replaced(anomaly: Anomaly, operations: Sequence[Operation]) -> tuple[Operation, Operation] | None:
+    """Of a stored position that was read too late: who knew of a newer one before, and who was told the old one."""
+    stored = {one.get("offset"): one for one in operations if one["function"] == "commit_offset"}
+    old = stored.get(anomaly.position)
+    if old is None:
+        return None
+    newer = {offset for offset, one in stored.items() if _precedes(old, one)}
+    pairs = [
+        (knew, told)
+        for told in operations
+        if told["function"] == "fetch_offset" and told.get("offset") == anomaly.position
+        for knew in operations
+        if knew.get("offset") in newer and knew["outcome"] == "ok" and _precedes(knew, told)
+    ]
+    return min(pairs, key=lambda pair: pair[1]["invoke_ns"] - pair[0]["complete_ns"], default=None)
 
 
 def place_of(anomaly: Anomaly) -> str:
@@ -292,8 +315,9 @@ def _unexplained_value(anomaly: Anomaly) -> list[str]:
 
 
 def _unexplained_offset(anomaly: Anomaly) -> list[str]:
+    longer = [ended(one) for one in anomaly.proof[:1]]
     return [
-        f"The queue was seen to be longer than {_at(anomaly)}, so something stands there.",
+        f"Something stands at {_at(anomaly)}: {longer[0] if longer else 'the queue was seen to be longer'}.",
         "Every append is accounted for elsewhere: none can have filled that place.",
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 VerdictName = Literal["linearizable", "violated", "undecided"]
@@ -37,6 +37,11 @@ EXPLANATIONS: Final = {
     "int-nonmonotonic-poll": "one poll returned messages out of their order, or twice",
     "lost-write": "an acknowledged message was never returned, although its queue was read beyond it",
     "nonmonotonic-send": "a client's append got a lower offset than one that the same client had finished before",
+    "int-send-skip": "between two messages that one transaction sent to a queue stand others",
+    "int-nonmonotonic-send": "one transaction's messages stand in a queue in another order than it sent them",
+    "precommitted-read": "a transaction polled what it had sent itself, before it had committed",
+    "G1c": "transactions in a circle each polled what the one before had sent",
+    "G1c-realtime": "a transaction had ended before one began from which, step by step, it had polled",
     "unseen": "an acknowledged message was returned by no read",
     "two-leaders": "two nodes were leader in one term",
     "term-went-back": "a node's term decreased",
@@ -47,6 +52,12 @@ EXPLANATIONS: Final = {
     "prefix-mismatch": "the committed prefixes of two nodes differ",
 }
 
+
+# Those that replicas' own records show; all others are about what clients saw.
+REPLICA_ANOMALIES: Final = (
+    *("two-leaders", "term-went-back", "commit-went-back", "committed-truncated", "leader-incomplete"),
+    *("log-mismatch", "prefix-mismatch"),
+)
 
 # What Jepsen's Kafka workload calls the same; kinds that have its names already are not listed.
 JEPSEN_NAMES: Final = {
@@ -60,7 +71,8 @@ JEPSEN_NAMES: Final = {
 _SAME_NAMES: Final = frozenset(
     (
         *("poll-skip", "nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll", "lost-write"),
-        *("nonmonotonic-send", "unseen"),
+        *("nonmonotonic-send", "unseen", "int-send-skip", "int-nonmonotonic-send", "precommitted-read"),
+        *("G1c", "G1c-realtime"),
     )
 )
 
@@ -129,3 +141,11 @@ class Verdict:
             "damage": list(self.damage),
             **self.facts,
         }
+
+
+def of_what_was_read(verdict: Verdict) -> Verdict:
+    """A recording of which nothing could be read is undecided: nobody knows whether there was a violation in it."""
+    was_read = verdict.operations or verdict.facts.get("replica_events")
+    if verdict.verdict != LINEARIZABLE or was_read or not verdict.damage:
+        return verdict
+    return replace(verdict, verdict=UNDECIDED, undecided=("nothing of the recording could be read",))

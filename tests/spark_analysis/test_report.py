@@ -30,7 +30,15 @@ from spark_analysis.report_data import (
     telling,
 )
 from spark_analysis.report_parts import fault_marks, role_bands
-from spark_analysis.verdict import EXPLANATIONS, LINEARIZABLE, REPLICA_ANOMALIES, UNDECIDED, Anomaly, Verdict
+from spark_analysis.verdict import (
+    EXPLANATIONS,
+    LINEARIZABLE,
+    REPLICA_ANOMALIES,
+    UNDECIDED,
+    Anomaly,
+    Verdict,
+    of_what_was_read,
+)
 from tests.spark_analysis.reports import (
     EXAMPLES,
     FACTS,
@@ -67,7 +75,11 @@ SAID = {
     "duplicate-value": ["Message message-a stands at offset 17", "at another offset"],
     "phantom-value": ["consumer-2 was given message message-a", "No client of this recording ever sent it"],
     "unexplained-value": ["consumer-2 was given message message-a", "began too late"],
-    "unexplained-offset": ["longer than offset 17", "none can have filled that place"],
+    "unexplained-offset": [
+        "stands at offset 17",
+        "the queue ends before offset 17",
+        "none can have filled that place",
+    ],
     "backward-head": ["begins at offset 9", "4.00 ms later", "at offset 3", "never goes back"],
     "stale-offset": [
         "consumer-1 asked for the position of group readers",
@@ -125,6 +137,20 @@ def _plain(text: str) -> str:
 
 def test_a_kind_without_a_story_is_explained() -> None:
     assert stories.story(Anomaly("new-kind", QUEUE, 4, (), "why")) == [f"{QUEUE}, offset 4: new-kind (why)."]
+
+
+def test_a_stored_position_that_was_replaced() -> None:
+    """The newer position is not in the proof, but in what went on around it."""
+    old = operation(1, "c1", "commit_offset", 1, 2, offset=5)
+    newer = operation(2, "c1", "commit_offset", 3, 4, offset=8)
+    told = operation(3, "c2", "fetch_offset", 6, 7, offset=5)
+    anomaly = Anomaly("stale-offset", f"{QUEUE} readers", 5, (old, told))
+    assert stories.contradiction(anomaly) is None
+    assert stories.contradiction(anomaly, (newer,)) == (newer, told)
+    assert stories.story(anomaly, 0, (newer,))[:2] == [
+        "At 0.004 s, c1 had been told that the group's position 8 is stored.",
+        "Then, 2.00 ms later, c2 asked for the group's position and was told 5.",
+    ]
 
 
 def test_a_pair_that_is_not_in_the_proof_is_not_invented() -> None:
@@ -237,6 +263,14 @@ def test_the_answer_in_words() -> None:
     assert "not everything could be decided" in words(UNDECIDED_VERDICT)[0]
     assert "cut off" in words(UNDECIDED_VERDICT)[1]
     assert "nothing to contradict" in words(verdict_of(operations=0))[0]
+    unread = of_what_was_read(
+        verdict_of(operations=0, damage=("a: no header",), facts=FACTS | {"replica_events": {}})
+    )
+    assert (unread.verdict, words(unread)) == (
+        UNDECIDED,
+        ["Nothing of the recording could be read: there is no answer."],
+    )
+    assert of_what_was_read(verdict_of(operations=0)).verdict == LINEARIZABLE
     keyed = verdict_of(facts={"model": "mutex", "keys": 1})
     assert "a single mutex on a single machine" in words(keyed)[0]
 
