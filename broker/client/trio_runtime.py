@@ -1,4 +1,4 @@
-"""The client's runtime on Trio: the only file of the client that knows it.
+"""The client's runtime on Trio: the only file of the client that knows it, but for the worker thread of `offset_file`.
 
 Sockets are plain non-blocking ones, waited for through ``trio.lowlevel``: a write is tried at once and costs no trip
 through the scheduler when the kernel takes it, and ``sendmsg`` sends a head and its body without joining them.
