@@ -2,7 +2,7 @@
 key.
 
 One Spark job judges any number of files. What travels between parsing and judging is the operations themselves, keyed
-by (file, key), values as JSON. A key is one task's work and stays within a :class:`Budget`; one with more operations
+by (file, key), values as JSON. A key is one task's work and stays within a budget; one with more operations
 than a task should hold is undecided without being sent to any. So the hardest key costs its own verdict and no other.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +18,7 @@ import pyarrow as pa
 
 from spark_analysis.importers import BadLine, KeyedCall, calls, freeze, parse
 from spark_analysis.models import MODELS, Model
-from spark_analysis.search import MAXIMUM_BYTES, MAXIMUM_CONFIGURATIONS, Call
+from spark_analysis.search import Budget, Call
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
 
 if TYPE_CHECKING:
@@ -47,15 +46,6 @@ _JUDGED: Final = (
     "path STRING, key STRING, verdict STRING, operations BIGINT, configurations BIGINT, "
     "linearized BIGINT, stuck STRING, bound STRING"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What the search for one key may take; beyond any of it the key is undecided."""
-
-    seconds: float = 120.0
-    memory_bytes: int = MAXIMUM_BYTES
-    configurations: int = MAXIMUM_CONFIGURATIONS
 
 
 def judge_files(

@@ -76,6 +76,15 @@ class SearchResult:
     bound: Bound | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the search for one key may take; beyond any of it the key is undecided."""
+
+    seconds: float = 120.0
+    memory_bytes: int = MAXIMUM_BYTES
+    configurations: int = MAXIMUM_CONFIGURATIONS
+
+
 def search(
     calls: Sequence[Call],
     step: Step,

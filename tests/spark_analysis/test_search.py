@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_analysis.models import MODELS, Model
-from spark_analysis.search import Call, search
+from spark_analysis.search import Budget, Call, search
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def test_one_hard_key_costs_its_own_verdict_only(
 
     path = tmp_path / "hard.jsonl"
     write_exploding(path, 30)
-    budget = keyed.Budget(memory_bytes=1 << 20)
+    budget = Budget(memory_bytes=1 << 20)
     (verdict,) = keyed.judge_files(spark, [str(path)], "jsonl", "fifo-queue", budget)
     assert verdict.verdict == UNDECIDED
     assert verdict.facts["keys"] == 2
