@@ -106,6 +106,7 @@ class BrokerHost:
             return
         self.world.network.set_dark(self.name, False)
         self.incarnation += 1
+        self.world.acting = self.name
         try:
             self.process = BrokerProcess(self)
             self.process.run()
@@ -273,6 +274,7 @@ class BrokerProcess:
             if host.paused:
                 host.deferred.append((call, arguments))
                 return
+            host.world.acting = host.name
             try:
                 callback(*arguments)
             except (PowerFailure, Exception) as error:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from broker.client.message import SendResult
 from broker.trace import TraceHeader, TraceWriter
 from simulation.group_model import GroupModel, Violation
+from simulation.scheduler import SECOND
 
 __all__ = ["ClientJudge", "ClientWriter"]
 
@@ -27,6 +28,10 @@ class _Asked:
     values: tuple[str, ...]
     offset: int
     since_ns: int
+
+
+def _untrue(invariant: str, asked: _Asked, detail: str) -> Violation:
+    return Violation(invariant, asked.process, f"{detail}; asked at {asked.since_ns / SECOND:.6f} s")
 
 
 class ClientJudge:
@@ -57,9 +62,9 @@ class ClientJudge:
         queue = self._model.queues.get((asked.topic, asked.queue_id))
         held = queue.keys[base_offset : base_offset + len(asked.values)] if queue is not None else []
         if tuple(held) != asked.values and asked.topic not in self._model.deleted_topics:
-            raise Violation(
+            raise _untrue(
                 "acknowledged messages are committed",
-                asked.process,
+                asked,
                 f"{asked.topic}/{asked.queue_id} offset {base_offset}: acknowledged {asked.values}, committed {held}",
             )
         self._ended(asked, "ok")
@@ -98,23 +103,23 @@ class ClientJudge:
         for offset, value in zip(places, values, strict=True):
             if offset >= len(keys) or keys[offset] != value:
                 held = keys[offset] if offset < len(keys) else "nothing"
-                raise Violation(
+                raise _untrue(
                     "reads return what is committed",
-                    asked.process,
+                    asked,
                     f"{asked.topic}/{asked.queue_id} offset {offset}: read {value}, committed {held}",
                 )
             if offset != expected and self._is_kept(asked):
-                raise Violation(
+                raise _untrue(
                     "reads leave nothing out",
-                    asked.process,
+                    asked,
                     f"{asked.topic}/{asked.queue_id}: asked for {expected}, got {offset}",
                 )
             expected = offset + 1
         self.read += len(values)
         if next_offset > len(keys) and next_offset > asked.offset:
-            raise Violation(
+            raise _untrue(
                 "reads leave nothing out",
-                asked.process,
+                asked,
                 f"sent forward to {next_offset}, committed {len(keys)}",
             )
 
@@ -130,9 +135,9 @@ class ClientJudge:
         times = queue.times if queue is not None else []
         lowest = bisect_left(times, asked.since_ns)
         if not lowest <= offset <= len(times):
-            raise Violation(
+            raise _untrue(
                 "the end of a queue is linearizable",
-                asked.process,
+                asked,
                 f"{asked.topic}/{asked.queue_id} ends at {offset}, but at {lowest}..{len(times)} while it was asked",
             )
 
@@ -143,9 +148,9 @@ class ClientJudge:
         since = bisect_left(history, asked.since_ns, key=lambda item: item[0])
         before = history[since - 1][1] if since else None
         if since == len(history) and before != asked.offset:
-            raise Violation(
+            raise _untrue(
                 "acknowledged offsets are committed",
-                asked.process,
+                asked,
                 f"{asked.group} at {asked.topic}/{asked.queue_id}: {asked.offset} acknowledged, committed {before}",
             )
 
@@ -157,9 +162,9 @@ class ClientJudge:
         possible = [history[since - 1][1] if since else None, *(value for _, value in history[since:])]
         # A group without an offset starts at 0 on a young queue (behaviour.md 8.3).
         if offset not in possible and not (offset == 0 and None in possible):
-            raise Violation(
+            raise _untrue(
                 "stored offsets are linearizable",
-                asked.process,
+                asked,
                 f"{asked.group} at {asked.topic}/{asked.queue_id}: told {offset}, was {possible[-5:]}",
             )
 
@@ -178,7 +183,7 @@ class ClientJudge:
 class ClientWriter(TraceWriter):
     """A client's trace, judged as it is written. Times are true ones: one axis for all hosts."""
 
-    __slots__ = ("_asked", "_at_most_once", "_judge", "_now_ns")
+    __slots__ = ("_asked", "_at_most_once", "_judge", "_name", "_now_ns")
 
     def __init__(
         self,
@@ -192,6 +197,7 @@ class ClientWriter(TraceWriter):
         super().__init__(write, header)
         self._now_ns = now_ns
         self._judge = judge
+        self._name = header.process
         self._asked: dict[int, _Asked] = {}
         self._at_most_once = at_most_once
 
@@ -203,10 +209,8 @@ class ClientWriter(TraceWriter):
     ) -> int:
         return super()._invoke(self._now_ns(), process, function, key, argument, group)
 
-    def _begin(
-        self, operation: int, process: str, key: str, group: str | None, values: Sequence[str], offset: int
-    ) -> int:
-        self._asked[operation] = self._judge.asked(process, key, group, values, offset)
+    def _begin(self, operation: int, key: str, group: str | None, values: Sequence[str], offset: int) -> int:
+        self._asked[operation] = self._judge.asked(self._name, key, group, values, offset)
         return operation
 
     def invoke_append(self, time_ns: int, process: str, key: str, values: Sequence[str]) -> int:
@@ -214,28 +218,28 @@ class ClientWriter(TraceWriter):
         if self._at_most_once:
             self._judge.at_most_once.update(dict.fromkeys(values))
         operation = super().invoke_append(time_ns, process, key, values)
-        return self._begin(operation, process, key, None, values, 0)
+        return self._begin(operation, key, None, values, 0)
 
     def invoke_read(
         self, time_ns: int, process: str, key: str, offset: int, *, filtered: bool = False
     ) -> int:
         """Recorded and noted."""
         operation = super().invoke_read(time_ns, process, key, offset, filtered=filtered)
-        return self._begin(operation, process, key, None, (), offset)
+        return self._begin(operation, key, None, (), offset)
 
     def invoke_tail(self, time_ns: int, process: str, key: str) -> int:
         """Recorded and noted."""
-        return self._begin(super().invoke_tail(time_ns, process, key), process, key, None, (), 0)
+        return self._begin(super().invoke_tail(time_ns, process, key), key, None, (), 0)
 
     def invoke_commit_offset(self, time_ns: int, process: str, key: str, group: str, offset: int) -> int:
         """Recorded and noted."""
         operation = super().invoke_commit_offset(time_ns, process, key, group, offset)
-        return self._begin(operation, process, key, group, (), offset)
+        return self._begin(operation, key, group, (), offset)
 
     def invoke_fetch_offset(self, time_ns: int, process: str, key: str, group: str) -> int:
         """Recorded and noted."""
         operation = super().invoke_fetch_offset(time_ns, process, key, group)
-        return self._begin(operation, process, key, group, (), 0)
+        return self._begin(operation, key, group, (), 0)
 
     def ok_append(self, time_ns: int, operation: int, base_offset: int, key: str | None = None) -> None:
         """Recorded and judged."""

@@ -105,6 +105,8 @@ class World:
         self.topic_changes_wanted = 0
         self.transfers_wanted = 0
         self.member_changes_wanted = 0
+        self.acting = ""
+        """The broker whose code runs: whose log it is."""
         self.finding: Violation | None = None
         self.transcript: deque[str] = deque(maxlen=_TRANSCRIPT_LINES)
         self._keep_traces = keep_traces or judge_history is not None
@@ -404,8 +406,9 @@ class World:
             self.found(error)
         elif error is not None and event.get("event") == "request failed":
             self.violation("a handler fails", str(event.get("client")), traceback.format_exc())
-        text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
-        self.note("log", f"{level}: {event.get('event')} {text}")
+        if event.get("event") != "role":  # noted by the monitor already
+            text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+            self.note(self.acting, f"log {level}: {event.get('event')} {text}".rstrip())
         raise structlog.DropEvent
 
     def _flush_traces(self) -> None:
