@@ -24,11 +24,15 @@ from broker.client.admin import AdminClient
 from broker.client.errors import ClientError
 from broker.cluster.local import LocalCluster, LocalNode
 from broker.cluster.recording import Recording
+from broker.settings import split_address
 
 __all__ = ["Faults"]
 
 _OPERATION_S = 30.0
 _ASK_AGAIN_S = 0.2
+_START_S = 15.0
+_STARTS_INTERRUPTED = 0.25
+"""In this share of cases the next fault may come while a node starts and recovers."""
 
 Tell = Callable[[str], None]
 
@@ -82,6 +86,30 @@ class Faults:
         self._recording.fault("start", [node_id])
         self._cluster.start(node_id)
 
+    async def _start_again(self, fault: Fault, nodes: list[str]) -> None:
+        """Starts nodes, and mostly leaves them alone until they listen.
+
+        Otherwise a busy machine, on which a start takes seconds, would never have a majority that could be disturbed.
+        """
+        for node_id in nodes:
+            self._start(node_id)
+        if fault.amount < _STARTS_INTERRUPTED:
+            return
+        with trio.move_on_after(_START_S):
+            for node_id in nodes:
+                await self._wait_listening(node_id)
+
+    async def _wait_listening(self, node_id: str) -> None:
+        host, port = split_address(self._cluster.nodes[node_id].address)
+        while True:
+            try:
+                stream = await trio.open_tcp_stream(host, port)
+            except OSError:
+                await trio.sleep(_ASK_AGAIN_S)
+            else:
+                await stream.aclose()
+                return
+
     async def _with_node(self, fault: Fault, act: Callable[[LocalNode], Awaitable[None]]) -> None:
         """Takes a free node, if there is one, for as long as `act` lasts."""
         free = self._free()
@@ -108,7 +136,7 @@ class Faults:
             words = self._fire(fault, [node.id], f"SIGKILL for {fault.duration_s:.1f} s")
             await self._cluster.kill(node.id)
             await self._during(words, fault.duration_s)
-            self._start(node.id)
+            await self._start_again(fault, [node.id])
 
         await self._with_node(fault, act)
 
@@ -123,8 +151,7 @@ class Faults:
             for child in [self._cluster.kill_nowait(node_id) for node_id in nodes]:
                 await child.exited.wait()
             await self._during(words, min(fault.duration_s, 1.0))
-            for node_id in nodes:
-                self._start(node_id)
+            await self._start_again(fault, nodes)
         finally:
             for node_id in nodes:
                 del self._taken[node_id]
@@ -135,7 +162,7 @@ class Faults:
             self.current[words] = None
             await self._cluster.stop(node.id)
             self.current.pop(words, None)
-            self._start(node.id)
+            await self._start_again(fault, [node.id])
 
         await self._with_node(fault, act)
 

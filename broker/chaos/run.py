@@ -88,6 +88,8 @@ class ChaosRun:
         self.counters = Counters()
         self.current: dict[str, None] = {}
         """The faults that are going on."""
+        self.phase = "the group starts"
+        """What the run is at, for people."""
         self._seed = seed
         self._schedule = schedule
         self._storage = storage
@@ -139,6 +141,7 @@ class ChaosRun:
             background.start_soon(_watch_deaths, cluster)
             background.start_soon(workload.run)
             await self._do_faults(faults)
+            self.phase = "recovery"
             self._tell("no more faults: the group must recover")
             recording.fault("calm", [])
             await _within("no leader serves, or not every node is registered", cluster.wait_ready)
@@ -155,6 +158,7 @@ class ChaosRun:
 
     async def _do_faults(self, faults: Faults) -> None:
         begin_s = trio.current_time()
+        self.phase = "faults"
         async with trio.open_nursery() as nursery:
             for fault in self._schedule:
                 await trio.sleep_until(begin_s + fault.at_s)
@@ -170,6 +174,7 @@ class ChaosRun:
 
     async def _compare(self, cluster: LocalCluster) -> None:
         commit_index = await cluster.wait_caught_up()
+        self.phase = "the nodes stop, and their stores are compared"
         unclean = [node_id for node_id in cluster.nodes if not await cluster.stop(node_id)]
         if unclean:
             raise ChaosFinding(f"{', '.join(unclean)} did not stop cleanly")

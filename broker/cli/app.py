@@ -30,7 +30,14 @@ _COMMANDS = (
     (
         "chaos",
         "broker.cli.chaos:chaos",
-        "Run a real group under load and faults, and judge what clients saw.",
+        (
+            "Run a real group under load and faults, and judge what clients saw.\n\n"
+            "A name server and brokers behind proxies are killed, paused, restarted, cut off, slowed down, given empty "
+            "disks and replaced, by a schedule that the seed draws, while producers send and consumers read. Then the "
+            "group must recover within a minute, its stores must be byte-identical, and Spark judges the traces.\n\n"
+            "Exit codes: 0 everything holds, 1 something does not, 2 wrong usage, 3 nothing was found but the traces "
+            "were not decided, 130 interrupted."
+        ),
     ),
     ("bench", "broker.cli.benchmark:bench", "Measure a local group against the limits of this machine."),
 )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from broker.cli.errors import FAILED, USAGE, CommandError
+from broker.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 from broker.cli.options import AsJson
-from broker.cli.run_directory import judge_traces, prepare_directory
+from broker.cli.run_directory import UNDECIDED, judge_traces, log_clients_to, prepare_directory
 from broker.cli.signals import stop_signals
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def chaos(
     *,
-    minutes: Annotated[float, Parameter(help="How long faults go on; recovery and verdict come after it.")],
+    minutes: Annotated[
+        float, Parameter(help="How long faults go on; recovery and verdict come after it.")
+    ] = 1.0,
     dir: Annotated[Path, Parameter(help="Where everything goes; an earlier run there is replaced.")] = Path(
         "chaos-data"
     ),
@@ -32,10 +34,7 @@ def chaos(
 ) -> int:
     """Run a local group under load and faults, and check that nothing is lost, doubled or read wrongly.
 
-    Real processes behind proxies are killed, paused, restarted, cut off, slowed down, given empty disks and replaced,
-    by a schedule that the seed draws, while producers send and consumers read. Then the group must recover, the stores
-    are compared byte by byte, and Spark judges the recorded traces. Exit codes: 0 everything holds, 1 something does
-    not, 3 the traces were not judged although they should have been, 2 wrong usage.
+    What is done and which exit codes there are stands in broker/cli/app.py, as it is the command's help.
     """
     import random
 
@@ -52,6 +51,7 @@ def chaos(
     directory = dir.absolute()
     prepare_directory(directory, "chaos")
     print(f"seed {seed}", flush=True, file=sys.stderr if json else sys.stdout)
+    log_clients_to(directory / "clients.log")
     seconds = minutes * 60
     display = _Display()
     storage = StorageSettings(
@@ -72,20 +72,34 @@ def chaos(
         storage=storage,
         tell=display.tell,
     )
-    trio.run(_run_with_progress, run, display)
+    display.tell(f"faults for {minutes:g} min; all files go to {directory}; Ctrl-C ends it")
+    interrupted = trio.run(_run_with_progress, run, display)
     summary = run.summary
     code = FAILED if summary.finding is not None else 0
-    if analysis:
+    if interrupted:
+        code, summary.verdict = INTERRUPTED, "interrupted: nothing was judged"
+    elif analysis:
         display.tell("Spark judges the traces")
-        judged, summary.verdict, summary.report = judge_traces(directory, keep_stdout=json)
-        code = code or judged
+        try:
+            judged, summary.verdict, summary.report = judge_traces(directory, keep_stdout=json)
+            code = code or judged
+        except KeyboardInterrupt:
+            code, summary.verdict = INTERRUPTED, "interrupted: the traces were not judged"
     if json:
         from broker.cli.output import print_json
 
         print_json(summary)
     else:
-        _print_summary(summary)
+        _print_summary(summary, code)
     return code
+
+
+_RESULTS = {
+    0: "everything holds",
+    FAILED: "SOMETHING DOES NOT HOLD",
+    UNDECIDED: "nothing was found, but the traces were not decided",
+    INTERRUPTED: "interrupted",
+}
 
 
 class _Display:
@@ -98,10 +112,11 @@ class _Display:
         self.begin = time.monotonic()
 
     def tell(self, text: str) -> None:
-        self.console.print(f"{time.monotonic() - self.begin:6.1f} s  {text}", markup=False)
+        self.console.print(f"{time.monotonic() - self.begin:6.1f} s  {text}", markup=False, soft_wrap=True)
 
 
-async def _run_with_progress(run: ChaosRun, display: _Display) -> None:
+async def _run_with_progress(run: ChaosRun, display: _Display) -> bool:
+    """Whether it was interrupted; when this returns every process is gone."""
     import trio
 
     interrupted = False
@@ -110,7 +125,7 @@ async def _run_with_progress(run: ChaosRun, display: _Display) -> None:
         nonlocal interrupted
         await stopped()
         interrupted = True
-        display.tell("interrupted: everything is stopped")
+        display.tell("interrupted: everything is being stopped")
         nursery.cancel_scope.cancel()
 
     with stop_signals() as stopped:
@@ -119,8 +134,7 @@ async def _run_with_progress(run: ChaosRun, display: _Display) -> None:
             nursery.start_soon(interrupt)
             await run.run()
             nursery.cancel_scope.cancel()
-    if interrupted:
-        raise KeyboardInterrupt
+    return interrupted
 
 
 async def _show_progress(run: ChaosRun, display: _Display) -> None:
@@ -138,8 +152,8 @@ async def _show_progress(run: ChaosRun, display: _Display) -> None:
             counters = run.counters
             rate = (counters.acknowledged - acknowledged) / pause_s
             acknowledged = counters.acknowledged
-            faults = "; ".join(run.current) or "none"
-            text = f"{acknowledged:,} acknowledged ({rate:,.0f}/s), {counters.read:,} read; faults: {faults}"
+            phase = run.phase if run.phase != "faults" else f"faults: {'; '.join(run.current) or 'none now'}"
+            text = f"{acknowledged:,} acknowledged ({rate:,.0f}/s), {counters.read:,} read; {phase}"
             if isinstance(live, Live):
                 live.update(Text(f"{time.monotonic() - display.begin:6.1f} s  {text}"), refresh=True)
             else:
@@ -154,7 +168,7 @@ class _NoLive:
         return None
 
 
-def _print_summary(summary: Summary) -> None:
+def _print_summary(summary: Summary, code: int) -> None:
     from broker.chaos.run import kinds_in_order
     from broker.cli.output import print_table
 
@@ -173,12 +187,14 @@ def _print_summary(summary: Summary) -> None:
         rows.append(("FOUND", summary.finding))
     repeat = f"trivet chaos --minutes {summary.fault_seconds / 60:g} --seed {summary.seed}"
     repeat += f" --nodes {summary.nodes} --flush {summary.flush}"
-    rows += [
-        ("verdict", summary.verdict),
-        ("report", summary.report or "none"),
-        ("look at", f"{summary.directory}: namesrv.log, nX/broker.log; trivet analyze {summary.traces}"),
-        ("repeat", repeat),
-        ("time", f"{summary.seconds:.0f} s"),
-    ]
+    rows += [("traces", summary.verdict)]
+    if summary.report is not None:
+        rows.append(("report", summary.report))
+    if code:
+        rows += [
+            ("look at", f"{summary.directory}: namesrv.log, clients.log, nX/broker.log"),
+            ("again", f"trivet analyze {summary.traces}"),
+        ]
+    rows += [("repeat", repeat), ("time", f"{summary.seconds:.0f} s"), ("result", _RESULTS[code])]
     for name, text in rows:
         print(f"{name:>9}  {text}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 FAILED = 1
 USAGE = 2
+INTERRUPTED = 130
 
 
 class CommandError(Exception):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
 import shutil
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from broker.cli.errors import USAGE, CommandError
 
 UNDECIDED = 3
+
+_held: list[TextIO] = []
+"""Kept open, as a lock ends with its file."""
 
 _VERDICTS = {0: "holds", 1: "VIOLATED", UNDECIDED: "undecided"}
 
@@ -18,14 +23,43 @@ _VERDICTS = {0: "holds", 1: "VIOLATED", UNDECIDED: "undecided"}
 def prepare_directory(directory: Path, command: str) -> None:
     """An empty directory with a mark that says whose it is; nothing that somebody else put there is deleted."""
     marker = directory / f".trivet-{command}"
-    if directory.exists():
-        if not marker.exists() and any(directory.iterdir()):
-            raise CommandError(
-                f"--dir {directory}: has files that no {command} left there; choose another", USAGE
-            )
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
-    marker.touch()
+    try:
+        if marker.exists() and not _take(marker):
+            raise CommandError(f"--dir {directory}: another {command} runs there", USAGE)
+        if directory.exists():
+            if not marker.exists() and any(directory.iterdir()):
+                raise CommandError(
+                    f"--dir {directory}: has files that no {command} left there; choose another", USAGE
+                )
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True)
+        marker.touch()
+        _take(marker)
+    except OSError as error:
+        raise CommandError(
+            f"--dir {directory}: is no directory that can be used: {error.strerror}", USAGE
+        ) from error
+
+
+def _take(marker: Path) -> bool:
+    """Whether this process has the directory for itself, from now on and until it ends."""
+    file = marker.open()
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return False
+    _held.append(file)
+    return True
+
+
+def log_clients_to(path: Path) -> None:
+    """What this process's clients warn of (lost connections, mostly, of which a run has many) goes to a file."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    clients = logging.getLogger("trivet.client")
+    clients.addHandler(handler)
+    clients.propagate = False
 
 
 class Judgement(NamedTuple):

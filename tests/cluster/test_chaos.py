@@ -60,10 +60,17 @@ def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
     for line in process.stderr:
         if "pause" in line:  # a node stands still: it must be woken before it can be ended
             break
+    second = chaos(tmp_path / "run", "--minutes", "1")
+    assert "another chaos runs there" in second.communicate(timeout=LIMIT_S)[1]
+    assert second.returncode == 2
     process.send_signal(signal.SIGINT)
-    _, narration = process.communicate(timeout=LIMIT_S)
+    output, narration = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, narration
     assert processes_of(tmp_path) == []
+    assert "everything is being stopped" in narration
+    assert "traces  interrupted: nothing was judged" in output
+    assert "repeat  trivet chaos --minutes 30 --seed 1 --nodes 3 --flush async" in output
+    assert output.endswith("result  interrupted\n")
 
 
 def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
@@ -73,6 +80,16 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert process.returncode == 2
     assert "has files that no chaos left there" in complaint
     assert (tmp_path / "mine").read_text() == "precious"
+
+
+def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    process = chaos(tmp_path / "file")
+    _, complaint = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2
+    assert (
+        complaint == f"trivet: --dir {tmp_path / 'file'}: is no directory that can be used: Not a directory\n"
+    )
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "100000"])
