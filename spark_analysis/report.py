@@ -76,6 +76,12 @@ _PROMISES: Final = (
         ("stale-offset", "phantom-offset"),
     ),
 )
+_TRANSACTIONS_PROMISE: Final = (
+    "transactions are whole, in order, and see of each other only what was committed"
+)
+_TRANSACTION_ANOMALIES: Final = (
+    *("int-send-skip", "int-nonmonotonic-send", "precommitted-read", "G1c", "G1c-realtime"),
+)
 _REPLICAS_PROMISE: Final = (
     "replicas kept Raft's guarantees: one leader a term, terms and commit indices that never go back, nothing "
     "committed removed, leaders that have all that is committed, equal bytes in equal places"
@@ -200,13 +206,19 @@ def checked_and_not(verdict: Verdict) -> list[tuple[str, str]]:
     def state_of(is_recorded: bool, kinds: Sequence[str]) -> str:
         if verdict.counts.keys() & set(kinds):
             return "broken"
-        if any(f": {kind} at " in line for line in verdict.undecided for kind in kinds):
+        if any(
+            f"{kind} at " in line or line.startswith(f"{kind}:")
+            for line in verdict.undecided
+            for kind in kinds
+        ):
             return "open"
         return "holds" if is_recorded else "unchecked"
 
     states = [
         (state_of(bool(recorded.keys() & set(needed)), kinds), text) for text, needed, kinds in _PROMISES
     ]
+    if verdict.facts.get("transactions"):
+        states.append((state_of(True, _TRANSACTION_ANOMALIES), _TRANSACTIONS_PROMISE))
     states.append((state_of(bool(verdict.facts["replica_events"]), REPLICA_ANOMALIES), _REPLICAS_PROMISE))
     return [
         (state, f"{text} (nothing of the kind was recorded)" if state == "unchecked" else text)

@@ -367,6 +367,30 @@ def _inside_poll(anomaly: Anomaly) -> list[str]:
     return [f"One answer to a poll of {reader} around {_at(anomaly)} {wrong}."]
 
 
+def _transactions(anomaly: Anomaly) -> list[str]:
+    who = _joined(list(dict.fromkeys(map(client_of, anomaly.proof)))) or "clients"
+    where = f" ({anomaly.detail})" if anomaly.detail else ""
+    match anomaly.kind:
+        case "precommitted-read":
+            return [
+                f"A transaction of {who} polled at {_at(anomaly)} what it had sent itself and not yet committed."
+            ]
+        case "G1c":
+            return [
+                f"Transactions of {who} each polled what the one before had sent, in a circle{where}.",
+                "Each must have committed before the next: none can have been the first.",
+            ]
+        case "G1c-realtime":
+            return [
+                f"Transactions of {who} each polled what the one before had sent{where}.",
+                "So the first committed before the last; but the last had ended before the first began.",
+            ]
+    wrong = (
+        "stand others" if anomaly.kind == "int-send-skip" else "the order is not that in which it sent them"
+    )
+    return [f"Between the messages that one transaction of {who} sent around {_at(anomaly)} {wrong}."]
+
+
 def _not_linearizable(anomaly: Anomaly) -> list[str]:
     place = f"On key {anomaly.key} no" if anomaly.key else "No"
     return [f"{place} order of the operations exists that the model allows; {anomaly.detail}."]
@@ -454,6 +478,11 @@ _PLACES: Final[dict[str, Callable[[Anomaly], list[str]]]] = {
     "phantom-offset": _phantom_offset,
     "int-poll-skip": _inside_poll,
     "int-nonmonotonic-poll": _inside_poll,
+    "int-send-skip": _transactions,
+    "int-nonmonotonic-send": _transactions,
+    "precommitted-read": _transactions,
+    "G1c": _transactions,
+    "G1c-realtime": _transactions,
     "not-linearizable": _not_linearizable,
     "two-leaders": _two_leaders,
     "term-went-back": _term_went_back,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from spark_analysis.figures import Panel, Series
 from spark_analysis.report_data import Event, ReportData, Window, places_to_draw, window_around
@@ -88,6 +88,11 @@ EXAMPLES: dict[str, Anomaly] = {
         Anomaly("lost-write", QUEUE, 17, (_APPEND,)),
         Anomaly("nonmonotonic-send", QUEUE, 9, (_APPEND, _LATE)),
         Anomaly("unseen", QUEUE, 17, (_APPEND,)),
+        Anomaly("int-send-skip", QUEUE, 17, (_APPEND,)),
+        Anomaly("int-nonmonotonic-send", QUEUE, 17, (_APPEND,)),
+        Anomaly("precommitted-read", QUEUE, 9, _POLLS[1:]),
+        Anomaly("G1c", QUEUE, None, _POLLS, "operation 9 -> operation 10"),
+        Anomaly("G1c-realtime", QUEUE, None, _POLLS, "operation 9 -> operation 10"),
         Anomaly(
             "not-linearizable",
             "k1",
@@ -124,12 +129,16 @@ EXAMPLES: dict[str, Anomaly] = {
 
 FACTS: dict[str, Any] = {
     "functions": {"append": {"ok": 30, "info": 2}, "read": {"ok": 50, "fail": 1}, "tail": {"ok": 5}},
+    "transactions": 0,
     "queues": 3,
     "clients": 6,
     "first_ns": 980 * MILLISECOND,
     "seconds": 10.0,
     "replica_events": {"n0": 100, "n1": 110, "n2": 90},
 }
+
+
+TRANSACTIONAL: Final = ("int-send-skip", "int-nonmonotonic-send", "precommitted-read", "G1c", "G1c-realtime")
 
 
 def verdict_of(*kinds: str, **changed: Any) -> Verdict:
@@ -141,7 +150,7 @@ def verdict_of(*kinds: str, **changed: Any) -> Verdict:
         "operations": 88,
         "counts": dict.fromkeys(kinds, 1),
         "anomalies": anomalies,
-        "facts": FACTS,
+        "facts": FACTS | {"transactions": int(any(kind in TRANSACTIONAL for kind in kinds))},
     }
     return Verdict(**fields | changed)
 
