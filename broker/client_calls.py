@@ -9,10 +9,11 @@ number in their upper bits.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from broker.budget import Budget
 from broker.connection import Connection
 from broker.remoting.command import RemotingCommand, encode, request
 
@@ -27,6 +28,14 @@ Done = Callable[[RemotingCommand | None], None]
 """Takes the client's answer, or None: it was gone, or gave none in time."""
 
 
+class _Call(NamedTuple):
+    """A client was asked, because of `asker`, and has time until `deadline_ns`."""
+
+    deadline_ns: int
+    done: Done
+    asker: RemotingCommand
+
+
 class ClientCalls:
     """One node's requests to clients, and those that it passes on for others."""
 
@@ -34,26 +43,43 @@ class ClientCalls:
         self._opaque_base = (node_number & 0x7F) << 24
         self._last_number = 0
         # All calls live equally long: the first one is the next to expire.
-        self._waiting: dict[tuple[Connection, int], tuple[int, Done]] = {}
+        self._waiting: dict[tuple[Connection, int], _Call] = {}
+        self._budget = Budget("answers of clients")
         self._relayed: dict[tuple[Connection, int], str] = {}
 
     def call(
-        self, connection: Connection, code: int, header: msgspec.Struct, body: bytes, now_ns: int, done: Done
+        self,
+        connection: Connection,
+        code: int,
+        header: msgspec.Struct,
+        body: bytes,
+        asker: RemotingCommand,
+        now_ns: int,
+        done: Done,
     ) -> None:
-        """Asks a client; `done` is called once, never before this returns."""
+        """Asks a client; `done` is called once, never before this returns. `asker` is the request that waits for it.
+
+        Raises `OverloadedError` when too much waits for clients that do not answer.
+        """
         self._last_number = (self._last_number + 1) & 0xFF_FFFF
         opaque = self._opaque_base | self._last_number
-        self._waiting[connection, opaque] = (now_ns + TIMEOUT_NS, done)
-        connection.send(encode(request(code, header, body, opaque=opaque)))
+        question = encode(request(code, header, body, opaque=opaque))
+        self._budget.take(asker)
+        self._waiting[connection, opaque] = _Call(now_ns + TIMEOUT_NS, done, asker)
+        connection.send(question)
 
     def answered(self, connection: Connection, answer: RemotingCommand) -> str | None:
         """A client's answer: given to whoever waits for it here; the name of the node that asked, if one did."""
         key = (connection, answer.opaque)
-        waiting = self._waiting.pop(key, None)
-        if waiting is not None:
-            waiting[1](answer)
+        call = self._waiting.pop(key, None)
+        if call is not None:
+            self._end(call, answer)
             return None
         return self._relayed.pop(key, None)
+
+    def _end(self, call: "_Call", answer: RemotingCommand | None) -> None:
+        self._budget.give_back(call.asker)
+        call.done(answer)
 
     def relayed(self, connection: Connection, opaque: int, asking: str) -> None:
         """A request of another node passes through this one to its client."""
@@ -63,22 +89,22 @@ class ClientCalls:
 
     def deadline_ns(self) -> int:
         """When `expire` has something to do."""
-        return next(iter(self._waiting.values()))[0] if self._waiting else _NEVER
+        return next(iter(self._waiting.values())).deadline_ns if self._waiting else _NEVER
 
     def expire(self, now_ns: int) -> None:
         """Ends the calls whose time is over."""
         while self._waiting:
-            key, (deadline_ns, done) = next(iter(self._waiting.items()))
-            if deadline_ns > now_ns:
+            key, call = next(iter(self._waiting.items()))
+            if call.deadline_ns > now_ns:
                 return
             del self._waiting[key]
-            done(None)
+            self._end(call, None)
 
     def disconnected(self, connection: Connection) -> None:
         """What a client was asked will not be answered."""
         for key in [key for key in self._relayed if key[0] is connection]:
             del self._relayed[key]
         for key in [key for key in self._waiting if key[0] is connection]:
-            waiting = self._waiting.pop(key, None)
-            if waiting is not None:
-                waiting[1](None)
+            call = self._waiting.pop(key, None)
+            if call is not None:
+                self._end(call, None)

@@ -66,8 +66,8 @@ def deliverable(replica: Replica, physical_offset: int, size: int) -> tuple[Reco
     target = destination(record)
     if target is None or target.topic in _NEVER_DELIVERED_TO:
         return None
-    config = replica.metadata.topics.get(target.topic)
-    if config is None or target.queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+    # A queue that the topic lost meanwhile keeps its messages, for when the topic gets it back.
+    if target.topic not in replica.metadata.topics:
         log.warning("waiting message dropped", topic=target.topic, reason="its topic is gone")
         return None
     return record, target

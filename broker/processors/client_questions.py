@@ -108,7 +108,9 @@ class ClientQuestionsProcessor:
             else:
                 self._node.reply(connection, command, answer.code, answer.remark, body=answer.body)
 
-        self._node.calls.call(client.connection, command.code, header, body, self._node.now_ns, answered)
+        self._node.calls.call(
+            client.connection, command.code, header, body, command, self._node.now_ns, answered
+        )
 
     def consumer_status(self, connection: Connection, command: RemotingCommand) -> None:
         """Where each consumer of a group stands in a topic, by its own account; those that do not say are left out."""
@@ -144,6 +146,7 @@ class ClientQuestionsProcessor:
                 RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
                 asked,
                 b"",
+                command,
                 self._node.now_ns,
                 answered_by(client.client_id),
             )

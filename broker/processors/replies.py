@@ -132,6 +132,7 @@ class RepliesProcessor:
                 RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
                 self._pushed_header(connection, header, properties),
                 bytes(command.body),
+                command,
                 self._node.now_ns,
                 pushed,
             )

@@ -144,3 +144,17 @@ def test_status_of_one_consumer(consumer: Client, admin: Client) -> None:
     assert json.loads(bytes(admin.wait(opaque).body)) == {"consumerTable": {"consumer": {}}}
     told = admin.call(code, {**fields, "clientAddr": "nobody"})
     assert (told.code, told.remark) == (1, "No Any Consumer online in the consumer group: [g]")
+
+
+def test_questions_that_wait_for_silent_clients_are_bounded(consumer: Client, admin: Client) -> None:
+    large = bytes(1 << 20)
+    opaques = [admin.start_call(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO, large) for _ in range(40)]
+    admin.group.settle()
+    refused = [opaque for opaque in opaques if opaque in admin.answers]
+    assert {admin.answers[opaque].code for opaque in refused} == {ResponseCode.SYSTEM_BUSY}
+    assert len(opaques) - len(refused) == 31
+    admin.group.advance(11)
+    assert all(opaque in admin.answers for opaque in opaques)
+    waits = admin.start_call(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO, large)
+    admin.group.settle()
+    assert waits not in admin.answers, "what waited has made room"

@@ -209,3 +209,14 @@ def test_batch_cannot_be_delayed(group: Group) -> None:
     client = group.connect()
     body = encode_batch([BatchItem(0, b"x", b"DELAY\x011\x02")])
     assert client.wait(client.start_send("T", body, batch=True)).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize("properties", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}])
+def test_a_message_whose_queue_is_gone_for_a_while_is_not_lost(properties: dict[str, str]) -> None:
+    group = prepared()
+    client = group.connect()
+    client.send("T", b"kept", 1, properties)
+    client.create_topic("T", 1)
+    group.advance(3)
+    client.create_topic("T", 2)
+    assert client.pull("T", "g", 0, 1).bodies == [b"kept"]
