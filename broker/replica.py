@@ -32,6 +32,7 @@ from broker.membership import Membership
 from broker.metadata import Metadata
 from broker.peer_protocol import RaftFrame
 from broker.proposals import CommandWaiter, NotServingError, Observer, OverloadedError, Waiter
+from broker.read_barriers import ReadBarriers
 from broker.recovering import RecoveringFile
 from broker.replica_trace import ReplicaTrace
 from broker.topics import INTERNAL_TOPIC
@@ -187,10 +188,7 @@ class Replica:
         self._command_waiters: dict[int, CommandWaiter] = {}
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
-        self._reads_wanted: list[tuple[Callable[[], None], Callable[[], None]]] = []
-        self._reads_confirming: dict[int, list[tuple[Callable[[], None], Callable[[], None]]]] = {}
-        self._reads_confirmed: deque[tuple[int, Callable[[], None]]] = deque()
-        self._next_read_token = 0
+        self._reads = ReadBarriers()
         self._frame: RaftFrame | None = None
         self._entry_range: EntryRange | None = None
         self._flushing = False
@@ -333,7 +331,7 @@ class Replica:
         """
         if not self.serving:
             raise NotServingError(self.raft.leader)
-        self._reads_wanted.append((ready, lost))
+        self._reads.add((ready, lost))
 
     def _append_internal(self, tag: bytes, body: bytes) -> int:
         properties = b"TAGS\x01" + tag + b"\x02"
@@ -502,12 +500,10 @@ class Replica:
         self._observer.role_changed()
 
     def _on_read_ready(self, effect: fx.ReadReady) -> None:
-        for ready, _ in self._reads_confirming.pop(effect.token):  # type: ignore[call-overload]
-            self._reads_confirmed.append((effect.index, ready))
+        self._reads.confirmed(effect.token, effect.index)
 
     def _on_read_lost(self, effect: fx.ReadLost) -> None:
-        for _, lost in self._reads_confirming.pop(effect.token):  # type: ignore[call-overload]
-            lost()
+        self._reads.lost(effect.token)
 
     def _on_snapshot_needed(self, effect: fx.SnapshotNeeded) -> None:
         message = effect.message
@@ -585,20 +581,18 @@ class Replica:
         self.now_ns, self.wall_ms = now_ns, wall_ms
         raft = self.raft
         while True:
-            if self._reads_wanted:
-                self._start_reads()
+            if self._reads.are_wanted:
+                self._reads.begin_round(raft, now_ns)
             self._acknowledge_written()
             self._trace.appended(now_ns)
             raft.replicate(now_ns)
             self._carry_out()
             if self._committed_index > self.applied_index:
                 self._apply_committed()
-            elif not self._reads_wanted:
+            elif not self._reads.are_wanted:
                 break
-            if self._reads_confirmed:
-                self._answer_reads()
-        if self._reads_confirmed:
-            self._answer_reads()
+            self._reads.applied(self.applied_index)
+        self._reads.applied(self.applied_index)
 
     def _apply_committed(self) -> None:
         """4 dispatch, then 5 answer: whoever is answered can read what it wrote."""
@@ -672,20 +666,7 @@ class Replica:
             self._configuration_waiter = None
         for _, waiter in waiting:
             waiter.lost()
-        wanted, self._reads_wanted = self._reads_wanted, []
-        for _, lost in wanted:
-            lost()
-
-    def _start_reads(self) -> None:
-        token = self._next_read_token
-        self._next_read_token += 1
-        self._reads_confirming[token], self._reads_wanted = self._reads_wanted, []
-        self.raft.read_index(token, self.now_ns)
-
-    def _answer_reads(self) -> None:
-        confirmed = self._reads_confirmed
-        while confirmed and confirmed[0][0] <= self.applied_index:
-            confirmed.popleft()[1]()
+        self._reads.abandon_wanted()
 
     # ------------------------------------------------------------------ worker thread jobs
 

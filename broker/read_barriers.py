@@ -1,0 +1,64 @@
+"""Reads that wait until it is sure that what is applied here is as new as the question (dissertation 6.4).
+
+All that are asked for in one turn share one round of messages. A barrier is *wanted* until the turn begins a round for
+it, *confirming* until a majority has answered that round, and *confirmed* until the replica has applied as far as the
+log was committed when the round began.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from raft.core import Raft
+
+Barrier = tuple[Callable[[], None], Callable[[], None]]
+"""What to call when it is passed, and when leadership was lost first; one of them, once."""
+
+
+class ReadBarriers:
+    """The barriers of one replica."""
+
+    __slots__ = ("_confirmed", "_confirming", "_next_token", "_wanted")
+
+    def __init__(self) -> None:
+        self._wanted: list[Barrier] = []
+        self._confirming: dict[object, list[Barrier]] = {}
+        self._confirmed: deque[tuple[int, Callable[[], None]]] = deque()
+        self._next_token = 0
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether a round has to begin."""
+        return bool(self._wanted)
+
+    def add(self, barrier: Barrier) -> None:
+        """One more for the next round."""
+        self._wanted.append(barrier)
+
+    def begin_round(self, raft: Raft, now_ns: int) -> None:
+        """A round for all that are wanted; raft answers with their token, maybe at once."""
+        token = self._next_token
+        self._next_token += 1
+        self._confirming[token], self._wanted = self._wanted, []
+        raft.read_index(token, now_ns)
+
+    def confirmed(self, token: object, index: int) -> None:
+        """The round's barriers are passed when `index` is applied."""
+        for ready, _ in self._confirming.pop(token):
+            self._confirmed.append((index, ready))
+
+    def lost(self, token: object) -> None:
+        """Leadership ended during the round."""
+        for _, lost in self._confirming.pop(token):
+            lost()
+
+    def applied(self, index: int) -> None:
+        """Everything up to `index` is applied."""
+        confirmed = self._confirmed
+        while confirmed and confirmed[0][0] <= index:
+            confirmed.popleft()[1]()
+
+    def abandon_wanted(self) -> None:
+        """Leadership ended before their round began."""
+        wanted, self._wanted = self._wanted, []
+        for _, lost in wanted:
+            lost()
