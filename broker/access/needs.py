@@ -16,7 +16,7 @@ from broker.access.accounts import Permission
 from broker.remoting.bodies import CheckClientConfigBody, HeartbeatData, LockBatchBody
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.json_body import decode_body
+from broker.remoting.json_body import decode_request
 
 RETRY_PREFIX: Final = "%RETRY%"
 
@@ -87,7 +87,7 @@ def _fields(
 
 def _heartbeat(command: RemotingCommand) -> list[Need]:
     found: list[Need] = []
-    for consumer in decode_body(command.body, HeartbeatData).consumer_data_set:
+    for consumer in decode_request(command.body, HeartbeatData).consumer_data_set:
         found += _group(consumer.group_name)
         for subscription in consumer.subscription_data_set:
             found += _topic(subscription.topic, Permission.SUB)
@@ -95,7 +95,7 @@ def _heartbeat(command: RemotingCommand) -> list[Need]:
 
 
 def _locks(command: RemotingCommand) -> list[Need]:
-    body = decode_body(command.body, LockBatchBody)
+    body = decode_request(command.body, LockBatchBody)
     found = _group(body.consumer_group)
     for queue in body.queues:
         found += _topic(queue.topic, Permission.SUB)
@@ -103,7 +103,7 @@ def _locks(command: RemotingCommand) -> list[Need]:
 
 
 def _subscription_check(command: RemotingCommand) -> list[Need]:
-    body = decode_body(command.body, CheckClientConfigBody)
+    body = decode_request(command.body, CheckClientConfigBody)
     return [*_group(body.group), *_topic(body.subscription_data.topic, Permission.SUB)]
 
 

@@ -24,7 +24,7 @@ from broker.remoting.bodies import MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
-from broker.remoting.json_body import decode_body, decode_object_keyed, encode_body, encode_object_keyed
+from broker.remoting.json_body import decode_object_keyed, decode_request, encode_body, encode_object_keyed
 from log.errors import RecordError
 from log.message_id import parse_offset_message_id
 
@@ -158,7 +158,7 @@ def _queues_in(answer: RemotingCommand | None) -> dict[MessageQueue, int] | None
         return None
     try:
         return decode_object_keyed(
-            decode_body(answer.body, _ConsumerStatus).message_queue_table, decode_queue
+            decode_request(answer.body, _ConsumerStatus).message_queue_table, decode_queue
         )
     except RemotingError:
         return None

@@ -27,7 +27,7 @@ from broker.remoting.headers import (
     NotifyConsumerIdsChangedHeader,
     UnregisterClientHeader,
 )
-from broker.remoting.json_body import decode_body, encode_body
+from broker.remoting.json_body import decode_request, encode_body
 from broker.settings import BrokerConfig
 from broker.subscriptions import parse_filter
 from broker.topics import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
@@ -89,7 +89,7 @@ class ClientsProcessor:
     def heartbeat(self, connection: Connection, command: RemotingCommand) -> None:
         """Registers the client's groups here and with the leader, which creates what they need."""
         node = self._node
-        data = decode_body(command.body, HeartbeatData)
+        data = decode_request(command.body, HeartbeatData)
         self._check(connection, data, len(command.body))
         client = RegisteredClient(connection, data.client_id, command.language_code, command.version)
         changed = node.registry.heartbeat(client, data, node.now_ns)
@@ -172,7 +172,7 @@ class ClientsProcessor:
 
     def check_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Says whether a subscription's expression can be used on this broker, before the consumer starts."""
-        subscription = decode_body(command.body, CheckClientConfigBody).subscription_data
+        subscription = decode_request(command.body, CheckClientConfigBody).subscription_data
         parse_filter(subscription.expression_type, subscription.sub_string, sql_filters=self._sql_filters)
         self._node.reply(connection, command, ResponseCode.SUCCESS)
 

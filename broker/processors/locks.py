@@ -18,7 +18,7 @@ from broker.processing import Place, RequestError, Route
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.json_body import decode_body, encode_body
+from broker.remoting.json_body import decode_request, encode_body
 from broker.settings import BrokerSettings
 from broker.topics import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
 
@@ -85,7 +85,7 @@ class LocksProcessor:
         return self._began_ms + (self._node.now_ns - self._began_ns) // 1_000_000
 
     def _body(self, command: RemotingCommand) -> LockBatchBody:
-        body = decode_body(command.body, LockBatchBody)
+        body = decode_request(command.body, LockBatchBody)
         if not body.client_id or not body.consumer_group:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "a request for order locks needs a clientId and a consumerGroup"

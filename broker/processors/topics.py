@@ -31,7 +31,7 @@ from broker.remoting.bodies import (
 )
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.json_body import decode_body, encode_body
+from broker.remoting.json_body import decode_request, encode_body
 from broker.settings import BrokerConfig
 from broker.topics import SYSTEM_TOPICS, InvalidNameError, check_group_name, check_topic_name
 from log.errors import DiskFullError
@@ -103,7 +103,7 @@ class TopicsProcessor:
 
     def put_topics(self, connection: Connection, command: RemotingCommand) -> None:
         """Creates or changes several topics, all of them or none (5.x)."""
-        configs = decode_body(command.body, TopicConfigList).topic_config_list
+        configs = decode_request(command.body, TopicConfigList).topic_config_list
         _check_number(len(configs), "topics")
         puts = [
             self._put_topic(config, ",".join(f"{name}={value}" for name, value in config.attributes.items()))
@@ -178,12 +178,12 @@ class TopicsProcessor:
 
     def put_group(self, connection: Connection, command: RemotingCommand) -> None:
         """Creates a subscription group or replaces its configuration."""
-        config = decode_body(command.body, SubscriptionGroupConfig)
+        config = decode_request(command.body, SubscriptionGroupConfig)
         self._create(connection, command, [self._put_group(config)])
 
     def put_groups(self, connection: Connection, command: RemotingCommand) -> None:
         """Creates or replaces several subscription groups, all of them or none (5.x)."""
-        configs = decode_body(command.body, SubscriptionGroupList).group_config_list
+        configs = decode_request(command.body, SubscriptionGroupList).group_config_list
         _check_number(len(configs), "groups")
         self._create(connection, command, [self._put_group(config) for config in configs])
 

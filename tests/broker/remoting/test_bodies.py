@@ -31,7 +31,14 @@ from broker.remoting.bodies import (
     TopicList,
 )
 from broker.remoting.errors import BodyError
-from broker.remoting.json_body import DEPTH_MAX, decode_body, encode_body, parse_loose_json
+from broker.remoting.json_body import (
+    DEPTH_MAX,
+    DIALECT_BYTES_MAX,
+    decode_body,
+    decode_request,
+    encode_body,
+    parse_loose_json,
+)
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicRouteData
 
@@ -307,3 +314,13 @@ def test_bad_topic_texts(text: str) -> None:
     )
     with pytest.raises(BodyError):
         RegisterBrokerBody.decode(zlib.compress(data), compressed=True, version=409)
+
+
+def test_long_bodies_of_requests_are_standard_json() -> None:
+    padding = "x" * DIALECT_BYTES_MAX
+    standard = b'{"clientID":"c","note":"%b"}' % padding.encode()
+    assert decode_request(standard, HeartbeatData).client_id == "c"
+    dialect = b'{clientID:"c",note:"%b"}'
+    assert decode_request(dialect % b"short", HeartbeatData).client_id == "c"
+    with pytest.raises(BodyError, match=f"the body of {len(dialect % padding.encode())} bytes"):
+        decode_request(dialect % padding.encode(), HeartbeatData)
