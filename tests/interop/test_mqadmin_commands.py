@@ -276,7 +276,7 @@ def set_up(client: Client, cluster: Cluster, mqadmin: Mqadmin) -> Stage:
     sender = client.start("send", topic=topic, group="interop-sender", count=COUNT, tags="a")
     sender.finish(SEND_LIMIT_S)
     producer = client.start("transaction", topic=topic, group=producers, count=1, outcome="commit")
-    producer.wait_for("done", SEND_LIMIT_S)
+    producer.wait_for("sent", SEND_LIMIT_S)
     messages = consumer.wait_for("message", DELIVERY_LIMIT_S, count=COUNT + 1)
     wait_for_commit(mqadmin, group)
     sent = next(event for event in sender.of("sent") if event["index"] == 3)

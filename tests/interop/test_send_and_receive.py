@@ -37,6 +37,10 @@ def read_back(client: Client, topic: str, **options: str | int | bool) -> list[E
 
 def send(client: Client, topic: str, **options: str | int | bool) -> list[Event]:
     """Runs a sender to its end and gives the acknowledged sends; fails if any was refused."""
+    options = {
+        "timeout_ms": 20_000,
+        **options,
+    }  # a machine under load takes longer than the clients' three seconds
     sender = client.start("send", topic=topic, group="interop-sender", **options)
     sender.finish(SEND_LIMIT_S)
     assert sender.of("failed") == []

@@ -17,6 +17,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** What needs the broker to speak to a producer: transactions and request-reply. */
 final class Dialogue {
+    private static final int SEND_TIMEOUT_MS = 20_000;
+
     private Dialogue() {}
 
     /** Sends --count half messages with --outcome and answers checks with --check-outcome, until standard input ends. */
@@ -25,6 +27,7 @@ final class Dialogue {
         LocalTransactionState checkOutcome = state(options.text("check-outcome", "commit"));
         TransactionMQProducer producer = new TransactionMQProducer(options.required("group"), options.credentials());
         producer.setNamesrvAddr(options.required("namesrv"));
+        producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
@@ -112,7 +115,7 @@ final class Dialogue {
             for (MessageExt message : messages) {
                 try {
                     Message reply = MessageUtil.createReplyMessage(message, bytes("answer to " + Report.body(message)));
-                    SendResult result = producer.send(reply, 5000);
+                    SendResult result = producer.send(reply, SEND_TIMEOUT_MS);
                     Report.emit("answered", "status", result.getSendStatus().name(), "body", Report.body(message));
                 } catch (Exception error) {
                     Report.emit("failed", "index", -1, "error", Report.describe(error));
