@@ -22,6 +22,9 @@ __all__ = ["heal_everything", "inject"]
 
 _PATIENCE_TRIES: Final = 200
 _PATIENCE_NS: Final = 10 * MILLISECOND
+_DEPOSED_NS: Final = 1500 * MILLISECOND
+"""Longer than a leader without a majority goes on."""
+_FAR_CLIENTS_NS: Final = 200 * MILLISECOND
 _DISK_PRESSURE: Final = 0.87
 """Above `disk_force_percent`, below `disk_full_percent`: the oldest files go, sends are taken."""
 _RETENTION_LOOKS_NS: Final = 2 * SECOND
@@ -123,7 +126,8 @@ def _depose(world: World, host: BrokerHost, fault: Fault) -> None:
     """The leader and some clients on one side, its peers on the other, and every connection in between is reset.
 
     So the peers elect at once, while it believes for most of an election timeout that it leads, and is asked by clients
-    that nobody told. In half of all cases the others change their leader once more before they meet again.
+    that nobody told. The other clients are cut off a little later, when they hear of the new leader, and go on there.
+    In half of all cases the others change their leader once more before they meet again.
     """
     leader = world.leader()
     if leader is None:
@@ -131,23 +135,32 @@ def _depose(world: World, host: BrokerHost, fault: Fault) -> None:
     peers = [broker.name for broker in world.brokers if broker is not leader]
     near = [client.name for number, client in enumerate(world.clients) if not fault.target >> number & 2]
     far = [client.name for client in world.clients if client.name not in near]
-    pairs = {(one, other): None for one in [leader.name, *near] for other in peers}
-    pairs |= {(leader.name, client): None for client in far}
-    pairs |= {(other, one): None for one, other in pairs}
-    for source, target in pairs:
+    duration_ns = max(fault.duration_ns, _DEPOSED_NS)
+    _sever(world, [(one, other) for one in [leader.name, *near] for other in peers], duration_ns)
+    world.scheduler.after(
+        _FAR_CLIENTS_NS, _sever, world, [(leader.name, client) for client in far], duration_ns
+    )
+    _done(world, leader.name, fault, f"and with it {' '.join(near) or 'no client'}")
+    if fault.amount < 0.5:
+        world.scheduler.after(duration_ns // 2, _hand_over, world)
+
+
+def _sever(world: World, pairs: list[tuple[str, str]], duration_ns: int) -> None:
+    """Resets all connections between the hosts of each pair, and lets none through for a while."""
+    if world.is_calm():
+        return
+    both = dict.fromkeys((*pairs, *((other, one) for one, other in pairs)))
+    for source, target in both:
         world.network.set_cut(source, target, True)
     for endpoint in world.network.endpoints():
-        if (endpoint.host, endpoint.peer.host) in pairs and not endpoint.closed:
+        if (endpoint.host, endpoint.peer.host) in both and not endpoint.closed:
             endpoint.reset()
-    _done(world, leader.name, fault, f"and with it {' '.join(near) or 'no client'}")
 
     def undo() -> None:
-        for source, target in pairs:
+        for source, target in both:
             world.network.set_cut(source, target, False)
 
-    world.scheduler.after(fault.duration_ns, undo)
-    if fault.amount < 0.5:
-        world.scheduler.after(fault.duration_ns // 2, _hand_over, world)
+    world.scheduler.after(duration_ns, undo)
 
 
 def _hand_over(world: World) -> str | None:
