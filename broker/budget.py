@@ -13,20 +13,22 @@ _OVERHEAD_BYTES: Final = 512
 
 
 class Budget:
-    """Counts what waits at one place: at most `REQUESTS_MAX` requests of together `BYTES_MAX` bytes."""
+    """Counts what waits at one place: so many requests at most, of together so many bytes."""
 
-    __slots__ = ("_bytes", "_count", "_what")
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_requests_max", "_what")
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, requests_max: int = REQUESTS_MAX, bytes_max: int = BYTES_MAX) -> None:
         """`what` they wait for, in words, for those that are refused."""
         self._what = what
+        self._requests_max = requests_max
+        self._bytes_max = bytes_max
         self._count = 0
         self._bytes = 0
 
     def take(self, command: RemotingCommand) -> None:
         """One more request waits. Raises `OverloadedError`, which a client is told as SYSTEM_BUSY."""
         size = _size(command)
-        if self._count >= REQUESTS_MAX or self._bytes + size > BYTES_MAX:
+        if self._count >= self._requests_max or self._bytes + size > self._bytes_max:
             raise OverloadedError(f"{self._count} requests of {self._bytes} bytes wait for {self._what}")
         self._count += 1
         self._bytes += size

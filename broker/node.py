@@ -9,7 +9,6 @@ The outcome of a forwarded send whose leader was lost is unknown, and is answere
 that would make the client believe that the message is not in the log.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -21,6 +20,7 @@ from broker.client_calls import ClientCalls
 from broker.client_registry import ClientRegistry
 from broker.commands import Command, DeleteTopic, PutTopic, Several
 from broker.connection import Buffer, Connection, Outgoing, RelayedConnection
+from broker.held_requests import HeldRequests
 from broker.peer_protocol import (
     Challenge,
     ClientGone,
@@ -47,11 +47,6 @@ from log.dispatch import Arrival
 from log.errors import DiskError, DiskFullError
 
 log = structlog.get_logger("trivet.node")
-
-HELD_REQUESTS_MAX: Final = 2_000
-HELD_BYTES_MAX: Final = 32 * 1024 * 1024
-HELD_NS_MAX: Final = 2_500_000_000
-"""How many requests, of how many bytes, wait for a leader and for how long; clients give up after 3 s."""
 
 FORWARDED_MAX: Final = 20_000
 FORWARDED_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -117,8 +112,7 @@ class Node:
         self._relayed: dict[tuple[str, int], RelayedConnection] = {}
         self._link_epochs: dict[str, int] = {}
         """How often a link with each peer broke."""
-        self._held: deque[tuple[int, Connection, RemotingCommand]] = deque()
-        self._held_bytes = 0
+        self._held = HeldRequests()
         self._forwarded: dict[tuple[int, int], tuple[str, RemotingCommand]] = {}
         self._forwarding: dict[int, str] = {}
         self._behind_barrier = Budget("a round of messages that confirms this leader")
@@ -407,17 +401,10 @@ class Node:
             link.send(*encode_frame(frame))
 
     def _hold(self, connection: Connection, command: RemotingCommand) -> None:
-        size = len(command.body) + 512
-        if len(self._held) >= HELD_REQUESTS_MAX or self._held_bytes + size > HELD_BYTES_MAX:
-            self.reply(
-                connection,
-                command,
-                ResponseCode.SYSTEM_BUSY,
-                "[OVERLOAD]no leader, and too many requests wait",
-            )
-            return
-        self._held_bytes += size
-        self._held.append((self.now_ns + HELD_NS_MAX, connection, command))
+        try:
+            self._held.hold(connection, command, self.now_ns)
+        except OverloadedError as error:
+            self.reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]no leader: {error}")
 
     def _refuse_outside(self, connection: Connection, command: RemotingCommand) -> None:
         self.reply(
@@ -435,9 +422,7 @@ class Node:
         self.is_outside = outside
         log.info("outside of the group" if outside else "member of the group", node=self.replica.node_id)
         if outside:
-            held, self._held = self._held, deque()
-            self._held_bytes = 0
-            for _, connection, command in held:
+            for connection, command in self._held.take_all():
                 self._refuse_outside(connection, command)
 
     def _release_held(self) -> None:
@@ -448,16 +433,12 @@ class Node:
         )
         if not ready or not self._held:
             return
-        held, self._held = self._held, deque()
-        self._held_bytes = 0
-        for _, connection, command in held:
+        for connection, command in self._held.take_all():
             if connection in self._client_numbers or isinstance(connection, RelayedConnection):
                 self.received(connection, command)
 
     def _expire_held(self) -> None:
-        while self._held and self._held[0][0] <= self.now_ns:
-            _, connection, command = self._held.popleft()
-            self._held_bytes -= len(command.body) + 512
+        for connection, command in self._held.take_expired(self.now_ns):
             self.reply(
                 connection,
                 command,
@@ -645,7 +626,7 @@ class Node:
         self._relayed_bytes.clear()
         deadline = replica.deadline_ns()
         if self._held:
-            deadline = min(deadline, self._held[0][0])
+            deadline = min(deadline, self._held.deadline_ns())
         for deadline_ns, _ in self._timers:
             due_ns = deadline_ns()
             if due_ns < deadline:

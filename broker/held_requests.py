@@ -1,0 +1,55 @@
+"""Requests that only a leader may handle, held while there is none: most elections are over in a moment."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from broker.budget import Budget
+from broker.connection import Connection
+from broker.remoting.command import RemotingCommand
+
+HELD_REQUESTS_MAX: Final = 2_000
+HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+HELD_NS_MAX: Final = 2_500_000_000
+"""How many requests, of how many bytes, wait for a leader and for how long; clients give up after 3 s."""
+
+_NEVER: Final = 1 << 62
+
+Held = tuple[Connection, RemotingCommand]
+
+
+class HeldRequests:
+    """What one node holds, oldest first."""
+
+    __slots__ = ("_budget", "_held")
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[int, Connection, RemotingCommand]] = deque()
+        self._budget = Budget("a leader", HELD_REQUESTS_MAX, HELD_BYTES_MAX)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, connection: Connection, command: RemotingCommand, now_ns: int) -> None:
+        """Holds a request. Raises `OverloadedError`."""
+        self._budget.take(command)
+        self._held.append((now_ns + HELD_NS_MAX, connection, command))
+
+    def take_all(self) -> list[Held]:
+        """Everything, in order; nothing is held any more."""
+        taken = [(connection, command) for _, connection, command in self._held]
+        for _, command in taken:
+            self._budget.give_back(command)
+        self._held.clear()
+        return taken
+
+    def take_expired(self, now_ns: int) -> Iterator[Held]:
+        """Those whose time is over."""
+        while self._held and self._held[0][0] <= now_ns:
+            _, connection, command = self._held.popleft()
+            self._budget.give_back(command)
+            yield connection, command
+
+    def deadline_ns(self) -> int:
+        """When `take_expired` has something next."""
+        return self._held[0][0] if self._held else _NEVER
