@@ -167,6 +167,13 @@ class ClientRegistry(Generic[ConnectionType]):
             entries[_Entry(connection, producer.group_name, False)] = None
         return len(entries)
 
+    def new_groups_of(self, heartbeat: HeartbeatData) -> Iterator[tuple[str, int, int]]:
+        """Of consumer and of producer groups: what they are, how many have a client, and how many a heartbeat adds."""
+        consumers = {consumer.group_name: None for consumer in heartbeat.consumer_data_set}
+        producers = {producer.group_name: None for producer in heartbeat.producer_data_set}
+        yield "consumer", len(self._consumers), sum(name not in self._consumers for name in consumers)
+        yield "producer", len(self._producers), sum(name not in self._producers for name in producers)
+
     def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> list[str]:
         """UNREGISTER_CLIENT 35: a client leaves the named groups, on whatever connections it is known.
 

@@ -158,6 +158,14 @@ class ClientsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"the client would be in {count} groups, at most {GROUPS_PER_CLIENT_MAX} are allowed",
             )
+        most = self._node.config.limits.max_groups
+        for kind, there, new in self._node.registry.new_groups_of(data):
+            if new and there + new > most:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"{there} {kind} groups have clients, {new} more would be too many: at most {most} are allowed "
+                    "(limits.max_groups)",
+                )
 
     def unregister(self, connection: Connection, command: RemotingCommand) -> None:
         """Takes the client out of the groups, here and at the leader."""

@@ -58,6 +58,8 @@ SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """A producer that leaves so much unread is asked nothing more."""
 RETRY_NS: Final = 500_000_000
+GROUPS_REMEMBERED_MAX: Final = 10_000
+"""Producer groups of which it is known whose turn it is to be asked; of more, all begin again."""
 
 _HOUR_MS: Final = 3_600_000
 _NEVER: Final = 1 << 62
@@ -234,6 +236,8 @@ class TransactionChecks:
             if client is not None and target is not None:
                 client.connection.send(self._question(half, *target))
                 group = _group_of(half.properties)
+                if len(self._asked) >= GROUPS_REMEMBERED_MAX:
+                    self._asked.clear()
                 self._asked[group] = self._asked.get(group, 0) + 1
 
     def _question(self, half: Record, topic: str, queue_id: int) -> bytes:

@@ -528,6 +528,24 @@ def test_groups_are_created_up_to_the_limit() -> None:
     assert put_group(client, b'{"groupName": "g", "retryMaxTimes": 3}').code == CODES.SUCCESS
 
 
+@pytest.mark.parametrize("kind", ["consumer", "producer"])
+def test_groups_that_have_clients(kind: str) -> None:
+    group = prepared(limits={"max_groups": 15})
+    client = group.connect()
+
+    def announce(*names: str) -> RemotingCommand:
+        if kind == "consumer":
+            return heartbeat(consumers=[ConsumerData(group_name=name) for name in names])(client)
+        return heartbeat(producers=[ProducerData(name) for name in names])(client)
+
+    names = [f"N{number}" for number in range(14)]
+    assert announce(*names).code == CODES.SUCCESS
+    refused = announce("O1", "O2", "O3")
+    assert refused.code == CODES.SYSTEM_ERROR
+    assert f"14 {kind} groups have clients, 3 more would be too many: at most 15" in (refused.remark or "")
+    assert announce(*names).code == CODES.SUCCESS, "who is there may go on"
+
+
 def test_a_heartbeat_of_very_many_groups_fits_into_the_log() -> None:
     group = prepared()
     client = group.connect()
