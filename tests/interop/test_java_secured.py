@@ -122,7 +122,7 @@ def guarded(configure: Configure, tmp_path: Path) -> ConfiguredCluster:
 
 def refusal(client: Client, topic: str, **credentials: str) -> str:
     """Why a send was refused."""
-    sender = client.start("send", topic=topic, group="interop-sender", **credentials)
+    sender = client.start("send", topic=topic, group="interop-sender", timeout_ms=20_000, **credentials)
     sender.finish(SEND_LIMIT_S)
     assert sender.of("sent") == []
     (failed,) = sender.of("failed")

@@ -32,7 +32,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 def refusals(client: Client, topic: str, **options: str | int | bool) -> list[Event]:
     """Runs a sender all of whose sends must be refused, and gives the refusals."""
-    sender = client.start("send", topic=topic, group="interop-sender", **options)
+    sender = client.start("send", topic=topic, group="interop-sender", timeout_ms=20_000, **options)
     sender.finish(SEND_LIMIT_S)
     assert sender.of("sent") == []
     return sender.of("failed")

@@ -29,7 +29,9 @@ def test_eighteen_levels(client_of: ClientOf, configure: Configure) -> None:
     topic = make_topic(cluster, "levels")
     consumer = client.start("push", topic=topic, group="levels-consumers")
     consumer.wait_for("started", DELIVERY_LIMIT_S)
-    sender = client.start("send", topic=topic, group="interop-sender", count=LEVELS + 1, delay_level=-1)
+    sender = client.start(
+        "send", topic=topic, group="interop-sender", count=LEVELS + 1, delay_level=-1, timeout_ms=20_000
+    )
     sender.finish(SEND_LIMIT_S)
     assert sender.of("failed") == []
 
@@ -69,7 +71,9 @@ def test_message_with_a_time_of_its_own(
 
 def test_time_beyond_the_limit_is_refused(client: Client, topic: str) -> None:
     """More than three days ahead."""
-    sender = client.start("send", topic=topic, group="interop-sender", delay_sec=4 * 86_400)
+    sender = client.start(
+        "send", topic=topic, group="interop-sender", delay_sec=4 * 86_400, timeout_ms=20_000
+    )
     sender.finish(SEND_LIMIT_S)
     (refused,) = sender.of("failed")
     assert "CODE: 13" in refused["error"], refused
