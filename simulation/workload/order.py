@@ -13,7 +13,8 @@ from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.order_locks import LockTimes
 from broker.client.ordered_listening import listen_orderly
 from broker.client.producer import Producer
-from broker.commands import Command, CommitOffsets, Several
+from broker.commands import Command, CommitOffsets, LockQueues, Several, UnlockQueues
+from broker.metadata import Metadata
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedMessage, Violation
@@ -35,7 +36,10 @@ _LONG_S: Final = 9.0
 
 
 class Orders(Invariant):
-    """One holder a queue, each message after the one before it, none left out; a member begins where the group is."""
+    """One holder a queue, each message after the one before it, none left out; a member begins where the group is.
+
+    What the group has granted follows from the committed commands alone, so `Metadata` tells it here, too.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -48,7 +52,8 @@ class Orders(Invariant):
         self._last: dict[int, tuple[str, int]] = {}
         """Queue id -> who handled a message of it last, and its offset."""
         self._stored: dict[int, list[int]] = {}
-        """Queue id -> the group's positions since then."""
+        """Queue id -> the group's positions since then, and since the lock has its holder."""
+        self._granted = Metadata()
 
     def committed(self, message: CommittedMessage) -> None:
         """Counts what is to be handled."""
@@ -58,6 +63,8 @@ class Orders(Invariant):
     def applied(self, command: Command, now_ns: int) -> None:
         """A position may say what has been handled, and no more."""
         for single in command.commands if isinstance(command, Several) else (command,):
+            if isinstance(single, LockQueues | UnlockQueues):
+                self._lock(single)
             if not isinstance(single, CommitOffsets):
                 continue
             for group, topic, queue_id, offset in single.offsets:
@@ -71,6 +78,13 @@ class Orders(Invariant):
                         f"{topic}/{queue_id}: {offset} is stored, handled up to {self._handled.get(queue_id, 0)}",
                     )
 
+    def _lock(self, command: LockQueues | UnlockQueues) -> None:
+        before = {key: lock.client for key, lock in self._granted.locks.items()}
+        self._granted.apply(command)
+        for key, lock in self._granted.locks.items():
+            if key[:2] == (GROUP, TOPIC) and before.get(key) != lock.client:
+                self._stored[key[2]] = self._stored.setdefault(key[2], [0])[-1:]
+
     @contextmanager
     def handling(self, member: str, queue: MessageQueue, offset: int) -> Iterator[None]:
         """A member handles a message from now on, to the end of the block; the end of its process ends it as well."""
@@ -79,6 +93,9 @@ class Orders(Invariant):
         place = f"{queue.topic}/{queue_id} at {offset}"
         if holder is not None:
             raise Violation("one holder of an ordered queue", member, f"{place}: {holder} is at work on it")
+        lock = self._granted.locks.get((GROUP, TOPIC, queue_id))
+        if lock is None or lock.client.partition("!")[0] != member:
+            raise Violation("handled under its own lock", member, f"{place}: {lock}")
         last_member, last_offset = self._last.get(queue_id, ("", 0))
         stored = self._stored.setdefault(queue_id, [0])
         goes_on = member == last_member and offset in (last_offset, last_offset + 1)

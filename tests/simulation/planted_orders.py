@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker import subscriptions
+from broker.client.consumer import Consumer
 from broker.client.message import MessageQueue
 from broker.client.order_locks import OrderLocks
 from broker.filters import sql92
@@ -21,6 +22,7 @@ __all__ = [
     "lock_counted_on_for_ever",
     "locks_forgotten_with_their_leader",
     "locks_judged_by_the_wall_clock",
+    "position_read_before_the_lock",
     "unknown_negated_is_true",
 ]
 
@@ -80,6 +82,26 @@ def given_back_before_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
         await self._release([lock])
 
     patch.setattr(OrderLocks, "give_back", give_back)
+
+
+def position_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
+    """A member looks where the group is, and then waits for its lock while another one goes on."""
+    original = Consumer._start_reader
+
+    def start_reader(self: Consumer, queue: MessageQueue, fixed_start: int | None = None) -> None:
+        original(self, queue, fixed_start)
+        reader, locks = self._intake.readers[queue], self.order_locks
+        if locks is None:
+            return
+
+        async def find_start() -> int:
+            stored = await self._calls.committed_offset(queue)
+            await locks.acquire(queue)
+            return 0 if stored is None else stored
+
+        reader._find_start = find_start
+
+    patch.setattr(Consumer, "_start_reader", start_reader)
 
 
 def unknown_negated_is_true(patch: pytest.MonkeyPatch) -> None:
