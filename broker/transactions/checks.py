@@ -234,7 +234,13 @@ class TransactionChecks:
             )
             target = destination(half)
             if client is not None and target is not None:
-                client.connection.send(self._question(half, *target))
+                try:
+                    question = self._question(half, *target)
+                except (RecordError, ValueError) as error:
+                    # One that was taken before there had to be room for this; it is counted, and so given up some day.
+                    log.warning("question not sent", offset=half.queue_offset, reason=str(error))
+                    continue
+                client.connection.send(question)
                 group = _group_of(half.properties)
                 if len(self._asked) >= GROUPS_REMEMBERED_MAX:
                     self._asked.clear()

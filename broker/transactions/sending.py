@@ -1,6 +1,8 @@
 """Half messages as they come in, on the way of all sends (behaviour.md 4 and 7)."""
 
 from broker.node import Node
+from typing import Final
+
 from broker.processing import RequestError
 from broker.proposals import OverloadedError
 from broker.remoting.codes import ResponseCode
@@ -11,6 +13,11 @@ from log.properties import get_property
 from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK, SYS_FLAG_TRANSACTION_MASK
 
 Header = SendMessageHeader | SendMessageHeaderV2
+
+DECISION_BYTES: Final = 128
+"""Room for what a decision adds to the properties (the half message's offset, how often its producer was asked): without
+it a message that was taken could be neither committed nor given up.
+"""
 
 _DELIVERED_LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC")
 
@@ -74,10 +81,10 @@ def stored_half(
                 f"a transaction message cannot be delivered later ({name.decode()})",
             )
     stored = half_properties(properties, header.topic, queue_id, unique_key.encode(), header.producer_group)
-    if len(stored) > MAX_PROPERTIES_BYTES:
+    if len(stored) > MAX_PROPERTIES_BYTES - DECISION_BYTES:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"the properties have {len(stored)} bytes with those of a half message, "
-            f"at most {MAX_PROPERTIES_BYTES} are allowed",
+            f"at most {MAX_PROPERTIES_BYTES - DECISION_BYTES} are allowed",
         )
     return stored, header.sys_flag & ~SYS_FLAG_TRANSACTION_MASK

@@ -682,3 +682,41 @@ def test_a_pass_over_many_whose_producers_are_gone_keeps_nobody_waiting(
     group.advance(INTERVAL_S)
     assert sorted(looked_at) == list(range(3 * SLICE_MAX)), "all of them, once"
     assert most == SLICE_MAX
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_the_longest_properties_leave_room_for_the_decision(given_up: bool) -> None:
+    group = prepared(transaction_check_max=1)
+    client = group.connect()
+    client.heartbeat(producer_group="P")
+
+    def longest() -> SendMessageResponseHeader:
+        low, high = 0, 32_767
+        while high - low > 1:
+            middle = (low + high) // 2
+            properties = {**HALF, "X": "x" * middle}
+            answer = client.wait(client.start_send("T", b"probe", 0, properties, sysFlag=4))
+            low, high = (middle, high) if answer.code == ResponseCode.SUCCESS else (low, middle)
+        return send_half(client, b"longest", 0, {"X": "x" * low})
+
+    half = longest()
+    if given_up:
+        group.advance(3 * INTERVAL_S)
+        assert b"longest" in [record.body for record in records(group.connect(), CHECK_EXHAUSTED_TOPIC)]
+    else:
+        assert end(client, half, COMMIT) == ResponseCode.SUCCESS
+        assert [record.body for record in records(client)] == [b"longest"]
+
+
+def test_a_question_that_cannot_be_written_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A half message of an earlier version may leave no room for what a question adds."""
+    monkeypatch.setattr("broker.transactions.sending.DECISION_BYTES", 0)
+    group = prepared(transaction_check_max=1)
+    client = group.connect()
+    client.heartbeat(producer_group="P")
+    for length in range(32_300, 32_767, 8):
+        properties = {**HALF, "X": "x" * length}
+        client.wait(client.start_send("T", b"half", 0, properties, sysFlag=4))
+    group.advance(3 * INTERVAL_S)
+    assert len(group.alive()) == 3
+    assert not group.node(group.leader).replica.metadata.transactions.times_checked
