@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from spark_analysis.models import MODELS, Model
 from spark_analysis.search import Budget, Call, search
+from spark_analysis.session import AnalysisUnavailableError, require_environment
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
 if TYPE_CHECKING:
@@ -206,3 +209,53 @@ def test_one_hard_key_costs_its_own_verdict_only(
     (verdict,) = keyed.judge_files(spark, [str(path)], "jsonl", "fifo-queue", budget)
     assert verdict.undecided == ("hard: 60 operations are more than a search is begun with",)
     assert verdict.operations == 62
+
+
+ETCD: Final = """\
+INFO  jepsen.util - 0\t:invoke\t:write\t3
+INFO  jepsen.util - 0\t:ok\t:write\t3
+INFO  jepsen.util - 1\t:invoke\t:read\tnil
+INFO  jepsen.util - 1\t:ok\t:read\tnil
+"""
+KNOSSOS: Final = """\
+{:process 0, :type :invoke, :f :write, :value 3}
+{:process 0, :type :ok, :f :write, :value 3}
+{:process 1, :type :invoke, :f :read, :value nil}
+{:process 1, :type :ok, :f :read, :value nil}
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("format", "good", "bad"),
+    [
+        ("jepsen-etcd", ETCD.replace("ok\t:read\tnil", "ok\t:read\t3"), ETCD),  # absent, after a write
+        ("knossos", KNOSSOS, KNOSSOS.replace(":ok, :f :read, :value nil", ":ok, :f :read, :value 4")),
+    ],
+)
+def test_a_read_of_nil_from_the_command_line(tmp_path: Path, format: str, good: str, bad: str) -> None:
+    """Absent for etcd's logs, any value for Knossos."""
+    files = {"good": good, "bad": bad}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    code, verdicts = analyzed(format, "cas-register", [tmp_path / name for name in files])
+    assert (code, verdicts) == (1, [LINEARIZABLE, VIOLATED])
+
+
+def analyzed(format: str, model: str, paths: list[Path], *options: str) -> tuple[int, list[str]]:
+    """Exit code and verdicts of ``trivet analyze`` in a process of its own."""
+    try:
+        require_environment()
+    except AnalysisUnavailableError as error:
+        pytest.skip(str(error))
+    command = [sys.executable, "-m", "trivet", "analyze", "--json", "--format", format, "--model", model]
+    done = subprocess.run(
+        [*command, *options, *map(str, paths)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, [one["verdict"] for one in json.loads(done.stdout)["histories"]]
