@@ -16,7 +16,7 @@ from spark_analysis import figures, stories
 from spark_analysis.console import describe
 from spark_analysis.figures import Band, Bar, Gap, Mark
 from spark_analysis.history import History
-from spark_analysis.report_data import EVENTS_MAX, Event, ReportData, Window, collect_report
+from spark_analysis.report_data import EVENTS_MAX, Event, ReportData, Window, collect_report, widened
 from spark_analysis.report_parts import (
     ROLE_WORDS,
     bar_of,
@@ -302,12 +302,13 @@ class _Scale:
 def _client_figure(
     anomaly: Anomaly, window: Window, events: Sequence[Event], marks: Sequence[Mark], first_ns: int
 ) -> Figure:
+    pair = stories.contradiction(anomaly, window.operations)
+    proof = {*window.proof, *(one["op"] for one in pair or ())}
+    window = widened(window, pair or ())
     scale = _Scale.of(window.begin_ns, window.high_ns - window.low_ns)
     low, high = scale(window.low_ns), scale(window.high_ns)
-    pair = stories.contradiction(anomaly, window.operations)
-    proof, gap = set(window.proof), None
+    gap = None
     if pair is not None:
-        proof |= {one["op"] for one in pair}
         begin, end = pair[0]["complete_ns"], pair[1]["invoke_ns"]
         gap = Gap(scale(begin), scale(end), f"{stories.duration(end - begin)} between")
     bars = [

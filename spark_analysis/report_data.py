@@ -30,6 +30,7 @@ EVIDENCE_FINDINGS: Final = 40
 EVIDENCE_ROWS: Final = 20
 FUNCTIONS_SHOWN: Final = 4
 REGISTERS: Final = ("commit_offset", "fetch_offset")
+CHANGES: Final = ("append", "commit_offset")
 NODES_SHOWN: Final = 6
 RARE: Final = 200
 """Of a function that is less than one operation in so many, no line is drawn: it would be a few dots."""
@@ -254,6 +255,18 @@ def window_around(anomaly: Anomaly) -> Window:
     return Window(begin, end, begin - margin, end + margin, proof)
 
 
+def widened(window: Window, others: Sequence[dict[str, Any]]) -> Window:
+    """The window with room for more operations, and of its own those that are in it then."""
+    begin = min([window.begin_ns, *(one["invoke_ns"] for one in others)])
+    end = max([window.end_ns, *(one.get("complete_ns") or one["invoke_ns"] for one in others)])
+    margin = max(1000, (end - begin) // 6)
+    low, high = begin - margin, end + margin
+    inside = (
+        one for one in window.operations if one["invoke_ns"] <= high and one.get("complete_ns", high) >= low
+    )
+    return Window(begin, end, low, high, window.proof, tuple(inside))
+
+
 def _windows(anomalies: Sequence[Anomaly], history: History) -> dict[int, Window]:
     """The windows of `places_to_draw`, filled by one query."""
     from pyspark.sql import Window as Over
@@ -264,17 +277,19 @@ def _windows(anomalies: Sequence[Anomaly], history: History) -> dict[int, Window
         return {}
     nearness = []
     for place, window in windows.items():
-        ended = sf.coalesce("complete_ns", sf.lit(window.high_ns))
-        in_proof = sf.col("op").isin(list(window.proof))
         queue, _, group = anomalies[place].key.partition(" ")
-        # What happened to the stored position of a group says more than what went on in its queue.
-        is_concerned = (sf.col("group") == group) if group else ~sf.col("function").isin(*REGISTERS)
-        near = (
-            (sf.col("key") == queue)
-            & is_concerned
-            & (sf.col("invoke_ns") <= window.high_ns)
-            & (ended >= window.low_ns)
+        ended = sf.coalesce("complete_ns", sf.lit(window.high_ns))
+        in_window = (sf.col("invoke_ns") <= window.high_ns) & (ended >= window.low_ns)
+        # The other side of a group's position that was read too late may be anywhere among those stored and read.
+        # A question without an answer says nothing.
+        is_concerned = (
+            (sf.col("group") == group) & sf.col("function").isin(*REGISTERS)
+            if group
+            else in_window & ~sf.col("function").isin(*REGISTERS)
         )
+        says = sf.col("function").isin(*CHANGES) | (sf.col("outcome") == "ok")
+        in_proof = sf.col("op").isin(list(window.proof))
+        near = (sf.col("key") == queue) & is_concerned & says
         moments = [sf.abs(sf.col("invoke_ns") - at_ns) for at_ns in moments_of(anomalies[place], window)]
         distance = sf.least(*moments) if len(moments) > 1 else moments[0]
         one = sf.struct(sf.lit(place).alias("place"), in_proof.alias("in_proof"), distance.alias("distance"))

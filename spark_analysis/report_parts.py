@@ -106,6 +106,8 @@ def short_label(operation: dict[str, Any]) -> str:
     if function in ("read", "poll"):
         asked = operation.get("offset", first)
         answer = "nothing" if not count else f"{count} message{'s' if count > 1 else ''}"
+        if count and first != asked:
+            answer += f" from {first} on"
         if operation["outcome"] != "ok":
             answer = "no answer"
         return f"{function} @{asked}: {answer}" if asked is not None else f"{function}: {answer}"

@@ -75,18 +75,27 @@ def _precedes(earlier: Operation, later: Operation) -> bool:
 
 
 def _replaced(anomaly: Anomaly, operations: Sequence[Operation]) -> tuple[Operation, Operation] | None:
-    """Of a stored position that was read too late: who knew of a newer one before, and who was told the old one."""
+    """Of stored positions: who knew of a newer one, and who was told an older one afterwards."""
     stored = {one.get("offset"): one for one in operations if one["function"] == "commit_offset"}
-    old = stored.get(anomaly.position)
-    if old is None:
+    this = stored.get(anomaly.position)
+    if this is None:
         return None
-    newer = {offset for offset, one in stored.items() if _precedes(old, one)}
+
+    def is_older(offset: int | None, than: Operation) -> bool:
+        # A group that has stored nothing begins at 0, or is told that there is none.
+        return _precedes(stored[offset], than) if offset in stored else offset in (None, 0)
+
+    answers = [one for one in operations if one["function"] == "fetch_offset" and one["outcome"] == "ok"]
+    known = [
+        one for one in (*stored.values(), *answers) if one["outcome"] == "ok" and one.get("offset") in stored
+    ]
     pairs = [
         (knew, told)
-        for told in operations
-        if told["function"] == "fetch_offset" and told.get("offset") == anomaly.position
-        for knew in operations
-        if knew.get("offset") in newer and knew["outcome"] == "ok" and _precedes(knew, told)
+        for knew in known
+        for told in answers
+        if anomaly.position in (knew.get("offset"), told.get("offset"))
+        and _precedes(knew, told)
+        and is_older(told.get("offset"), stored[knew.get("offset")])
     ]
     return min(pairs, key=lambda pair: pair[1]["invoke_ns"] - pair[0]["complete_ns"], default=None)
 
@@ -323,10 +332,10 @@ def _unexplained_offset(anomaly: Anomaly) -> list[str]:
 
 
 def _torn_read(anomaly: Anomaly) -> list[str]:
-    _, reader = _seen(anomaly)
+    asked = [f"{began(one)}" for one in anomaly.proof[:1]]
     return [
-        f"The answer that {reader} got at {_at(anomaly)} contradicts itself.",
-        "It leaves out offsets between those that it returns, repeats some, or ends elsewhere than it says.",
+        f"{asked[0] if asked else 'A read was answered'}.",
+        "The answer contradicts itself: it leaves out offsets, repeats some, or ends elsewhere than it says.",
     ]
 
 
@@ -346,6 +355,11 @@ def _stored(anomaly: Anomaly) -> tuple[str, str]:
 
 def _stale_offset(anomaly: Anomaly) -> list[str]:
     who, where = _stored(anomaly)
+    if not any(one.get("function") == "fetch_offset" for one in anomaly.proof):
+        return [
+            f"{anomaly.position} was stored as {where}.",
+            "What others were told before or afterwards fits no order of the commits.",
+        ]
     return [
         f"{who} asked for {where} and was told {anomaly.position}.",
         "It had been replaced before, or was stored only afterwards: no order of the commits explains the answer.",

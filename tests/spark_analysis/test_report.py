@@ -69,7 +69,7 @@ SAID = {
     ],
     "stale-tail": ["3.00 ms later, auditor asked where the queue ends and was told: before offset 17"],
     "premature-read": ["consumer-2 had been given offset 17", "5.00 ms later, producer-1 began to append"],
-    "torn-read": ["consumer-2", "contradicts itself"],
+    "torn-read": ["consumer-2 read from offset 17 on and got offset 17", "contradicts itself"],
     "torn-append": ["offset 17", "torn apart"],
     "aborted-read": ["consumer-2 was given message message-a", "certainly failed"],
     "duplicate-value": ["Message message-a stands at offset 17", "at another offset"],
