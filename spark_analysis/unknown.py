@@ -94,7 +94,12 @@ def settle(
         else:
             findings.append(Finding("unexplained-value", position))
 
-    for values in batches.values():
+    tried: set[tuple[Hashable, ...]] = set()
+    for values in sorted(batches.values(), key=lambda values: values[0].invoke_ns):
+        same = tuple(one.value for one in values)
+        if same in tried:
+            continue  # what this attempt could explain the first one of the same values explains, too
+        tried.add(same)
         found = [(by_batch[one.value], one.index) for one in values if one.value in by_batch]
         if not found:
             continue

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_analysis.reference import LINEARIZABLE, UNDECIDED, VIOLATED, check_queue
+from spark_analysis.reference import LINEARIZABLE, UNDECIDED, VIOLATED, Operation, check_queue
 from tests.spark_analysis.brute_force import is_linearizable
 from tests.spark_analysis.histories import random_history
 
@@ -46,6 +46,25 @@ def test_batches_are_never_judged_wrongly(seed: int) -> None:
 @given(st.integers(0, 2**40))
 def test_retried_batches_are_never_judged_wrongly(seed: int) -> None:
     agree(seed, values=4)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_of_equal_batches_the_first_that_may_explain_what_was_seen_is_enough(first: bool) -> None:
+    """Tried again after the first attempt had effect, of which nobody heard: as a producer with exactly_once does."""
+    values = ("a", "b", "c")
+    again = [
+        Operation(op, "append", "info", invoke_ns, None, values=values)
+        for op, invoke_ns in ((2, 40), (3, 50))
+    ]
+    history = [
+        *([Operation(1, "append", "info", 10, None, values=values)] if first else []),
+        *again,
+        Operation(4, "append", "ok", 20, 30, first_offset=3, values=("d",)),
+        Operation(5, "read", "ok", 60, 70, offset=0, first_offset=0, values=(*values, "d"), next_offset=4),
+    ]
+    verdict, _ = check_queue(history)
+    assert verdict == (LINEARIZABLE if first else UNDECIDED)
+    assert is_linearizable(history) is first
 
 
 @settings(max_examples=1000, deadline=None)
