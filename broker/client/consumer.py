@@ -29,13 +29,13 @@ from broker.client.errors import (
     ConnectionFailed,
     NameServerUnavailable,
     NoRoute,
-    OffsetsNotStored,
     UsageError,
 )
 from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView
 from broker.client.offset_file import LocalOffsets
 from broker.client.order_locks import LockTimes, OrderLocks
+from broker.client.positions import StoredPositions
 from broker.client.queue_calls import QueueCalls
 from broker.client.rebalance import Strategy, allocate_averagely, allocate_everything
 from broker.client.requests import REPLY_TIMEOUT_S, send_reply
@@ -158,12 +158,11 @@ class Consumer:
             else None
         )
         """The locks of an orderly consumer; None for any other."""
-        self._local = offsets
-        self._local_positions: dict[MessageQueue, int] = {}
-        """As they are in ``offsets``."""
+        self._stored = StoredPositions(
+            runtime, self._calls, broadcast=broadcast, local=offsets, locks=self.order_locks
+        )
         self._rebalance_wanted: Event = runtime.event()
         self._assigned: Event = runtime.event()
-        self._committing: Event | None = None
         self._batch: Batch | None = None
         self._reader: QueueReader | None = None
         self._handed_out = 0
@@ -171,8 +170,7 @@ class Consumer:
 
     async def __aenter__(self) -> Consumer:
         """Raises DamagedOffsets, OSError and UsageError where ``offsets`` cannot be read or are in use."""
-        if self._local is not None:
-            self._local_positions = await self._local.load()
+        await self._stored.open()
         await self.core.__aenter__()
         self.core.tasks.start_soon(self._run)
         if self.order_locks is not None:
@@ -187,13 +185,12 @@ class Consumer:
             reader.drop()
 
         async def store() -> None:
-            for failure in await self._store_positions(readers):
+            for failure in await self._stored.store(readers):
                 logger.warning("group %s: a position was not stored at the end: %s", self.group, failure)
 
         with self._runtime.move_on_after(CLOSE_TIMEOUT_S * 2 / 3, shield=True):
             await (store() if self.order_locks is None else self.order_locks.close(store))
-        if self._local is not None:
-            self._local.close()
+        self._stored.close()
         with self._runtime.move_on_after(CLOSE_TIMEOUT_S / 3, shield=True):
             await self.core.unregister(consumer_group=self.group)
         return await self.core.__aexit__(kind, error, traceback)
@@ -298,7 +295,7 @@ class Consumer:
         """
         self.core.check_open()
         self._settle()
-        failures = await self._store_positions(list(self._intake.readers.values()))
+        failures = await self._stored.store(list(self._intake.readers.values()))
         if failures:
             raise failures[0]
 
@@ -344,53 +341,11 @@ class Consumer:
         self.core.check_open()
         await send_reply(self.core, self.group, request, body, properties, timeout_s)
 
-    async def _store_positions(self, readers: Sequence[QueueReader]) -> list[ClientError]:
-        """Store what is not stored yet; one storing at a time, so that a queue's position never goes back."""
-        if self.broadcast and self._local is None:
-            return []
-        while self._committing is not None:
-            await self._committing.wait()
-        self._committing = self._runtime.event()
-        try:
-            if self._local is not None:
-                return await self._store_locally(self._local, readers)
-            changed = []
-            for reader in readers:
-                position = reader.position
-                if position is None or position == reader.committed:
-                    continue
-                if self.order_locks is None or self.order_locks.is_held(reader.queue):
-                    changed.append((reader, position))
-            failures = dict(await self._calls.commit_all([(reader.queue, at) for reader, at in changed]))
-            for reader, position in changed:
-                if reader.queue not in failures:
-                    reader.committed = position
-            return list(failures.values())
-        finally:
-            self._committing.set()
-            self._committing = None
-
-    async def _store_locally(self, local: LocalOffsets, readers: Sequence[QueueReader]) -> list[ClientError]:
-        positions = dict(self._local_positions)  # those of queues that are not read now stay
-        for reader in readers:
-            if (at := reader.position) is not None:
-                positions[reader.queue] = at
-        if positions == self._local_positions:
-            return []
-        try:
-            await local.store(positions)
-        except OSError as error:
-            failure = OffsetsNotStored(f"positions were not stored: {error}")
-            failure.__cause__ = error
-            return [failure]
-        self._local_positions = positions
-        return []
-
     async def _keep_storing(self) -> None:
         while True:
             await self._runtime.sleep(COMMIT_INTERVAL_S)
             readers = [self._intake.readers[queue] for queue in sorted(self._intake.readers)]
-            for error in await self._store_positions(readers):
+            for error in await self._stored.store(readers):
                 logger.warning("group %s: a position was not stored: %s", self.group, error)
 
     # Membership ----------------------------------------------------------------------------------------------------
@@ -490,7 +445,7 @@ class Consumer:
                 await self._store_given_up(lost)
 
     async def _store_given_up(self, readers: Sequence[QueueReader]) -> None:
-        for error in await self._store_positions(readers):
+        for error in await self._stored.store(readers):
             logger.warning("group %s: the position of a queue given up was not stored: %s", self.group, error)
 
     async def _give_back(self, locks: OrderLocks, reader: QueueReader) -> None:
@@ -513,10 +468,7 @@ class Consumer:
                 await self.order_locks.acquire(queue)
             if fixed_start is not None:
                 return fixed_start
-            if self.broadcast:
-                stored = self._local_positions.get(queue)
-            else:
-                stored = await self._calls.committed_offset(queue)
+            stored = await self._stored.find(queue)
             if stored is None:
                 return await self._first_offset(queue)
             reader.committed = stored
