@@ -19,6 +19,7 @@ from benchmarks.checker_scaling import RESULTS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 OUT_OF_BOUNDS: Final = ("memory", "time")
+ENDED: Final = "ended at its bound, no verdict"
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
     growth = [one for one in measurements if one["history"]["format"] in ("parquet", "trace")]
     compared = [one for one in measurements if one["history"]["format"] in ("words", "log-only")]
     if growth:
-        _plot(growth, DOCS / "checker-scaling.svg", "trivet analyze from 10³ to 10⁷ operations")
+        _plot(growth, DOCS / "checker-scaling.svg", "trivet analyze, up to 10 million operations")
         print(_table(growth))
     if compared:
         _plot(compared, DOCS / "checker-porcupine.svg", "one queue: trivet analyze and porcupine")
@@ -56,7 +57,7 @@ def _plot(measurements: list[dict[str, Any]], target: Path, title: str) -> None:
             "CPU seconds": one["cpu_seconds"],
             "GB": one["peak_bytes"] / 1e9,
             "history": _line(one),
-            "end": "bound" if one["verdict"] in OUT_OF_BOUNDS else "verdict",
+            "end": ENDED if one["verdict"] in OUT_OF_BOUNDS else "verdict",
         }
         for one in measurements
     )
@@ -65,7 +66,7 @@ def _plot(measurements: list[dict[str, Any]], target: Path, title: str) -> None:
         color=alt.Color("history:N", title=None, scale=alt.Scale(scheme="category10")),
     )
     shape = alt.Shape(
-        "end:N", title=None, scale=alt.Scale(domain=["verdict", "bound"], range=["circle", "cross"])
+        "end:N", title=None, scale=alt.Scale(domain=["verdict", ENDED], range=["circle", "cross"])
     )
 
     def panel(field: str, name: str) -> Any:
