@@ -35,7 +35,10 @@ def role_bands(events: Iterable[Event], until_s: float, first_ns: int) -> list[B
         second = (event.time_ns - first_ns) / 1e9
         if event.kind == "role":
             assert event.role is not None
-            change(event.node, second, event.role, f"term {event.term}" if event.role == "leader" else "")
+            label = f"term {event.term}" if event.role == "leader" else ""
+            # A follower of another leader, or in another term, is a follower still.
+            if current.get(event.node, (0.0, "", ""))[1:] != (event.role, label):
+                change(event.node, second, event.role, label)
         elif event.kind == "start":
             change(event.node, second, "follower")
         elif event.kind == "stop":

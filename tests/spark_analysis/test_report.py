@@ -212,7 +212,7 @@ def _crowd(verdict: Verdict) -> ReportData:
         )
         for number in range(26)
     )
-    roles = [
+    roles = [  # each changes at every event
         Event(f"n{n % 5}", "role", n * MILLISECOND, ("leader", "follower")[n // 5 % 2], n)
         for n in range(EVENTS_MAX - 400)
     ]
@@ -336,6 +336,13 @@ def test_roles_become_bands() -> None:
         ("leader", 1.0, 4.0, "term 1"),
         ("down", 4.0, 7.0, ""),
         ("follower", 7.0, 9.0, ""),
+    ]
+
+
+def test_a_follower_of_another_leader_is_a_follower_still() -> None:
+    events = [Event("n0", "role", at * 10**9, "follower", at) for at in range(1, 4)]
+    assert [(band.role, band.start, band.stop) for band in role_bands(events, 9.0, 0)] == [
+        ("follower", 1.0, 9.0)
     ]
 
 
