@@ -27,7 +27,10 @@ DEFAULT_MODELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One event of a history: ``kind`` is invoke, ok, fail or info."""
+    """One event of a history: ``kind`` is invoke, ok, fail or info.
+
+    ``rebalanced``: the keys that the consumer was given or lost while the operation ran.
+    """
 
     number: int
     time_ns: int
@@ -37,6 +40,7 @@ class Line:
     key: str
     value: Any
     group: str | None = None
+    rebalanced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +61,12 @@ class KeyedCall:
 
 
 KINDS: Final = ("invoke", "ok", "fail", "info")
+LARGEST: Final = 1 << 62
+"""What a time, in nanoseconds, or an offset can be: 64 bits are left for sums."""
 
 
 def parse(format: str, text: Iterable[str]) -> Iterator[Line | BadLine]:
-    """The lines of a file in one of :data:`DEFAULT_MODELS`' formats."""
+    """The lines of a file, with their ends, in one of :data:`DEFAULT_MODELS`' formats."""
     return _PARSERS[format](text)
 
 
@@ -127,17 +133,22 @@ def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
             continue
         try:
             form = json.loads(line)
-        except ValueError as error:
-            yield BadLine(number, f"not JSON: {error}")
+            if "\\u" in line:  # half a surrogate pair is no text
+                json.dumps(form, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            is_cut = not line.endswith("\n")
+            yield BadLine(number, "the file ends inside this line" if is_cut else f"not JSON: {error}")
             continue
         problem = _problem(form)
         if problem is not None:
             yield BadLine(number, problem)
             continue
-        group = form.get("group")
-        key = str(form.get("key", ""))
         time_ns, process, value = form["time"], str(form["process"]), form.get("value")
-        yield Line(number, time_ns, process, form["type"], form["f"], key, value, group)
+        key, group = ("" if form.get(name) is None else str(form[name]) for name in ("key", "group"))
+        rebalanced = tuple(str(key) for key in form.get("rebalanced") or ())
+        yield Line(
+            *(number, time_ns, process, form["type"], form["f"], key, value, group or None, rebalanced)
+        )
 
 
 def _problem(form: Any) -> str | None:
@@ -146,6 +157,10 @@ def _problem(form: Any) -> str | None:
     for name, kind in (("time", int), ("process", (int, str)), ("type", str), ("f", str)):
         if not isinstance(form.get(name), kind) or isinstance(form.get(name), bool):
             return f"{name!r} is missing or of a wrong type"
+    if abs(form["time"]) > LARGEST:
+        return f"'time' is beyond {LARGEST}"
+    if not isinstance(form.get("rebalanced") or [], list):
+        return "'rebalanced' is no list of keys"
     if form["type"] not in KINDS:
         return f"type {form['type']!r} is none of {', '.join(KINDS)}"
     return None
@@ -178,6 +193,13 @@ def second_invocation(line: Line) -> BadLine:
     return BadLine(line.number, f"process {line.process} invokes while an operation of its own is open")
 
 
+def early_completion(line: Line) -> BadLine:
+    """The complaint about a completion whose time is before that of its invocation, which counts as never answered."""
+    return BadLine(
+        line.number, f"process {line.process} completes {line.function} before it invokes it, by time"
+    )
+
+
 def matched(
     lines: Iterable[Line | BadLine],
 ) -> Iterator[tuple[Line, Line | None] | BadLine | Open | Orphan]:
@@ -200,7 +222,11 @@ def matched(
             opened[line.process] = line
             invoked.add(line.process)
         elif begun is not None and begun.function == line.function:
-            yield begun, line
+            if line.time_ns < begun.time_ns:
+                yield early_completion(line)
+                yield begun, None
+            else:
+                yield begun, line
         else:
             if begun is not None:
                 opened[line.process] = begun

@@ -8,15 +8,25 @@ and part, which are put together process by process.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from spark_analysis import schema
-from spark_analysis.importers import BadLine, Line, Open, Orphan, matched, parse, second_invocation
+from spark_analysis.importers import (
+    BadLine,
+    Line,
+    Open,
+    Orphan,
+    early_completion,
+    matched,
+    parse,
+    second_invocation,
+)
+from spark_analysis.json_rows import Row, log_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +34,6 @@ if TYPE_CHECKING:
 PART_BYTES: Final = 32 << 20
 # Operation ids count lines; the part's number in the upper bits makes them unique in the file.
 PART_SHIFT: Final = 40
-Row = tuple[Any, ...]
 _NO_OPERATION: Final = (None,) * len(schema.OPERATION_NAMES)
 # ``half``: begun, ended, or first (the first invocation of a process in its part); lines: how many the part has.
 _PARTS: Final = (
@@ -79,6 +88,11 @@ _ARROW: Final = {
     "ARRAY<BIGINT>": pa.list_(pa.int64()),
     "ARRAY<STRING>": pa.list_(pa.string()),
 }
+
+
+def operations_table(rows: list[Row]) -> pa.Table:
+    """Rows of schema.OPERATIONS as Arrow has them."""
+    return _table(rows, schema.OPERATIONS)
 
 
 def _table(rows: list[Row], ddl: str) -> pa.Table:
@@ -141,7 +155,9 @@ def read_part(path: str, part: int, start: int, stop: int) -> Iterator[Row]:
 
 
 def _half(part: int, half: str, line: Line) -> Row:
-    text = json.dumps([line.time_ns, line.kind, line.function, line.key, line.value, line.group])
+    text = json.dumps(
+        [line.time_ns, line.kind, line.function, line.key, line.value, line.group, line.rebalanced]
+    )
     return (*_NO_OPERATION, None, line.number, part, half, line.process, text)
 
 
@@ -172,10 +188,15 @@ def _join_halves(table: pa.Table) -> pa.Table:
 
     order = {"ended": 0, "first": 1, "begun": 2}
     for row in sorted(table.to_pylist(), key=lambda row: (row["part"], order[row["half"]], row["number"])):
-        time_ns, kind, function, key, value, group = json.loads(row["text"])
-        line = Line(row["number"], time_ns, row["process"], kind, function, key, value, group)
+        time_ns, kind, function, key, value, group, rebalanced = json.loads(row["text"])
+        line = Line(
+            *(row["number"], time_ns, row["process"], kind, function, key, value, group, tuple(rebalanced))
+        )
         match row["half"]:
             case "ended" if opened is not None and opened[1].function == function:
+                if line.time_ns < opened[1].time_ns:
+                    bad(row["part"], early_completion(line))
+                    close(None)
                 close(line)
             case "ended":
                 bad(row["part"], Orphan(line).bad_line())
@@ -201,94 +222,3 @@ def log_operations(lines: Iterator[Line | BadLine]) -> Iterator[Row | BadLine]:
             yield from log_rows(one.line.number, one.line, None)
         else:
             yield from log_rows(one[0].number, *one)
-
-
-def log_rows(number: int, begun: Line, ended: Line | None) -> Iterator[Row | BadLine]:
-    """One row of schema.OPERATIONS, or one for each queue that a poll returned messages of."""
-    told = ended.value if ended is not None and ended.kind == "ok" else None
-    if begun.function == "poll" and isinstance(told, dict):
-        for key, values in told.items():
-            yield _log_row(number, begun, ended, str(key), values)
-        return
-    yield _log_row(number, begun, ended, (ended.key if ended is not None else "") or begun.key, told)
-
-
-def _log_row(number: int, begun: Line, ended: Line | None, key: str, told: Any) -> Row | BadLine:
-    outcome = "info" if ended is None else ended.kind
-    row: dict[str, Any] = dict.fromkeys(schema.OPERATION_NAMES)
-    row |= {"op": number, "client": begun.process, "function": begun.function, "key": key, "outcome": outcome}
-    row |= {"group": begun.group, "invoke_ns": begun.time_ns, "filtered": False}
-    row["complete_ns"] = ended.time_ns if ended is not None and outcome != "info" else None
-    asked = begun.value
-    try:
-        _FILLERS[begun.function](row, asked, told, outcome == "ok")
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        return BadLine(begun.number, f"{begun.function} with {asked!r:.60} -> {told!r:.60}: {error!r}")
-    return tuple(row.values())
-
-
-def _integer(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r:.40} is no offset")
-    return value
-
-
-def _fill_append(row: dict[str, Any], asked: Any, told: Any, is_ok: bool) -> None:
-    row["values"] = [str(value) for value in (asked if isinstance(asked, list) else [asked])]
-    if is_ok:
-        row["first_offset"] = _integer(told)
-
-
-def _fill_read(row: dict[str, Any], asked: Any, told: Any, is_ok: bool) -> None:
-    row["offset"] = _integer(asked)
-    if is_ok:
-        _fill_seen(row, told)
-        row["next_offset"] = asked if row["first_offset"] is None else row["next_offset"]
-
-
-def _fill_poll(row: dict[str, Any], _asked: Any, told: Any, is_ok: bool) -> None:
-    if is_ok:
-        _fill_seen(row, told or [])
-
-
-def _fill_seen(row: dict[str, Any], told: Any) -> None:
-    pairs = [(_integer(offset), str(value)) for offset, value in told]
-    offsets = [offset for offset, _ in pairs]
-    row["values"] = [value for _, value in pairs]
-    row["first_offset"] = offsets[0] if offsets else None
-    row["next_offset"] = offsets[-1] + 1 if offsets else None
-    if any(offset != offsets[0] + index for index, offset in enumerate(offsets)):
-        row["offsets"] = offsets
-
-
-def _fill_assignment(row: dict[str, Any], asked: Any, _told: Any, _is_ok: bool) -> None:
-    if not isinstance(asked, list):
-        raise TypeError("the value is not a list of keys")
-    row["values"] = [str(key) for key in asked]
-
-
-def _fill_statement(row: dict[str, Any], _asked: Any, told: Any, is_ok: bool) -> None:
-    row["offset"] = _integer(told) if is_ok else None
-
-
-def _fill_commit(row: dict[str, Any], asked: Any, _told: Any, _is_ok: bool) -> None:
-    row["offset"] = _integer(asked)
-    row["group"] = row["group"] or ""
-
-
-def _fill_fetch(row: dict[str, Any], _asked: Any, told: Any, is_ok: bool) -> None:
-    row["offset"] = _integer(told) if is_ok and told is not None else None
-    row["group"] = row["group"] or ""
-
-
-_FILLERS: Final[dict[str, Callable[[dict[str, Any], Any, Any, bool], None]]] = {
-    "append": _fill_append,
-    "read": _fill_read,
-    "poll": _fill_poll,
-    "assign": _fill_assignment,
-    "subscribe": _fill_assignment,
-    "tail": _fill_statement,
-    "head": _fill_statement,
-    "commit_offset": _fill_commit,
-    "fetch_offset": _fill_fetch,
-}

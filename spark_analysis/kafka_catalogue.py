@@ -8,20 +8,26 @@ Rules, after Jepsen's, with the queue's *known* positions (those at which anybod
 numbered in order, its version order:
 
 * between two polls of one client on one queue the number rises by one: more is ``poll-skip``, less is
-  ``nonmonotonic-poll``; an assignment without the queue in between makes it a new beginning;
+  ``nonmonotonic-poll``; an assignment without the queue in between, or a seek in it, makes it a new beginning;
 * between two values of one poll alike: ``int-poll-skip``, ``int-nonmonotonic-poll``, whatever the mode;
+* between two values that one transaction sent to a queue alike: ``int-send-skip``, which is normal, as others may send
+  in between, and ``int-nonmonotonic-send``, which is not;
 * an acknowledged value between the first and the last offset polled from its queue which nobody got: ``lost-write``;
   also one at whose offset another value was seen, if it was seen nowhere;
-* a client's append that began after an earlier one of its own had ended has a higher offset: ``nonmonotonic-send``.
+* a client's append that began after an earlier one of its own had ended has a lower offset: ``nonmonotonic-send``;
+* a transaction polled what it sent itself: ``precommitted-read``. Cycles of transactions are found by
+  :mod:`spark_analysis.kafka_transactions`.
 
 Each client and queue is swept in ranges of time or position, never by one task (:mod:`spark_analysis.sweep`).
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark import StorageLevel
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from spark_analysis.sweep import Running, by_quantiles, running
@@ -29,15 +35,18 @@ from spark_analysis.sweep import Running, by_quantiles, running
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-ASSIGNMENTS: Final = ("assign", "subscribe")
+ASSIGNMENTS: Final = ("assign", "subscribe", "seek")
 ALLOWED_FOR_SUBSCRIBERS: Final = ("poll-skip", "nonmonotonic-poll")
+ALLOWED_FOR_ALL: Final = ("int-send-skip",)
 
 
-def check_polls(operations: DataFrame, positions: DataFrame) -> DataFrame:
-    """Findings about polls: (key, kind, position, lower, upper, allowed).
+def check_catalogue(
+    operations: DataFrame, positions: DataFrame, *, has_polls: bool, has_transactions: bool
+) -> DataFrame:
+    """Findings about polls and transactions: (key, kind, position, lower, upper, allowed).
 
     ``positions``: of the log's axis, (key, queue, bucket, position, value, acks, reads). ``lower`` is when the later
-    poll began and ``upper`` when the earlier one ended; of a finding about one poll, its own.
+    poll began and ``upper`` when the earlier one ended; of a finding about one operation, its own.
     """
     polls = operations.where("function = 'poll' AND outcome = 'ok' AND first_offset IS NOT NULL").select(
         *("op", "client", "key", "invoke_ns", "complete_ns", "first_offset", "offsets"),
@@ -45,16 +54,25 @@ def check_polls(operations: DataFrame, positions: DataFrame) -> DataFrame:
             sf.element_at("offsets", -1), sf.col("first_offset") + sf.size("values").cast("bigint") - 1
         ).alias("last_offset"),
     )
-    subscribers = operations.where("function = 'subscribe' AND outcome <> 'fail'").select("client").distinct()
-    between = _between_polls(polls, operations).join(
-        subscribers.withColumn("is_subscriber", sf.lit(True)), "client", "left"
-    )
-    pairs = between.select(
-        *("key", "earlier", "later", "lower", "upper"),
-        sf.lit("").alias("prefix"),
-        sf.coalesce("is_subscriber", sf.lit(False)).alias("allowed"),
-    ).unionByName(_inside_polls(polls))
-    return _by_distance(pairs, positions).unionByName(_unpolled(polls, positions))
+    pairs: list[DataFrame] = []
+    others: list[DataFrame] = []
+    if has_polls:
+        subscribers = operations.where("function = 'subscribe' AND outcome <> 'fail'")
+        subscribers = subscribers.select("client", sf.lit(True).alias("allowed")).distinct()
+        between = _between_polls(polls, operations).join(subscribers, "client", "left")
+        pairs.append(
+            between.select(*_PAIR[:5], sf.lit("").alias("prefix"), sf.lit("poll").alias("noun"), _PAIR[-1])
+        )
+        pairs.append(_inside(polls, "poll"))
+        others.append(_unpolled(polls, positions))
+    if has_transactions:
+        pairs.append(_inside(operations.where("function = 'append' AND outcome = 'ok'"), "send"))
+        others.append(precommitted(operations))
+    distances = _by_distance(reduce(lambda one, other: one.unionByName(other), pairs), positions)
+    return reduce(lambda one, other: one.unionByName(other), others, distances)
+
+
+_PAIR: Final = ("key", "earlier", "later", "lower", "upper", "allowed")
 
 
 def _between_polls(polls: DataFrame, operations: DataFrame) -> DataFrame:
@@ -63,8 +81,8 @@ def _between_polls(polls: DataFrame, operations: DataFrame) -> DataFrame:
     resets = (
         polls.select("client", "key")
         .distinct()
-        .join(changes.select("op", "client", "invoke_ns", "values"), "client")
-        .where("NOT array_contains(coalesce(values, array()), key)")
+        .join(changes.select("op", "client", "function", "invoke_ns", "values"), "client")
+        .where("array_contains(coalesce(values, array()), key) = (function = 'seek')")
         .select("op", "client", "key", "invoke_ns", *_nothing("complete_ns", "first_offset", "last_offset"))
     )
     steps = polls.drop("offsets").unionByName(resets)
@@ -88,9 +106,10 @@ def _nothing(*names: str) -> list[Column]:
     return [sf.lit(None).cast("bigint").alias(name) for name in names]
 
 
-def _inside_polls(polls: DataFrame) -> DataFrame:
+def _inside(rows: DataFrame, noun: str) -> DataFrame:
+    """The neighbours inside one row that states each value's offset."""
     return (
-        polls.where("offsets IS NOT NULL")
+        rows.where("offsets IS NOT NULL")
         .select("*", sf.posexplode("offsets").alias("place", "earlier"))
         .select(
             "key",
@@ -98,8 +117,9 @@ def _inside_polls(polls: DataFrame) -> DataFrame:
             sf.get("offsets", sf.col("place") + 1).alias("later"),
             sf.col("invoke_ns").alias("lower"),
             sf.col("complete_ns").alias("upper"),
-            sf.lit("int-").alias("prefix"),
             sf.lit(False).alias("allowed"),
+            sf.lit("int-").alias("prefix"),
+            sf.lit(noun).alias("noun"),
         )
         .where("later IS NOT NULL")
     )
@@ -107,7 +127,7 @@ def _inside_polls(polls: DataFrame) -> DataFrame:
 
 def _by_distance(pairs: DataFrame, positions: DataFrame) -> DataFrame:
     """The pairs of offsets that do not follow each other among the known positions of their queue."""
-    backwards = pairs.where("later <= earlier").withColumn("what", sf.lit("nonmonotonic-poll"))
+    backwards = pairs.where("later <= earlier").withColumn("what", sf.concat(sf.lit("nonmonotonic-"), "noun"))
     gaps = pairs.where("later > earlier + 1")
     counted = positions.withColumn("known", sf.col("value").isNotNull().cast("int"))
     ranks = running(
@@ -123,16 +143,43 @@ def _by_distance(pairs: DataFrame, positions: DataFrame) -> DataFrame:
             ["key", "later"],
         )
         .where("other > one + 1")
-        .withColumn("what", sf.lit("poll-skip"))
+        .withColumn("what", sf.concat("noun", sf.lit("-skip")))
     )
+    kind = sf.concat("prefix", "what")
     return backwards.unionByName(skips.select(*backwards.columns)).select(
         "key",
-        sf.concat("prefix", "what").alias("kind"),
+        kind.alias("kind"),
         sf.col("later").alias("position"),
         "lower",
         "upper",
-        "allowed",
+        (sf.coalesce("allowed", sf.lit(False)) | kind.isin(*ALLOWED_FOR_ALL)).alias("allowed"),
     )
+
+
+def precommitted(operations: DataFrame) -> DataFrame:
+    """Transactions that polled what they sent themselves, whether or not they committed."""
+    sent = operations.where("function = 'append'").select("op", "key", sf.col("values").alias("sent"))
+    return (
+        operations.where("function IN ('poll', 'read')")
+        .join(sent, ["op", "key"], "left_semi")
+        .select("*", sf.posexplode("values").alias("place", "value"))
+        .join(
+            sent.select("op", "key", sf.explode("sent").alias("value")), ["op", "key", "value"], "left_semi"
+        )
+        .select(
+            "key",
+            sf.lit("precommitted-read").alias("kind"),
+            _place_of_value().alias("position"),
+            sf.col("invoke_ns").alias("lower"),
+            sf.col("complete_ns").alias("upper"),
+            sf.lit(False).alias("allowed"),
+        )
+    )
+
+
+def _place_of_value() -> Column:
+    """The offset of the value at ``place`` of its row."""
+    return sf.coalesce(sf.get("offsets", sf.col("place")), sf.col("first_offset") + sf.col("place"))
 
 
 def _unpolled(polls: DataFrame, positions: DataFrame) -> DataFrame:
@@ -157,11 +204,10 @@ def _unpolled(polls: DataFrame, positions: DataFrame) -> DataFrame:
 def overwritten(operations: DataFrame, disputed: DataFrame) -> DataFrame:
     """Lost writes among ``disputed`` (key, position), offsets of several values: acknowledged there, seen nowhere."""
     answered = operations.where("outcome = 'ok' AND first_offset IS NOT NULL")
-    offset = sf.coalesce(sf.get("offsets", sf.col("place")), sf.col("first_offset") + sf.col("place"))
     acknowledged = (
         answered.where("function = 'append'")
         .select("key", "offsets", "first_offset", sf.posexplode("values").alias("place", "text"))
-        .select("key", offset.alias("position"), sf.xxhash64("text").alias("value"))
+        .select("key", _place_of_value().alias("position"), sf.xxhash64("text").alias("value"))
         .join(disputed.select("key", "position").distinct(), ["key", "position"], "left_semi")
     )
     returned = (
@@ -176,22 +222,46 @@ def overwritten(operations: DataFrame, disputed: DataFrame) -> DataFrame:
     )
 
 
-def backward_sends(operations: DataFrame) -> DataFrame:
-    """Appends that began after an append of the same client had ended at a higher offset of the same queue."""
-    appends = operations.where("function = 'append' AND outcome = 'ok'")
-    ended = appends.select(
+def backward_sends(operations: DataFrame, positions: DataFrame) -> DataFrame:
+    """Appends that began after an append of the same client had ended at a higher offset of the same queue.
+
+    An append of unknown outcome stands where its value was seen, if nothing was acknowledged there.
+    """
+    appends = operations.where("function = 'append'")
+    acknowledged = appends.where("outcome = 'ok' AND first_offset IS NOT NULL")
+    ended = acknowledged.select(
         *("client", "key"),
         sf.col("complete_ns").alias("time_ns"),
         sf.lit(1).alias("is_end"),
-        sf.struct("first_offset", "complete_ns").alias("reached"),
+        sf.struct(sf.coalesce(sf.array_max("offsets"), "first_offset").alias("offset"), "complete_ns").alias(
+            "reached"
+        ),
         *_nothing("position"),
     )
-    begun = appends.select(
-        *("client", "key"),
-        sf.col("invoke_ns").alias("time_ns"),
-        sf.lit(0).alias("is_end"),
-        sf.lit(None).cast("struct<first_offset: bigint, complete_ns: bigint>").alias("reached"),
-        sf.col("first_offset").alias("position"),
+    seen = positions.where("acks = 0 AND value IS NOT NULL").select("key", "position", "value")
+    attempts = appends.where("outcome = 'info'").select(
+        *("op", "client", "key", "invoke_ns"), sf.explode("values").alias("text")
+    )
+    is_alone = sf.count(sf.lit(1)).over(Window.partitionBy("key", "text")) == 1
+    placed = (
+        attempts.withColumn("is_alone", is_alone)
+        .where("is_alone")
+        .withColumn("value", sf.xxhash64("text"))
+        .join(seen, ["key", "value"])
+    )
+    begun = (
+        acknowledged.select(
+            *("client", "key", "invoke_ns"),
+            sf.coalesce(sf.array_min("offsets"), "first_offset").alias("position"),
+        )
+        .unionByName(placed.select("client", "key", "invoke_ns", "position"))
+        .select(
+            *("client", "key"),
+            sf.col("invoke_ns").alias("time_ns"),
+            sf.lit(0).alias("is_end"),
+            sf.lit(None).cast("struct<offset: bigint, complete_ns: bigint>").alias("reached"),
+            "position",
+        )
     )
     # At one moment beginnings come first: only what ended strictly earlier precedes.
     steps = ended.unionByName(begun)
@@ -199,7 +269,7 @@ def backward_sends(operations: DataFrame) -> DataFrame:
     swept = running(
         steps, ["client", "key"], ["bucket"], ["time_ns", "is_end"], highest=Running("max", "reached")
     )
-    return swept.where("is_end = 0 AND position < highest.first_offset").select(
+    return swept.where("is_end = 0 AND position < highest.offset").select(
         "key",
         sf.lit("nonmonotonic-send").alias("kind"),
         "position",

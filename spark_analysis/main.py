@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from spark_analysis.importers import DEFAULT_MODELS
 from spark_analysis.models import MODELS
 from spark_analysis.session import AnalysisUnavailableError, start_session
-from spark_analysis.verdict import EXIT_CODES, LINEARIZABLE, UNDECIDED, VIOLATED, Verdict
+from spark_analysis.verdict import EXIT_CODES, LINEARIZABLE, UNDECIDED, VIOLATED, Verdict, of_what_was_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_analysis.history import History
+    from spark_analysis.search import Budget
 
 WRONG_USAGE: Final = 2
 FAILED: Final = 4
@@ -33,6 +34,8 @@ PARQUET_FACTOR: Final = 2  # what a trace has more bytes than the same history i
 MOST_PARTITIONS: Final = 2000
 FORMATS: Final = ("trace", "parquet", "jsonl", "jepsen-etcd", "porcupine-kv", "knossos")
 LOG_MODEL: Final = "log"
+SPARSE_LOG_MODEL: Final = "sparse-log"  # a log whose offsets may hold what no client sees
+LOG_MODELS: Final = (LOG_MODEL, SPARSE_LOG_MODEL)
 RECORDS: Final = "records"  # the directory of a kept history that has its rows
 
 
@@ -50,13 +53,16 @@ def analyze(
     json_output: bool = False,
     to_parquet: Path | None = None,
     scratch: str | None = None,
+    drained: bool = False,
+    search_budget: Budget | None = None,
 ) -> int:
     """Judge each path as a history of its own, in one Spark session, and print the verdicts.
 
     A path is a file, or a directory whose ``*.trace`` files form one history. ``to_parquet`` keeps the histories as
-    Parquet (docs/trace-schema.md). ``scratch`` is where intermediate files go, a directory or any URL that
-    Spark can write; executors on other machines must reach it as well as the paths. Returns the exit code: 0 all
-    linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4
+    Parquet (docs/trace-schema.md). ``drained``: in the end readers have read every queue to its end, so that an
+    acknowledged message that nobody saw is an anomaly. ``scratch`` is where intermediate files go, a directory or any
+    URL that Spark can write; executors on other machines must reach it as well as the paths. Returns the exit code: 0
+    all linearizable, 1 one violated, 3 none violated but one undecided, 2 wrong usage (explained on standard error), 4
     the analysis itself failed.
     """
     try:
@@ -68,17 +74,18 @@ def analyze(
         print(f"trivet analyze: {error}", file=sys.stderr)
         return WRONG_USAGE
     try:
-        if model == LOG_MODEL:
+        if model in LOG_MODELS:
             from spark_analysis.check import check
 
             verdicts = []
             for path, name in zip(paths, distinct_names(paths), strict=True):
                 with _place(spark, to_parquet, scratch, name) as place:
                     history = _load(spark, path, format, place)
-                    verdicts.append(check(history))
+                    verdict = check(history, drained=drained, sparse=model == SPARSE_LOG_MODEL)
+                    verdicts.append(of_what_was_read(verdict))
                     _report(verdicts[-1], history, report, name)
         else:
-            verdicts = _judge_keyed(spark, paths, format, model)
+            verdicts = _judge_keyed(spark, paths, format, model, search_budget)
             for verdict, name in zip(verdicts, distinct_names(paths), strict=True):
                 _report(verdict, None, report, name)
     except Exception:  # an unexpected end must not look like the verdict "violated", which is exit code 1
@@ -104,11 +111,13 @@ def _check_usage(paths: Sequence[Path], format: str, model: str) -> str:
         raise UsageError("no PATH given: name a trace file or a directory of *.trace files")
     if format not in FORMATS:
         raise UsageError(f"--format {format}: unknown; known are {', '.join(FORMATS)}")
-    known = (LOG_MODEL, *MODELS)
+    known = (*LOG_MODELS, *MODELS)
     if model not in known:
         raise UsageError(f"--model {model}: unknown; known are {', '.join(known)}")
-    if format in ("trace", "parquet") and model != LOG_MODEL:
+    if format in ("trace", "parquet") and model not in LOG_MODELS:
         raise UsageError(f"--model {model}: a trace is judged by the model log")
+    if model == SPARSE_LOG_MODEL and format not in ("trace", "parquet", "jsonl"):
+        raise UsageError(f"--model {model}: histories of format {format} are not about logs")
     if model == LOG_MODEL and format not in ("trace", "parquet", "jsonl"):
         model = DEFAULT_MODELS[format]
     for path in paths:
@@ -177,13 +186,15 @@ def _load(spark: SparkSession, path: Path, format: str, place: str) -> History:
     return History(str(path), operations, no_events(spark), damage)
 
 
-def _judge_keyed(spark: SparkSession, paths: Sequence[Path], format: str, model: str) -> list[Verdict]:
+def _judge_keyed(
+    spark: SparkSession, paths: Sequence[Path], format: str, model: str, budget: Budget | None
+) -> list[Verdict]:
     """One verdict for each path; a file that is named twice is judged once."""
     from spark_analysis.keyed import judge_files
 
     files = list(dict.fromkeys(str(path.resolve()) for path in paths))
-    judged = dict(zip(files, judge_files(spark, files, format, model), strict=True))
-    return [replace(judged[str(path.resolve())], path=str(path)) for path in paths]
+    judged = dict(zip(files, judge_files(spark, files, format, model, budget), strict=True))
+    return [of_what_was_read(replace(judged[str(path.resolve())], path=str(path))) for path in paths]
 
 
 def _report(verdict: Verdict, history: History | None, directory: Path | None, name: str) -> None:

@@ -12,9 +12,9 @@ from typing import Final
 
 # Spark's DDL, because it reads like the documentation it is.
 OPERATION_COLUMNS: Final = (
-    ("op", "BIGINT", "identity of the operation in its history"),
+    ("op", "BIGINT", "identity of the operation, which all rows of a poll or transaction share"),
     ("client", "STRING", "logical client: a lane in a timeline"),
-    ("function", "STRING", "append, read, tail, head, commit_offset, fetch_offset, or a model's own"),
+    ("function", "STRING", "append, read, poll, tail, head, commit_offset, fetch_offset, assign, ..."),
     ("key", "STRING", "queue as topic/queue, or any model's key"),
     ("group", "STRING", "consumer group of commit_offset and fetch_offset"),
     ("outcome", "STRING", "ok, fail (certainly no effect) or info (unknown)"),
@@ -23,8 +23,12 @@ OPERATION_COLUMNS: Final = (
     ("offset", "BIGINT", "asked (read), stated (tail, head, fetch_offset) or stored (commit_offset)"),
     ("filtered", "BOOLEAN", "a read that leaves messages out on purpose"),
     ("first_offset", "BIGINT", "of the first value appended or read"),
-    ("offsets", "ARRAY<BIGINT>", "of each value read; null when contiguous from first_offset"),
-    ("values", "ARRAY<STRING>", "appended or read, in order"),
+    (
+        "offsets",
+        "ARRAY<BIGINT>",
+        "of each value read, or sent by a transaction; null when contiguous from first_offset",
+    ),
+    ("values", "ARRAY<STRING>", "appended or read, in order; the keys of an assignment"),
     ("next_offset", "BIGINT", "where a read says to go on"),
     ("end_offset", "BIGINT", "the queue's end as a read states it; null unless it is to be judged"),
     ("reason", "STRING", "why an operation failed or is unknown"),

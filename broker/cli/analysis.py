@@ -29,6 +29,15 @@ def analyze(
             help="Directory or URL for intermediate files, which all executors reach; local by default."
         ),
     ] = None,
+    drained: Annotated[
+        bool, Parameter(help="At the end readers have read every queue to its end: what nobody saw is lost.")
+    ] = False,
+    search_seconds: Annotated[
+        float, Parameter(help="Models other than log: how long a key may be searched until it is undecided.")
+    ] = 120.0,
+    search_memory: Annotated[
+        int, Parameter(help="The same in MiB; as many searches run at once as Spark has cores.")
+    ] = 512,
 ) -> int:
     """Decide with Spark whether the traces are what a linearizable log allows.
 
@@ -39,6 +48,7 @@ def analyze(
         raise CommandError("analyze needs at least one PATH of a trace", USAGE)
     try:
         from spark_analysis.main import analyze as decide
+        from spark_analysis.search import Budget
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pandas", "pyarrow"):
             raise
@@ -54,4 +64,6 @@ def analyze(
         json_output=json,
         to_parquet=to_parquet,
         scratch=scratch,
+        drained=drained,
+        search_budget=Budget(search_seconds, search_memory << 20),
     )

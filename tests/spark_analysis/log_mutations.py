@@ -13,7 +13,7 @@ LATE: int = 10**9
 
 
 def good_history(rng: random.Random, size: int, *, drained: bool = False) -> History:
-    """Half appends (some unanswered, some refused), reads and polls by followers of the queue, tails; many overlap.
+    """Half appends (some unanswered, refused, or transactions), reads and polls by followers, tails; many overlap.
 
     ``drained``: in the end a reader gets everything that stands in the queue.
     """
@@ -27,7 +27,17 @@ def good_history(rng: random.Random, size: int, *, drained: bool = False) -> His
         begin, end = moment - rng.randrange(1000), moment + rng.randrange(1000)
         choice = rng.random()
         consumer = rng.choice(list(stands))
-        if choice < 0.5:
+        if choice < 0.04:
+            # A transaction of two messages, and another client's between them.
+            place, values = len(log), tuple(f"v{op}.{index}" for index in range(3))
+            places, producer = (place, place + 2), f"producer-{rng.randrange(4)}"
+            outer = (values[0], values[2])
+            operations += [
+                Operation(op, "append", "ok", begin, end, None, place, outer, places, client=producer),
+                Operation(size + op, "append", "ok", begin, end, None, place + 1, values[1:2]),
+            ]
+            log += values
+        elif choice < 0.5:
             values = tuple(f"v{op}.{index}" for index in range(rng.choice([1, 1, 1, 3])))
             outcome = rng.choices(["ok", "info", "fail"], [90, 8, 2])[0]
             first = len(log) if outcome == "ok" else None
@@ -57,8 +67,8 @@ def good_history(rng: random.Random, size: int, *, drained: bool = False) -> His
         else:
             operations.append(Operation(op, "tail", "ok", begin, end, offset=len(log)))
     if drained:
-        operations.append(_read_between(size, LATE - 20, LATE - 10, 0, tuple(log)))
-        operations.append(Operation(size + 1, "tail", "ok", LATE - 20, LATE - 10, offset=len(log)))
+        operations.append(_read_between(2 * size, LATE - 20, LATE - 10, 0, tuple(log)))
+        operations.append(Operation(2 * size + 1, "tail", "ok", LATE - 20, LATE - 10, offset=len(log)))
     return operations
 
 
@@ -255,6 +265,47 @@ def nonmonotonic_send(rng: random.Random, history: History) -> None:
     history[:] = [replace(one, client="p") if one.function == "append" else one for one in history]
 
 
+def late_send(_rng: random.Random, history: History) -> None:
+    """A client's unanswered append stands before one that the same client had finished when it began."""
+    end = _length(history)
+    first = Operation(len(history), "append", "ok", LATE, LATE + 5, None, end + 1, ("early",), client="p")
+    history += [
+        first,
+        Operation(len(history) + 1, "append", "info", LATE + 10, None, values=("late",), client="p"),
+    ]
+    history.append(_read(history, LATE + 20, end, "late"))
+
+
+def _transaction(history: History, places: tuple[int, ...]) -> None:
+    """Sends, as one operation, to offsets of which each is told."""
+    values = tuple(f"t{place}" for place in places)
+    history.append(
+        Operation(len(history), "append", "ok", LATE, LATE + 5, None, places[0], values, places, client="t")
+    )
+
+
+def int_nonmonotonic_send(rng: random.Random, history: History) -> None:
+    """One transaction's messages stand in another order than it sent them."""
+    end = _length(history)
+    _transaction(history, rng.choice([(end + 1, end), (end, end + 2, end + 1)]))
+
+
+def int_send_skip(rng: random.Random, history: History) -> None:
+    """Another's message stands between two of a transaction."""
+    end = _length(history)
+    _transaction(history, rng.choice([(end, end + 2), (end, end + 1, end + 3)]))
+    places = history[-1].offsets or ()
+    other = Operation(len(history), "append", "ok", LATE, LATE + 5, None, places[-1] - 1, ("other",))
+    history.append(other)
+
+
+def precommitted_read(_rng: random.Random, history: History) -> None:
+    """A transaction polls what it sends."""
+    end = _length(history)
+    _transaction(history, (end, end + 1))
+    history.append(_poll(len(history) - 1, LATE, LATE + 5, "t", [(end, f"t{end}")]))
+
+
 def unseen(_rng: random.Random, history: History) -> None:
     """After all readers have drained the queue, a message is acknowledged."""
     end = history[-1].offset
@@ -276,6 +327,10 @@ CATALOGUE_MUTATIONS: dict[Callable[[random.Random, History], None], str] = {
     unpolled: "lost-write",
     overwritten: "lost-write",
     nonmonotonic_send: "nonmonotonic-send",
+    late_send: "nonmonotonic-send",
+    int_nonmonotonic_send: "int-nonmonotonic-send",
+    int_send_skip: "int-send-skip",
+    precommitted_read: "precommitted-read",
 }
 
 

@@ -15,7 +15,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Final
 
-from spark_analysis.kafka_reference import catalogue
+from spark_analysis.kafka_catalogue import ALLOWED_FOR_ALL
+from spark_analysis.kafka_reference import catalogue, circles
 from spark_analysis.models import MODELS
 from spark_analysis.raft_reference import replica_findings
 from spark_analysis.reference import check_queue
@@ -31,6 +32,7 @@ from tests.spark_analysis.log_mutations import (
 )
 from tests.spark_analysis.model_mutations import BLOCKS, OFFSETS, accesses, history
 from tests.spark_analysis.raft_mutations import RAFT_MUTATIONS, good_events
+from tests.spark_analysis.transaction_mutations import TRANSACTION_MUTATIONS, good_transactions
 
 # A row of a table: (what was injected, the answer it must get); and whether it did.
 Judged = tuple[tuple[str, str], bool]
@@ -49,7 +51,9 @@ def log_scores(seed: int, size: int = 200) -> Iterator[Judged]:
     for mutation, kind in CATALOGUE_MUTATIONS.items():
         bent = list(good)
         mutation(rng, bent)
-        yield (_words(mutation), kind), kind in {one.kind for one in catalogue(bent, "q")[0]}
+        findings, allowed = catalogue(bent, "q")
+        found = allowed if kind in ALLOWED_FOR_ALL else findings
+        yield (_words(mutation), kind), kind in {one.kind for one in found}
     drained = good_history(rng, size, drained=True)
     is_good = check_queue(drained)[0] == LINEARIZABLE and not catalogue(drained, "q")[0]
     yield (f"{NOTHING}, readers drain the queue", LINEARIZABLE), is_good and not unseen_values(drained)
@@ -60,6 +64,17 @@ def log_scores(seed: int, size: int = 200) -> Iterator[Judged]:
 
 def _words(mutation: Callable[..., None]) -> str:
     return mutation.__name__.replace("_", " ")
+
+
+def transaction_scores(seed: int, size: int = 60) -> Iterator[Judged]:
+    """Circles of transactions over two queues."""
+    rng = random.Random(seed)
+    good = good_transactions(rng, size)
+    yield (f"transactions: {NOTHING}", "no finding"), not circles(good)
+    for mutation, kind in TRANSACTION_MUTATIONS.items():
+        bent = {name: list(operations) for name, operations in good.items()}
+        mutation(rng, bent)
+        yield (f"transactions: {_words(mutation)}", kind), kind in {one.kind for one in circles(bent)}
 
 
 def model_scores(seed: int, size: int = 40) -> Iterator[Judged]:
@@ -94,7 +109,12 @@ def raft_scores(seed: int, turns: int = 150) -> Iterator[Judged]:
         yield (f"replicas: {_words(mutation)}", kind), kind in {one.kind for one in replica_findings(bent)}
 
 
-SCORES: Final = {"log": log_scores, "models": model_scores, "raft": raft_scores}
+SCORES: Final = {
+    "log": log_scores,
+    "transactions": transaction_scores,
+    "models": model_scores,
+    "raft": raft_scores,
+}
 
 
 def score(names: Sequence[str], seeds: Iterable[int]) -> dict[tuple[str, str], int]:

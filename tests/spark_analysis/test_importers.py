@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_analysis.check import check
 from spark_analysis.edn import EdnError, read_all
+from spark_analysis.history import History, no_events
 from spark_analysis.importers import BadLine, KeyedCall, calls, parse
-from spark_analysis.json_lines import load_json_lines, log_operations
+from spark_analysis.json_lines import load_json_lines, log_operations, operations_table
 from spark_analysis.models import MODELS
 from spark_analysis.schema import OPERATION_NAMES
 from spark_analysis.search import Call, search
@@ -147,6 +150,7 @@ def as_edn(value: Any) -> str:
     )
 
 
+@settings(deadline=None)
 @given(st.lists(EDN, max_size=4))
 def test_edn_comes_back(values: list[Any]) -> None:
     assert list(read_all(" ".join(as_edn(value) for value in values))) == values
@@ -200,7 +204,7 @@ def json_history(rng: random.Random, processes: int, steps: int) -> list[str]:
         process = f"p{rng.randrange(processes)}"
         line = {"time": time_ns, "process": process, "key": "t/0"}
         if rng.random() < 0.03:
-            lines.append("{not JSON")
+            lines.append("{not JSON\n")
         function = opened.pop(process, None)
         if function is None or rng.random() < 0.02:
             function = rng.choice(["append", "read"])
@@ -211,7 +215,9 @@ def json_history(rng: random.Random, processes: int, steps: int) -> list[str]:
             offset += 1
         else:
             line |= {"type": "ok", "f": rng.choice(["read"] * 9 + ["tail"]), "value": [[0, "v0"]]}
-        lines.append(json.dumps(line))
+        if rng.random() < 0.02:
+            line["time"] = time_ns - 50  # a clock that was set back
+        lines.append(json.dumps(line) + "\n")
     return lines
 
 
@@ -222,7 +228,7 @@ def test_a_file_in_parts_is_the_same_history(spark: SparkSession, tmp_path: Path
     """Operations whose lines are parts apart, lines cut by a part's edge, and line numbers of what is wrong."""
     lines = json_history(random.Random(7), 4, 300)
     path = tmp_path / "history.jsonl"
-    path.write_text("".join(f"{line}\n" for line in lines))
+    path.write_text("".join(lines))
     whole = list(log_operations(parse("jsonl", lines)))
     operations, damage = load_json_lines(spark, str(path), tmp_path.as_uri(), part_bytes=part_bytes)
     got = sorted(tuple(row)[1:] for row in operations.drop("values", "offsets").collect())
@@ -251,3 +257,182 @@ def test_polls_and_assignments() -> None:
         ("poll", "t/0", ["a", "b"], [4, 6]),
         ("poll", "t/1", [], None),
     ]
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "importing.md"
+
+
+def page_lines() -> list[str]:
+    """The JSON lines that docs/importing.md shows for the log model."""
+    return [line.strip() for line in PAGE.read_text().splitlines() if line.startswith('    {"time"')]
+
+
+def test_the_page_shows_every_function() -> None:
+    """Each row of the table has its example, each example is understood, and together they are one history."""
+    functions = {
+        name
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| `") and line.count("|") == 5
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    shown = {json.loads(line)["f"] for line in page_lines()}
+    assert functions == shown
+    rows = list(log_operations(parse("jsonl", page_lines())))
+    assert not [row for row in rows if isinstance(row, BadLine)]
+    given = Counter(row[OPERATION_NAMES.index("function")] for row in rows if not isinstance(row, BadLine))
+    assert given == {
+        "append": 4,
+        "read": 1,
+        "poll": 2,
+        "tail": 1,
+        "head": 1,
+        "commit_offset": 1,
+        "fetch_offset": 1,
+        "assign": 1,
+        "subscribe": 1,
+        "seek": 1,
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_page_is_a_good_history(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "page.jsonl"
+    path.write_text("".join(f"{line}\n" for line in page_lines()))
+    operations, damage = load_json_lines(spark, str(path), tmp_path.as_uri())
+    # The queue is older than the page: 17 messages that nobody recorded are gaps to it.
+    verdict = check(History(str(path), operations, no_events(spark), damage), sparse=True)
+    assert (verdict.verdict, verdict.counts, verdict.damage) == (LINEARIZABLE, {}, ())
+    assert verdict.facts["transactions"] == 1
+    dense = check(History(str(path), operations, no_events(spark), damage))
+    assert dense.counts == {"unexplained-offset": 1}
+
+
+def completed(asked: str, told: str, *, function: str = "txn", kind: str = "ok", more: str = "") -> list[str]:
+    return [
+        f'{{"time": 1, "process": "p", "type": "invoke", "f": "{function}", "value": {asked}}}',
+        f'{{"time": 2, "process": "p", "type": "{kind}", "f": "{function}", "value": {told}{more}}}',
+    ]
+
+
+SEND_AND_POLL = '[["send", "t/0", "a"], ["send", "t/0", "b"], ["poll"], ["poll"]]'
+TOLD = (
+    '[["send", "t/0", [3, "a"]], ["send", "t/0", [null, "b"]], ["poll", {"t/1": [[0, "x"], [1, "y"]]}], '
+    '["poll", {"t/1": [[1, "y"]], "t/0": []}]]'
+)
+
+
+def brief(lines: list[str]) -> list[tuple[Any, ...]]:
+    rows = [dict(zip(OPERATION_NAMES, row, strict=True)) for row in log_operations(parse("jsonl", lines))]  # type: ignore[arg-type]
+    return [tuple(row[name] for name in ("function", "outcome", "key", "values", "offsets")) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "more", "expected"),
+    [
+        ("ok", TOLD, "", [
+            ("append", "ok", "t/0", ["a"], [3]), ("append", "info", "t/0", ["b"], None),
+            ("poll", "ok", "t/1", ["x", "y", "y"], [0, 1, 1]), ("poll", "ok", "t/0", [], None)]),
+        # A rebalance excuses what a poll skips or repeats, and no other evidence.
+        ("ok", TOLD, ', "rebalanced": ["t/1"]', [
+            ("append", "ok", "t/0", ["a"], [3]), ("append", "info", "t/0", ["b"], None),
+            ("read", "ok", "t/1", ["x", "y"], None), ("read", "ok", "t/1", ["y"], None),
+            ("poll", "ok", "t/0", [], None)]),
+        ("info", TOLD, "", [
+            ("append", "info", "t/0", ["a"], None), ("append", "info", "t/0", ["b"], None),
+            ("read", "ok", "t/1", ["x", "y"], None), ("read", "ok", "t/1", ["y"], None)]),
+        ("info", "null", "", [("append", "info", "t/0", ["a"], None), ("append", "info", "t/0", ["b"], None)]),
+        ("fail", "null", "", [("append", "fail", "t/0", ["a"], None), ("append", "fail", "t/0", ["b"], None)]),
+    ],
+)  # fmt: skip
+def test_micro_operations(kind: str, told: str, more: str, expected: list[tuple[Any, ...]]) -> None:
+    assert brief(completed(SEND_AND_POLL, told, kind=kind, more=more)) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "asked", "told", "complaint"),
+    [
+        ("txn", '[["send", "t/0", "a"]]', '[["poll", {}]]', "other micro-operations"),
+        ("txn", '[["send", "t/0", "a"], ["poll"]]', '[["send", "t/0", [0, "a"]]]', "other micro-operations"),
+        ("txn", '[["append", "t/0", "a"]]', '[["append", "t/0", "a"]]', "micro-operation 0, .* no send"),
+        ("txn", '{"send": 1}', "null", "other micro-operations|no send"),
+        ("send", '[["send", "t/0", "a"]]', '[["send", "t/0", [-1, "a"]]]', "-1 is no offset"),
+        ("poll", '[["poll"]]', '[["poll", {"t/0": [[0]]}]]', "no list of .offset, text."),
+        ("poll", "null", '{"t/0": [["a", 0]]}', "'a' is no offset"),
+        ("produce", '"a"', "0", "no such function; the log model has append, read"),
+        ("append", '"a"', "0", "no key"),
+        ("assign", '"t/0"', "null", "not a list of keys"),
+    ],
+)
+def test_what_is_not_accepted_is_explained(function: str, asked: str, told: str, complaint: str) -> None:
+    (bad,) = log_operations(parse("jsonl", completed(asked, told, function=function)))
+    assert isinstance(bad, BadLine)
+    assert bad.number == 1
+    assert re.search(complaint, bad.reason), bad.reason
+
+
+def test_a_file_that_was_cut_is_told() -> None:
+    """In the middle of the last line: the line is bad, and its operation of unknown outcome."""
+    lines = completed('[["send", "t/0", "a"]]', '[["send", "t/0", [0, "a"]]]')
+    for length in range(1, len(lines[1]) - 1):
+        *rows, bad = reversed(list(log_operations(parse("jsonl", [lines[0], lines[1][:length]]))))
+        assert isinstance(bad, BadLine)
+        assert bad.number == 2
+        assert bad.reason == "the file ends inside this line"
+        (row,) = rows
+        assert not isinstance(row, BadLine)
+        assert row[OPERATION_NAMES.index("outcome")] == "info"
+
+
+def test_a_clock_that_goes_back_makes_the_outcome_unknown() -> None:
+    lines = [
+        '{"time": 9, "process": "p", "type": "invoke", "f": "append", "key": "t/0", "value": "a"}\n',
+        '{"time": 8, "process": "p", "type": "ok", "f": "append", "key": "t/0", "value": 0}\n',
+    ]
+    bad, row = log_operations(parse("jsonl", lines))
+    assert isinstance(bad, BadLine)
+    assert (bad.number, bad.reason) == (2, "process p completes append before it invokes it, by time")
+    assert not isinstance(row, BadLine)
+    assert row[OPERATION_NAMES.index("outcome")] == "info"
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.sampled_from(["a", "poll", "send", "t/0", "\ud800", -1, 0, 3, 1 << 70, 0.5])
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=6,
+)
+MICRO = st.lists(
+    st.sampled_from(
+        [["poll"], ["send", "t/0", "a"], ["send", "t/0", [3, "a"]], ["poll", {"t/0": [[3, "a"]]}]]
+    ),
+    max_size=3,
+)
+LINE = st.fixed_dictionaries(
+    {
+        "time": st.integers(0, 9) | JSON,
+        "process": st.sampled_from(["p", "q"]) | JSON,
+        "type": st.sampled_from(["invoke", "invoke", "ok", "fail", "info"]) | JSON,
+        "f": st.sampled_from(["append", "read", "poll", "txn", "assign", "tail", "fetch_offset"]) | JSON,
+        "value": JSON | MICRO | st.just([[0, "a"]]) | st.integers(0, 4),
+    },
+    optional={"key": st.just("t/0") | JSON, "group": JSON, "rebalanced": JSON},
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(LINE | JSON, max_size=8), st.sampled_from(["", "[" * 100_000, '{"time": 1', "\ufeff{}"]))
+def test_any_lines_become_rows_or_are_located(forms: list[Any], last: str) -> None:
+    """Nothing that a file holds ends the analysis: what is kept fits the table, what is not has its line."""
+    lines = [json.dumps(form) + "\n" for form in forms] + [last]
+    for row in log_operations(parse("jsonl", lines)):
+        if isinstance(row, BadLine):
+            assert 1 <= row.number <= len(lines)
+            assert row.reason
+        else:
+            table = operations_table([row])
+            assert table.num_rows == 1
+            begun, ended = (row[OPERATION_NAMES.index(name)] for name in ("invoke_ns", "complete_ns"))
+            assert ended is None or begun <= ended

@@ -1,10 +1,12 @@
-"""Jepsen's Kafka catalogue: for each name the smallest history that has it and one that nearly has; and Spark's rules
-against the plain ones on many random histories."""
+"""Jepsen's Kafka catalogue: for each name the smallest history that has it and one that nearly has, as docs/checker.md
+shows them; and Spark's rules against the plain ones on many random histories."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,155 +14,134 @@ import pytest
 from spark_analysis import schema, sweep
 from spark_analysis.check import check
 from spark_analysis.history import History, no_events
-from spark_analysis.kafka_catalogue import backward_sends, check_polls, overwritten
+from spark_analysis.kafka_catalogue import backward_sends, check_catalogue, overwritten
 from spark_analysis.kafka_reference import catalogue
 from spark_analysis.log_model import check_log
 from spark_analysis.reference import LINEARIZABLE, VIOLATED, Operation, check_queue
 from spark_analysis.verdict import EXPLANATIONS, jepsen_name
+from tests.spark_analysis.notation import by_queue, rows
 from tests.spark_analysis.test_log_model import as_row
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 KEY = "t/0"
-Step = tuple[Any, ...]
 
 
-def steps(*listed: Step) -> list[Operation]:
-    """(function, client, offset or None, values or [(offset, value), ...]) one after the other."""
-    operations = []
-    for op, (function, client, offset, values) in enumerate(listed):
-        begin, end = 10 * op, 10 * op + 5
-        if function == "poll":
-            offsets = tuple(place for place, _ in values)
-            texts = tuple(value for _, value in values)
-            first = offsets[0] if offsets else None
-            operations.append(
-                Operation(op, "poll", "ok", begin, end, None, first, texts, offsets or None, client=client)
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table in docs/checker.md."""
+
+    name: str
+    is_allowed: bool
+    is_allowed_for_subscribers: bool
+    bad: str
+    good: str
+
+
+def table() -> list[Entry]:
+    """The catalogue as the page has it: what users read is what is judged here."""
+    entries = []
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.replace("\\|\\|", "&&").split("|")[1:-1]]
+        if len(cells) == 6 and cells[2] in ("error", "allowed"):
+            bad, good = (cell.strip("`").replace("&&", "||") for cell in cells[4:])
+            entries.append(
+                Entry(cells[0].strip("`"), cells[2] == "allowed", cells[3] == "allowed", bad, good)
             )
-        elif function == "append":
-            outcome = {None: "info", -1: "fail"}.get(offset, "ok")
-            first = offset if outcome == "ok" else None
-            complete = None if outcome == "info" else end
-            operations.append(
-                Operation(op, "append", outcome, begin, complete, None, first, values, client=client)
-            )
-        elif function == "read":
-            first = offset if values else None
-            operations.append(
-                Operation(
-                    *(op, "read", "ok", begin, end, offset, first, values),
-                    next_offset=offset + len(values),
-                    client=client,
-                )
-            )
-        else:
-            operations.append(Operation(op, function, "ok", begin, end, values=values, client=client))
-    return operations
+    return entries
 
 
-ABC = [("append", "p", place, (value,)) for place, value in enumerate("abcd")]
-A, B, C, D = ((place, value) for place, value in enumerate("abcd"))
-
-# name, what has it, what nearly has it
-PAIRS: list[tuple[str, list[Step], list[Step]]] = [
-    ("poll-skip", [*ABC, ("poll", "c", None, [A]), ("poll", "c", None, [C]), ("poll", "e", None, [A, B, C])],
-     [*ABC, ("poll", "c", None, [A]), ("poll", "c", None, [B]), ("poll", "e", None, [C])]),
-    # Offsets that nobody knows are no messages: Kafka puts its own records there.
-    ("poll-skip", [*ABC, ("poll", "c", None, [A]), ("assign", "c", None, (KEY,)), ("poll", "c", None, [D]),
-                   ("poll", "e", None, [A, B, C, D])],
-     [*ABC, ("poll", "c", None, [A]), ("assign", "c", None, ("t/1",)), ("poll", "c", None, [D]),
-      ("poll", "e", None, [A, B, C, D])]),
-    ("nonmonotonic-poll", [*ABC, ("poll", "c", None, [A, B]), ("poll", "c", None, [B, C])],
-     [*ABC, ("poll", "c", None, [A, B]), ("poll", "d", None, [B, C])]),
-    ("int-poll-skip", [*ABC, ("poll", "c", None, [A, C]), ("poll", "e", None, [A, B])],
-     [*ABC[:1], ("append", "p", None, ("b",)), ("append", "q", 2, ("c",)), ("poll", "c", None, [A, C])]),
-    ("int-nonmonotonic-poll", [*ABC, ("poll", "c", None, [B, A])], [*ABC, ("poll", "c", None, [A, B])]),
-    ("lost-write", [*ABC, ("poll", "c", None, [A]), ("poll", "d", None, [C])],
-     [*ABC, ("poll", "c", None, [A]), ("poll", "d", None, [B, C])]),
-    ("lost-write", [*ABC, ("append", "q", None, ("x",)), ("read", "c", 1, ("x",))],
-     [*ABC, ("append", "q", None, ("x",)), ("read", "c", 1, ("b",))]),
-    ("nonmonotonic-send", [("append", "p", 1, ("b",)), ("append", "p", 0, ("a",))],
-     [("append", "p", 0, ("a",)), ("append", "p", 1, ("b",))]),
-    ("G1a", [*ABC, ("append", "p", -1, ("x",)), ("poll", "c", None, [(4, "x")])],
-     [*ABC, ("append", "p", None, ("x",)), ("poll", "c", None, [(4, "x")])]),
-    ("duplicate", [*ABC, ("poll", "c", None, [(4, "a")])],
-     [*ABC, ("append", "p", None, ("a",)), ("poll", "c", None, [(4, "a")])]),
-    ("inconsistent-offsets", [*ABC, ("append", "p", None, ("x",)), ("poll", "c", None, [(0, "x")])],
-     [*ABC, ("append", "p", None, ("x",)), ("poll", "c", None, [(4, "x")])]),
-    ("inconsistent-offsets", [*ABC, ("append", "q", 3, ("x",))], [*ABC, ("append", "q", 4, ("x",))]),
-]  # fmt: skip
+PAGE = Path(__file__).parents[2] / "docs" / "checker.md"
+TABLE = table()
+# The plain rules name what one queue shows; these need more than one, or are counted elsewhere.
+OF_MANY_QUEUES = ("G1c", "G1c-realtime")
 
 
-def own_row(one: Operation, number: int, key: str) -> tuple[Any, ...]:
-    """The operation with the queue ``key`` for KEY, and with clients and values that no other queue has."""
-    row = list(as_row(one, number, key))
-    row[1] = f"{key} {one.client}"
-    if one.function in ("assign", "subscribe"):
-        row[3], row[12] = "", [key if value == KEY else value for value in one.values]
-    elif row[12] is not None:
-        row[12] = [f"{key} {value}" for value in one.values]
-    return tuple(row)
+def plain(text: str) -> tuple[set[str], set[str], bool]:
+    """Jepsen's names of what the plain rules find, and find allowed, and whether every queue is linearizable."""
+    found: set[str] = set()
+    allowed: set[str] = set()
+    is_good = True
+    for key, operations in by_queue(rows(text)).items():
+        verdict, wrong = check_queue(operations)
+        is_good &= verdict == LINEARIZABLE
+        findings, excused = catalogue(operations, key)
+        found |= {jepsen_name(one.kind) or one.kind for one in (*wrong, *findings)}
+        allowed |= {one.kind for one in excused}
+    return found, allowed, is_good
 
 
-def names(operations: list[Operation]) -> set[str | None]:
-    """Jepsen's names of everything that the plain rules find."""
-    kinds = [one.kind for one in (*check_queue(operations)[1], *catalogue(operations, KEY)[0])]
-    return {jepsen_name(kind) for kind in kinds}
+def test_the_page_has_every_name() -> None:
+    named = {name for kind in EXPLANATIONS if (name := jepsen_name(kind)) and " or " not in name}
+    assert {entry.name for entry in TABLE} == named
+    assert len(TABLE) == 19
+
+
+@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: entry.name)
+def test_the_plain_rules_name_the_same(entry: Entry) -> None:
+    found, allowed, is_good = plain(entry.good)
+    assert (found, allowed, is_good) == (set(), set(), True)
+    found, allowed, is_good = plain(entry.bad)
+    if entry.name in ("G1a", "duplicate"):  # the plain checker calls both "unexplained"
+        assert not is_good
+    elif entry.name not in (*OF_MANY_QUEUES, "unseen"):
+        assert entry.name in (allowed if entry.is_allowed else found)
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in TABLE if entry.is_allowed_for_subscribers], ids=lambda entry: entry.name
+)
+def test_a_rebalance_may_move_a_subscriber(entry: Entry) -> None:
+    found, allowed, _ = plain(f"c: subscribe x; {entry.bad}")
+    assert entry.name in allowed
+    assert not found
+    found, allowed, _ = plain(f"c: assign x; {entry.bad}")
+    assert (entry.name in allowed) == entry.is_allowed
+
+
+def nothing_damaged(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING")
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 def test_each_name_has_a_smallest_history(spark: SparkSession) -> None:
-    """All pairs at once through Spark, a queue and clients of its own for each: the name, and the proof."""
-    rows: list[tuple[Any, ...]] = []
-    wanted: dict[str, str] = {}
-    for number, (name, bad, good) in enumerate(PAIRS):
-        for kind, listed in (("bad", bad), ("good", good)):
-            key = f"{kind}-{number}/0"
-            wanted[key] = name
-            rows += [own_row(one, len(rows) + place, key) for place, one in enumerate(steps(*listed))]
-    nothing = spark.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING")
-    verdict = check(History("x", spark.createDataFrame(rows, schema.OPERATIONS), no_events(spark), nothing))
+    """The whole table at once through Spark, queues and clients of its own for each cell: the name, and the proof."""
+    listed: list[tuple[Any, ...]] = []
+    for number, entry in enumerate(TABLE):
+        for kind, text in (("bad", entry.bad), ("good", entry.good)):
+            if entry.name != "unseen":
+                listed += rows(text, f"{kind}{number:02}", 100 * len(listed))
+    operations = spark.createDataFrame(listed, schema.OPERATIONS)
+    verdict = check(History("x", operations, no_events(spark), nothing_damaged(spark)))
     found: dict[str, set[str | None]] = {}
     for anomaly in verdict.anomalies:
-        found.setdefault(anomaly.key, set()).add(jepsen_name(anomaly.kind))
+        found.setdefault(anomaly.key.split("/")[0], set()).add(jepsen_name(anomaly.kind))
         assert anomaly.proof, anomaly
         assert anomaly.kind in EXPLANATIONS
-    missing = {
-        key: name for key, name in wanted.items() if key[0] == "b" and name not in found.get(key, set())
-    }
+    wanted = {f"bad{number:02}": entry for number, entry in enumerate(TABLE) if entry.name != "unseen"}
+    missing = [
+        (name, entry)
+        for name, entry in wanted.items()
+        if not entry.is_allowed and entry.name not in found.get(name, set())
+    ]
     assert not missing, found
-    assert not [key for key in found if key.startswith("good")]
+    assert not [name for name in found if name.startswith("good")]
+    assert verdict.allowed.keys() == {"int-send-skip", "unseen"}
+    circles = {anomaly.kind: anomaly for anomaly in verdict.anomalies if anomaly.kind in OF_MANY_QUEUES}
+    assert {row["client"][-1] for row in circles["G1c"].proof} == {"p", "q"}
+    assert circles["G1c-realtime"].proof[0]["client"][-1] == "q"
+    assert {row["client"][-1] for row in circles["G1c-realtime"].proof} == {"p", "q", "c"}
     assert verdict.verdict == VIOLATED
-
-
-@pytest.mark.parametrize(("name", "bad", "good"), PAIRS)
-def test_the_plain_rules_name_the_same(name: str, bad: list[Step], good: list[Step]) -> None:
-    if name not in ("G1a", "duplicate"):  # the plain checker calls both "unexplained"
-        assert name in names(steps(*bad))
-    assert check_queue(steps(*good))[0] == LINEARIZABLE
-    assert not catalogue(steps(*good), KEY)[0]
-
-
-@pytest.mark.parametrize("name", ["poll-skip", "nonmonotonic-poll"])
-def test_a_rebalance_may_move_a_subscriber(name: str) -> None:
-    (bad,) = [bad for other, bad, _ in PAIRS if other == name][:1]
-    findings, allowed = catalogue(steps(("subscribe", "c", None, (KEY,)), *bad), KEY)
-    assert not findings
-    assert [one.kind for one in allowed] == [name]
-    findings, allowed = catalogue(steps(("assign", "c", None, (KEY,)), *bad), KEY)
-    assert [one.kind for one in findings] == [name]
-    assert not allowed
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 def test_unseen_counts_where_readers_have_drained(spark: SparkSession) -> None:
-    nothing = spark.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING")
-    listed = [*ABC, ("poll", "c", None, [A, B, C])]
-    rows = [as_row(one, place, KEY) for place, one in enumerate(steps(*listed))]
-    history = History("x", spark.createDataFrame(rows, schema.OPERATIONS), no_events(spark), nothing)
+    listed = rows("p: send a@0 b@1 c@2 d@3; c: poll a@0 b@1 c@2")
+    operations = spark.createDataFrame(listed, schema.OPERATIONS)
+    history = History("x", operations, no_events(spark), nothing_damaged(spark))
     kept = check(history)
     assert (kept.verdict, kept.allowed, kept.counts) == (LINEARIZABLE, {"unseen": 1}, {})
     drained = check(history, drained=True)
@@ -169,33 +150,75 @@ def test_unseen_counts_where_readers_have_drained(spark: SparkSession) -> None:
     assert (anomaly.kind, anomaly.position, len(anomaly.proof)) == ("unseen", 3, 1)
 
 
+def polled(op: int, begin: int, client: str, pairs: list[tuple[int, str]]) -> Operation:
+    offsets = tuple(place for place, _ in pairs)
+    first = offsets[0] if offsets else None
+    values = tuple(value for _, value in pairs)
+    return Operation(op, "poll", "ok", begin, begin + 5, None, first, values, offsets or None, client=client)
+
+
 def random_polls(rng: random.Random) -> list[Operation]:
-    """Two producers and three consumers of one queue; consumers mostly go on, sometimes jump, some subscribe."""
-    listed: list[Step] = []
+    """Two producers and three consumers of one queue; consumers mostly go on, sometimes jump, some subscribe.
+
+    Some sends are transactions of two values, with a place for each, and a poll; sends overlap now and then.
+    """
+    operations: list[Operation] = []
     log: list[str] = []
     stands = dict.fromkeys("cde", 0)
     for op in range(rng.randrange(5, 25)):
-        choice = rng.random()
+        begin, choice = 10 * op, rng.random()
         client = rng.choice("cde")
-        if choice < 0.45:
-            outcome = rng.choice([len(log)] * 6 + [None, max(0, len(log) - 1), max(0, len(log) - 2)])
-            listed.append(("append", rng.choice("pq"), outcome, (f"v{op}",)))
-            if outcome is not None or rng.random() < 0.5:
-                log.append(f"v{op}")
+        first = max(0, stands[client] + rng.choice([0] * 8 + [-1, 1, 2]))
+        offsets = list(range(first, min(len(log), first + rng.randrange(4))))
+        if rng.random() < 0.1:
+            rng.shuffle(offsets)
+        if len(offsets) > 2 and rng.random() < 0.2:
+            del offsets[1]
+        if choice < 0.35:
+            place = rng.choice([len(log)] * 6 + [None, max(0, len(log) - 1), max(0, len(log) - 2)])
+            producer, end = rng.choice("pq"), begin + rng.choice([5, 5, 25])
+            outcome, complete = ("info", None) if place is None else ("ok", end)
+            operations.append(
+                Operation(op, "append", outcome, begin, complete, None, place, (f"v{op}",), client=producer)
+            )
+            if place is not None or rng.random() < 0.7:
+                # What nobody answered may stand before what had ended long ago.
+                log.insert(rng.choice([len(log)] * 3 + [max(0, len(log) - 2)]), f"v{op}")
+        elif choice < 0.45:
+            values = (f"v{op}.0", f"v{op}.1")
+            start = rng.choice([len(log), len(log), len(log) + 2])
+            places = rng.choice([(start, start + 1), (start, start + 3), (start + 1, start)])
+            operations.append(
+                Operation(op, "append", "ok", begin, begin + 5, None, places[0], values, places, client="p")
+            )
+            for place, value in zip(places, values, strict=True):
+                log += ["?"] * (place + 1 - len(log))
+                log[place] = value
+            if rng.random() < 0.5:
+                place = rng.choice(places)
+                operations.append(polled(op, begin, "p", [(place, log[place])]))
         elif choice < 0.9:
-            first = max(0, stands[client] + rng.choice([0] * 8 + [-1, 1, 2]))
-            offsets = list(range(first, min(len(log), first + rng.randrange(4))))
-            if rng.random() < 0.1:
-                rng.shuffle(offsets)
-            if len(offsets) > 2 and rng.random() < 0.2:
-                del offsets[1]
-            listed.append(("poll", client, None, [(place, log[place]) for place in offsets]))
+            operations.append(polled(op, begin, client, [(place, log[place]) for place in offsets]))
             stands[client] = offsets[-1] + 1 if offsets else stands[client]
         else:
-            listed.append(
-                (rng.choice(["assign", "assign", "subscribe"]), client, None, rng.choice([(KEY,), ("t/1",)]))
-            )
-    return steps(*listed)
+            function, keys = rng.choice(["assign", "seek", "subscribe"]), rng.choice([(KEY,), ("t/1",)])
+            operations.append(Operation(op, function, "ok", begin, begin + 5, values=keys, client=client))
+    return operations
+
+
+def own_rows(history: list[Operation], first_op: int, key: str) -> list[tuple[Any, ...]]:
+    """The operations with the queue ``key`` for KEY, and with clients and values that no other queue has."""
+    listed = []
+    for one in history:
+        assigned = one.function in ("assign", "subscribe", "seek")
+        values = [key if value == KEY else value for value in one.values] if assigned else one.values
+        named = replace(
+            one,
+            client=f"{key} {one.client}",
+            values=tuple(values if assigned else (f"{key} {value}" for value in values)),
+        )
+        listed.append(as_row(named, 100 * first_op + one.op, "" if assigned else key))
+    return listed
 
 
 @pytest.mark.spark
@@ -205,29 +228,29 @@ def test_spark_and_the_plain_rules_agree(spark: SparkSession, monkeypatch: pytes
     monkeypatch.setattr(sweep, "ROWS_OF_A_BUCKET", 500)
     monkeypatch.setattr("spark_analysis.log_model.BUCKET_BITS", 1)
     expected: Counter[tuple[str, str, int, bool]] = Counter()
-    rows: list[tuple[Any, ...]] = []
+    listed: list[tuple[Any, ...]] = []
     for seed in range(300):
         key = f"t-{seed}/0"
         history = random_polls(random.Random(seed))
         findings, allowed = catalogue(history, KEY)
         expected.update({(key, one.kind, one.position, False) for one in findings})
         expected.update({(key, one.kind, one.position, True) for one in allowed})
-        rows += [own_row(one, len(rows) + place, key) for place, one in enumerate(history)]
-    operations = spark.createDataFrame(rows, schema.OPERATIONS)
+        listed += own_rows(history, len(listed), key)
+    operations = spark.createDataFrame(listed, schema.OPERATIONS)
     log = check_log(operations)
     assert log.disputed is not None
     found = (
-        check_polls(operations, log.positions)
+        check_catalogue(operations, log.positions, has_polls=True, has_transactions=True)
         .select("key", "kind", "position", "allowed")
         .distinct()
         .collect()
     )
     got = Counter(tuple(row) for row in found)
-    for frame in (overwritten(operations, log.disputed), backward_sends(operations)):
+    for frame in (overwritten(operations, log.disputed), backward_sends(operations, log.positions)):
         got.update({(row["key"], row["kind"], row["position"], False) for row in frame.collect()})
     log.release()
     assert set(got) == set(expected)
     assert {kind for _, kind, _, _ in got} == {
-        *("poll-skip", "nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll"),
-        *("lost-write", "nonmonotonic-send"),
+        *("poll-skip", "nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll", "lost-write"),
+        *("nonmonotonic-send", "int-send-skip", "int-nonmonotonic-send", "precommitted-read"),
     }
