@@ -209,7 +209,7 @@ def lag(committed: dict[tuple[str, int], int], slices: int, slice_ns: int) -> tu
         for node in nodes:
             behind = float(furthest - last[node]) if node in last else None
             points[node].append((number * slice_ns / 1e9, behind))
-    return tuple(Series(node, tuple(points[node])) for node in nodes)
+    return tuple(Series(node, tuple(points[node])) for node in nodes[:NODES_SHOWN])
 
 
 # ---- proofs of clients ---------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from spark_analysis.figures import Bar, Mark, timeline
 from spark_analysis.report import FINDINGS_LISTED, checked_and_not, proof_figures, render, words
 from spark_analysis.report_data import (
     EVENTS_MAX,
+    NODES_SHOWN,
     SLICES_MAX,
     SLICES_MIN,
     Event,
@@ -378,6 +379,13 @@ def test_rates_and_latencies_keep_their_gaps() -> None:
 def test_lag_counts_from_the_furthest() -> None:
     series = lag({("n0", 0): 10, ("n1", 0): 4, ("n0", 1): 30, ("n1", 2): 30}, 3, 1_000_000_000)
     assert [[value for _, value in one.points] for one in series] == [[0, 0, 0, 0], [6, 26, 0, 0]]
+
+
+def test_lag_is_drawn_of_few_nodes() -> None:
+    many = {(f"n{number}", 0): number for number in range(9)}
+    series = lag(many, 1, 1)
+    assert [one.name for one in series] == [f"n{number}" for number in range(NODES_SHOWN)]
+    assert series[0].points[0][1] == 8  # behind the furthest, which is not drawn
 
 
 def test_replicas_events_show_both_sides() -> None:

@@ -48,7 +48,14 @@ def test_a_bounded_part_of_the_history(spark: SparkSession) -> None:
     late = operation(5, "d", "fetch_offset", 9_500, 9_501, offset=5)
     silent = operation(6, "e", "read", 10_003, None, offset=3)
     crowd = [
-        read(100 + number, f"client-{number}", 4 * number, 4 * number + 3, number, f"v{number}")
+        read(
+            100 + number,
+            f"client-{number}",
+            10_000 + number / 999,
+            10_001 + number / 999,
+            number,
+            f"v{number}",
+        )
         for number in range(CLIENTS)
     ]
     functions = [operation(9000 + n, "x", f"function-{n}", n, n + 1) for n in range(FUNCTIONS_SHOWN + 3)]
