@@ -245,6 +245,8 @@ class TimerService:
         assert queue is not None, "the index holds units of the queue"
         found: list[tuple[Step, Record, Destination]] = []
         size = 0
+        # Of a queue that retention emptied, the index may not know units that an earlier leader's had.
+        limit = max((self._index.end, *(step.limit for step in self._steps[-1:])))
         step = Step(0, 0, 0)
         for due_ms, offset in due:
             unit = queue.unit(offset)
@@ -252,7 +254,7 @@ class TimerService:
                 size += unit[1]
                 if found and size > BATCH_BYTES_MAX:
                     break
-            step = Step(due_ms, offset, self._index.end)
+            step = Step(due_ms, offset, limit)
             waiting = None if unit is None else deliverable(node.replica, unit[0], unit[1])
             if waiting is not None:
                 found.append((step, *waiting))

@@ -285,6 +285,42 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group) -> No
     assert last.bodies == [b"after"]
 
 
+def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Group) -> None:
+    """Found by the simulator: the leader that had delivered before knew more units than this one, and it fell."""
+    client = group.connect()
+    for _ in range(3):
+        client.send("T", b"waits", 0, at(group, DAY_MS))
+    first = group.leader
+    group.advance(1)
+    assert group.node(first).replica.store.timers.end == 3
+    group.transfer_leadership(group.follower)
+    group.advance(2)  # it looks at its clock a last time
+    client = group.connect()
+    client.send("T", b"soon", 0, at(group, 100))
+    for _ in range(30):
+        client.send("T", bytes(100_000), 1)
+    group.advance(1)
+    assert bodies(client) == [b"soon"]
+    replica = group.node(first).replica
+    assert replica.store.timers.end == 3
+    flush = replica.store.flush_job()
+    if flush is not None:
+        flush.run()
+        replica.store.flushed(flush)
+    full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
+    assert replica.delete_expired(full, is_delete_hour=True) >= 2
+    queue = replica.store.timers.queue
+    assert queue is not None
+    assert queue.min_offset == queue.max_offset == 4
+    group.transfer_leadership(first)
+    group.advance(86_400)
+    client = group.connect()
+    client.send("T", b"after", 0, at(group, 100))
+    group.advance(1)
+    (last,) = group.node(first).replica.metadata.timers.batch.offsets  # type: ignore[union-attr]
+    assert last == 4
+
+
 def test_a_clock_that_is_set_back_makes_nothing_early_and_nothing_wait(group: Group) -> None:
     client = group.connect()
     client.send("T", b"first", 0, at(group, 100))
