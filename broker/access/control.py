@@ -3,12 +3,14 @@
 In order: an address that the file trusts passes; so does one that the named account trusts; else the signature must be
 the account's, and the account must have what the request needs. An answer to a refused request says what is missing.
 Requests that another node of the group forwards were decided on there; peers are believed (broker/peer_handshake.py).
+What only the leader can judge, because the topic stands in a message that a request merely points to, it judges itself
+(`AccessControl.check_publish`): a forwarded request still bears its signature and the address that it came from.
 """
 
 import hmac
 
 from broker.access.accounts import Account, Accounts
-from broker.access.needs import ADMIN_CODES, Need, needs
+from broker.access.needs import ADMIN_CODES, Need, needs, publishing
 from broker.processing import RequestError
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -24,9 +26,24 @@ class AccessControl:
 
     def check(self, host: bytes, command: RemotingCommand) -> None:
         """Passes a request of the client at `host` (packed as in a record) or raises RequestError with code 16."""
+        account = self._bound_account(host, command)
+        if account is not None:
+            self._check_permissions(account, command)
+
+    def check_publish(self, host: bytes, command: RemotingCommand, topic: str) -> None:
+        """As `check`, of a request that publishes to a topic which it does not name."""
+        account = self._bound_account(host, command)
+        if account is not None:
+            bound = publishing(topic)
+            _check_needs(
+                account, [need for need in bound if _is_written(account, need)] if account.admin else bound
+            )
+
+    def _bound_account(self, host: bytes, command: RemotingCommand) -> Account | None:
+        """The account that has signed a request; None where the address is trusted. Raises RequestError."""
         address, _ = unpack_host(host)
         if self._accounts.trusts(address):
-            return
+            return None
         fields = command.fields
         access_key = fields.get(ACCESS_KEY)
         if not access_key:
@@ -35,13 +52,13 @@ class AccessControl:
         if account is None:
             raise _refused(f"no account has the AccessKey {access_key!r}")
         if account.trusts(address):
-            return
+            return None
         expected = signature(account.secret_key, fields, command.body)
         if not hmac.compare_digest(expected.encode(), fields.get(SIGNATURE, "").encode()):
             raise _refused(
                 f"the signature is not that of AccessKey {access_key!r}: is the secret key the one the broker knows?"
             )
-        self._check_permissions(account, command)
+        return account
 
     def _check_permissions(self, account: Account, command: RemotingCommand) -> None:
         if account.admin:
@@ -53,12 +70,16 @@ class AccessControl:
             )
         else:
             bound = needs(command)
-        for need in bound:
-            if not _granted(account, need):
-                what = f"{'group' if need.is_group else 'topic'} {need.name!r}"
-                if need.name is None:
-                    what = "any topic"
-                raise _refused(f"{account.access_key!r} needs {need.permission.name} on {what}")
+        _check_needs(account, bound)
+
+
+def _check_needs(account: Account, bound: list[Need]) -> None:
+    for need in bound:
+        if not _granted(account, need):
+            what = f"{'group' if need.is_group else 'topic'} {need.name!r}"
+            if need.name is None:
+                what = "any topic"
+            raise _refused(f"{account.access_key!r} needs {need.permission.name} on {what}")
 
 
 def _is_written(account: Account, need: Need) -> bool:

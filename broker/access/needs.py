@@ -56,6 +56,11 @@ def needs(command: RemotingCommand) -> list[Need]:
     return [] if find is None else find(command)
 
 
+def publishing(topic: str) -> list[Need]:
+    """What publishing to a topic needs: for requests that only point to a message (END_TRANSACTION)."""
+    return _topic(topic, Permission.PUB)
+
+
 def _topic(name: str | None, permission: Permission) -> list[Need]:
     if name is None:
         return []  # the processor refuses the request

@@ -126,6 +126,7 @@ class Decisions:
                 f"commitOrRollback is {header.outcome}, allowed are 8 (commit), 12 (rollback) and 0 (unknown)",
             ) from None
         half = self._half(header)
+        self._check_access(connection, command, half)
         if outcome is TransactionOutcome.UNKNOWN:
             # The reference answers nothing, since nobody waits; the producer will be asked.
             self.node.reply(connection, command, ResponseCode.SUCCESS)
@@ -165,6 +166,15 @@ class Decisions:
         if half.physical_offset != header.commit_log_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
         return half
+
+    def _check_access(self, connection: Connection, command: RemotingCommand, half: Record) -> None:
+        """Who decides a transaction publishes its message, or takes it back: its topic must be theirs to publish to.
+
+        Judged here, for requests that came to other nodes, too: those may not have the half message yet.
+        """
+        target = destination(half)
+        if self.node.access is not None and target is not None:
+            self.node.access.check_publish(connection.host, command, target[0])
 
     def _check_immunity(self, half: Record, header: EndTransactionHeader) -> None:
         """Who asked not to be asked for a while must decide within it, or be asked (5.x)."""

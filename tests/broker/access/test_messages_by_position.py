@@ -175,3 +175,34 @@ def test_an_undecided_message_cannot_be_given_back() -> None:
     position = parse_offset_message_id(half.message_id)[1]
     fields = {"offset": position, "group": "mine", "delayLevel": 0, "originTopic": "orders"}
     assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("outcome", [8, 12])
+def test_a_transaction_is_decided_by_who_may_publish_to_its_topic(
+    group: Group, place: str, outcome: int
+) -> None:
+    """Who knows the producer group and where the half message lies is not therefore its producer."""
+    operator, service = account(group, "operator"), account(group, "service", place)
+    half = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
+
+    def decide(who: Account, number: int, position: int) -> int:
+        fields = {
+            "producerGroup": "PG",
+            "tranStateTableOffset": number,
+            "commitLogOffset": position,
+            "commitOrRollback": outcome,
+            "fromTransactionCheck": "false",
+            "msgId": "any",
+            "topic": "orders",  # the request's word counts for nothing
+        }
+        return who.call(RequestCode.END_TRANSACTION, fields).code
+
+    secret, own = (
+        who.send(topic, b"half", half, 4) for who, topic in ((operator, "payroll"), (service, "orders"))
+    )
+    assert decide(service, 0, secret) == ResponseCode.NO_PERMISSION
+    assert decide(account(group, "reader", place), 1, own) == ResponseCode.NO_PERMISSION
+    transactions = group.node(group.leader).replica.metadata.transactions
+    assert [transactions.is_open(number) for number in (0, 1)] == [True, True]
+    assert decide(service, 1, own) == ResponseCode.SUCCESS
+    assert decide(operator, 0, secret) == ResponseCode.SUCCESS
