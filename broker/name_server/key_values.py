@@ -18,8 +18,9 @@ ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
 
 NAME_LENGTH_MAX = 255
-VALUE_LENGTH_MAX = 65_536
-"""Characters."""
+VALUE_LENGTH_MAX = 1_048_576
+VALUES_LENGTH_MAX = 67_108_864
+"""Characters of a name, of a value, and of all values together."""
 
 
 class KeyValueStorage(Protocol):
@@ -89,6 +90,11 @@ class KeyValues:
         if count >= self._keys_max and key not in self._table.get(namespace, {}):
             raise TooManyKeysError(
                 f"there are {count} keys, at most {self._keys_max} are allowed (max_key_values)"
+            )
+        size = len(value) + sum(len(other) for table in self._table.values() for other in table.values())
+        if size > VALUES_LENGTH_MAX:
+            raise TooManyKeysError(
+                f"all values would have {size} characters, at most {VALUES_LENGTH_MAX} are allowed"
             )
         changed = dict(self._table)
         changed[namespace] = {**self._table.get(namespace, {}), key: value}

@@ -20,7 +20,7 @@ from broker.remoting.bodies import DataVersion, KeyValueTable, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode, TopicSysFlag
 from broker.remoting.command import RemotingCommand, response
 from broker.remoting.errors import RemotingError
-from broker.remoting.json_body import decode_body, encode_body
+from broker.remoting.json_body import decode_request, encode_body
 from broker.remoting.name_server_headers import (
     AddWritePermResponseHeader,
     BrokerHeartbeatHeader,
@@ -177,7 +177,7 @@ class NameServer:
         command = request.command
         header = command.decode_fields(BrokerIdentityHeader)
         known = self._routes.data_version(header.cluster_name, header.broker_address)
-        changed = known is None or known != decode_body(command.body, DataVersion)
+        changed = known is None or known != decode_request(command.body, DataVersion)
         if not changed:
             self._routes.heard(header.cluster_name, header.broker_address, request.now_ns)
         body = b"" if known is None else encode_body(known)

@@ -462,7 +462,18 @@ def test_key_values_are_limited() -> None:
     assert put("k1", "changed").code == 0
     assert "the key has 256 characters, at most 255 are allowed" in refusal(put("k" * 256))
     assert "the namespace has 256 characters" in refusal(put("k1", namespace="n" * 256))
-    assert "the value has 65537 characters, at most 65536 are allowed" in refusal(put("k1", "v" * 65_537))
+    assert "the value has 1048577 characters, at most 1048576 are allowed" in refusal(
+        put("k1", "v" * 1_048_577)
+    )
+
+
+def test_all_values_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.name_server.key_values.VALUES_LENGTH_MAX", 10)
+    client = Client(NameServer(NameServerConfig()))
+    key = {"namespace": "n", "key": "k"}
+    assert client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "v" * 10}).code == 0
+    refused = refusal(client.call(RequestCode.PUT_KV_CONFIG, {**key, "key": "l", "value": "v"}))
+    assert "all values would have 11 characters, at most 10 are allowed" in refused
 
 
 def test_key_values_survive_a_restart() -> None:
