@@ -37,7 +37,7 @@ _CONDITIONS: Final[tuple[tuple[str, Wanted], ...]] = (
     ),
     ("region IS NULL OR price <= 10", lambda price, region: region is None or price <= 10),
     ("NOT (region = 'eu') AND price >= 5", lambda price, region: region not in ("eu", None) and price >= 5),
-    ("price > 1000", lambda price, region: False),
+    ("region <> 'us' OR price < 3", lambda price, region: region not in ("us", None) or price < 3),
 )
 """Each with what it means; a comparison with a property that is not there is unknown, and so is its negation."""
 
