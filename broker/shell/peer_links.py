@@ -42,7 +42,11 @@ _RETRY_S_MAX: Final = 0.5
 _REFUSED_RETRY_S: Final = 2.0
 """Between two attempts with a peer that does not believe this node, or that this node does not believe."""
 _STRANGERS_MAX: Final = 64
-"""Connections at a time that have not yet proved that they are a peer's; the next ones are closed as they come."""
+"""Connections at a time that have not yet proved that they are a peer's; for the next one the oldest is closed.
+
+A peer proves itself within two round trips, so that the one that has waited longest is the least likely to be one:
+silent strangers, however many, cannot keep peers out for the seconds that each may stay.
+"""
 _UNACKNOWLEDGED_MS_MAX: Final = 5_000
 """A link whose bytes the peer's system does not acknowledge for so long is broken."""
 
@@ -70,7 +74,8 @@ class PeerLinks:
         self._secret = secret
         self._tls = tls
         self._inbound: dict[str, SocketConnection] = {}
-        self._strangers = 0
+        self._strangers: dict[trio.CancelScope, None] = {}
+        """Whose end each waits for, oldest first."""
         self._tasks: trio.Nursery | None = None
         self._peers: dict[str, str] = {}
         self._dialled: dict[str, trio.CancelScope] = {}
@@ -192,24 +197,31 @@ class PeerLinks:
 
     async def serve_accepted(self, sock: socket.socket, address: str) -> None:
         """Receives what a peer sends, once it has proved that it is one; a stranger is sent away."""
-        if self._strangers >= _STRANGERS_MAX:
-            log.warning("link of a peer closed", address=address, reason=f"{_STRANGERS_MAX} others wait")
-            sock.close()
-            return
+        if len(self._strangers) >= _STRANGERS_MAX:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.cancel()
         _detect_silence(sock)
-        self._strangers += 1
         accepting = Accepting(self._node.group, self._node.replica.node_id, self._secret, secrets.token_bytes)
+        stranger = trio.CancelScope()
+        self._strangers[stranger] = None
         try:
-            with _closed_unless_done(sock):
-                tls = None if self._tls is None else await accept_tls(sock, self._tls.accepting)
-            await self._serve_inbound(sock, tls, accepting)
+            with stranger:
+                with _closed_unless_done(sock):
+                    tls = None if self._tls is None else await accept_tls(sock, self._tls.accepting)
+                await self._serve_inbound(sock, tls, accepting, stranger)
         except (RefusedError, PeerProtocolError) as refused:
             log.warning("link of a peer closed", peer=accepting.source, address=address, reason=str(refused))
         finally:
-            if accepting.source is None:
-                self._strangers -= 1
+            self._strangers.pop(stranger, None)
+        if stranger.cancelled_caught:
+            log.warning(
+                "link of a peer closed", address=address, reason=f"{_STRANGERS_MAX} others came after it"
+            )
 
-    async def _serve_inbound(self, sock: socket.socket, tls: TlsSession | None, accepting: Accepting) -> None:
+    async def _serve_inbound(
+        self, sock: socket.socket, tls: TlsSession | None, accepting: Accepting, stranger: trio.CancelScope
+    ) -> None:
         node = self._node
         link = SocketConnection(sock, Connection(node.outgoing, "peer"), tls=tls)
         decoder = PeerDecoder()
@@ -230,7 +242,7 @@ class PeerLinks:
                     if answer is not None:
                         link.connection.send(*encode_frame(answer))
                         link.flush()  # a hundred bytes, which the buffer of a new connection has room for
-                self._strangers -= 1
+                self._strangers.pop(stranger, None)
                 source, data, pending = accepting.source, pending, b""
                 self._begin()
                 self._replace_inbound(source, link)

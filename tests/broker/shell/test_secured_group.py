@@ -112,8 +112,29 @@ async def test_silent_strangers_are_few_and_leave(tmp_path: Path, monkeypatch: p
                 assert await closed_by(stream) == b""
             await send_and_read_back_more(servers)
     reasons = [entry.get("reason", "") for entry in logs if entry["event"] == "link of a peer closed"]
-    assert "3 others wait" in reasons
+    assert reasons.count("3 others came after it") == 1
     assert sum("did not prove" in reason for reason in reasons) == 3
+
+
+async def test_silent_strangers_do_not_keep_peers_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there may be, for as long as they like: the oldest of them gives way to a peer that dials."""
+    monkeypatch.setattr("broker.shell.peer_links._HELLO_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr("broker.shell.peer_links._STRANGERS_MAX", 3)
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, nodes=3, change=with_secret) as servers:
+            await send_and_read_back(servers)
+            host, _, port = servers.configs["n0"].raft.peers["n0"].partition(":")
+            streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(4)]
+            assert await closed_by(streams[0]) == b""  # so all others have been accepted
+            servers.brokers["n1"].node.replica.links["n0"].close()
+            assert await closed_by(streams[1]) == b""  # n1 has dialled anew
+            await send_and_read_back_more(servers)
+            for stream in streams:
+                await stream.aclose()
+    reasons = [entry.get("reason", "") for entry in logs if entry["event"] == "link of a peer closed"]
+    assert reasons.count("3 others came after it") >= 2
 
 
 async def send_and_read_back_more(servers: Servers) -> None:
