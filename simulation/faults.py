@@ -432,7 +432,7 @@ def _transfer(world: World, host: BrokerHost, fault: Fault) -> None:
 
 
 def _membership(world: World, host: BrokerHost, fault: Fault) -> None:
-    world.member_changes_wanted += 1  # counted by the operator
+    world.member_changes_wanted += 1 if fault.amount < 0.6 else 2  # counted by the operator
 
 
 def _client_kill(world: World, host: BrokerHost, fault: Fault) -> None:

@@ -27,6 +27,13 @@ async def operate(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
     """Does what `World.transfers_wanted` and `World.member_changes_wanted` ask for."""
     random = runtime.random
     async with AdminClient(world.name_server_addresses, runtime=runtime) as admin:
+
+        async def step(status: NodeStatus) -> None:
+            try:
+                await _next_step(world, random, admin, status)
+            except ClientError as error:
+                world.note("operator", f"in vain: {error}")
+
         while True:
             await runtime.sleep(0.2)
             try:
@@ -36,8 +43,13 @@ async def operate(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
                     await admin.transfer_leadership(target)
                     world.operated("transfer", target, "on request")
                 elif world.member_changes_wanted:
-                    world.member_changes_wanted -= 1
-                    await _next_step(world, random, admin, await admin.members())
+                    # Two at once are as of two people who do not know of each other: the group must refuse one.
+                    steps = min(2, world.member_changes_wanted)
+                    world.member_changes_wanted -= steps
+                    status = await admin.members()
+                    async with runtime.task_group() as group:
+                        for _ in range(steps):
+                            group.start_soon(step, status)
             except ClientError as error:
                 world.note("operator", f"in vain: {error}")
 
