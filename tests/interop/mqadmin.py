@@ -6,7 +6,7 @@ machine takes longer than most commands.
 
 from __future__ import annotations
 
-from tests.interop.clients import Client, Option
+from tests.interop.clients import Client
 from tests.interop.processes import Child
 from tests.interop.reference import LOGBACK
 
@@ -15,11 +15,14 @@ START_LIMIT_S = 120
 
 
 class Mqadmin:
-    """One process of mqadmin, of the version of `client`, started at the first command. Its commands run in turn."""
+    """One process of mqadmin, of the version of `client`, started at the first command. Its commands run in turn.
 
-    def __init__(self, client: Client, **options: Option) -> None:
+    Both versions sign with the account that stands in a file, tools.yml, if there is one.
+    """
+
+    def __init__(self, client: Client, access_key: str = "", secret_key: str = "") -> None:
         self._client = client
-        self._options = options
+        self._account = f"accessKey: {access_key}\nsecretKey: {secret_key}\n" if access_key else ""
         self._process: Child | None = None
 
     def __call__(self, *words: str, excused: str | None = None, name_server: str | None = None) -> str:
@@ -49,6 +52,8 @@ class Mqadmin:
         folder = self._client.folder / "conf"
         folder.mkdir(exist_ok=True)
         (folder / "logback_tools.xml").write_text(LOGBACK)
-        process = self._client.start("admin", **self._options)
+        if self._account:
+            (folder / "tools.yml").write_text(self._account)
+        process = self._client.start("admin")
         process.wait_for("started", START_LIMIT_S)
         return process

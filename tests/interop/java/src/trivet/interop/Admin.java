@@ -16,7 +16,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 final class Admin {
     private Admin() {}
 
-    static void run(Options options) throws Exception {
+    static void run() throws Exception {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         Report.emit("started");
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
@@ -28,7 +28,7 @@ final class Admin {
             System.setErr(printed);
             try {
                 forgetCommands();
-                MQAdminStartup.main0(line.isEmpty() ? new String[0] : line.split("\t"), options.credentials());
+                MQAdminStartup.main0(line.isEmpty() ? new String[0] : line.split("\t"), null);
             } catch (Throwable error) {
                 error.printStackTrace(printed);
             } finally {

@@ -26,7 +26,7 @@ final class Dialogue {
         LocalTransactionState outcome = state(options.text("outcome", "commit"));
         LocalTransactionState checkOutcome = state(options.text("check-outcome", "commit"));
         TransactionMQProducer producer = new TransactionMQProducer(options.required("group"), options.credentials());
-        producer.setNamesrvAddr(options.required("namesrv"));
+        options.connected(producer);
         producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
         producer.setTransactionListener(new TransactionListener() {
             @Override
@@ -66,7 +66,7 @@ final class Dialogue {
      */
     static void request(Options options) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(options.required("group"), options.credentials());
-        producer.setNamesrvAddr(options.required("namesrv"));
+        options.connected(producer);
         producer.start();
         Report.emit("started");
         int count = options.number("count", 1);
@@ -105,10 +105,10 @@ final class Dialogue {
     /** Answers each request with "answer to " + its body, until standard input ends. */
     static void reply(Options options) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(options.required("group") + "-replies", options.credentials());
-        producer.setNamesrvAddr(options.required("namesrv"));
+        options.connected(producer);
         producer.start();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.required("group"));
-        consumer.setNamesrvAddr(options.required("namesrv"));
+        options.connected(consumer);
         consumer.setPullTimeDelayMillsWhenException(500);
         consumer.subscribe(options.required("topic"), "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {

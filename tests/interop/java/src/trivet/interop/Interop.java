@@ -35,7 +35,7 @@ public final class Interop {
                 Receive.assigned(options);
                 break;
             case "admin":
-                Admin.run(options);
+                Admin.run();
                 break;
             case "transaction":
                 Dialogue.transaction(options);

@@ -4,10 +4,13 @@ import java.util.HashMap;
 import java.util.Map;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /** Command line options "--name value" (or "--name" alone for a switch), with the defaults given where they are read. */
 final class Options {
+    private static final int API_TIMEOUT_MS = 20_000;
+
     private final Map<String, String> values = new HashMap<>();
 
     Options(String[] args, int from) {
@@ -47,5 +50,12 @@ final class Options {
             return null;
         }
         return new AclClientRPCHook(new SessionCredentials(required("access-key"), required("secret-key")));
+    }
+
+    /** Has a client ask name servers and brokers, and wait for the answers on a machine that is under load. */
+    <T extends ClientConfig> T connected(T client) {
+        client.setNamesrvAddr(required("namesrv"));
+        client.setMqClientApiTimeout(API_TIMEOUT_MS);
+        return client;
     }
 }

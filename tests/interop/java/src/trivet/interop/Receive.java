@@ -26,7 +26,7 @@ final class Receive {
     static void push(Options options) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.required("group"), options.credentials(),
             new AllocateMessageQueueAveragely(), options.flag("trace"), null);
-        consumer.setNamesrvAddr(options.required("namesrv"));
+        options.connected(consumer);
         consumer.setConsumeThreadMin(options.number("threads", 4));
         consumer.setConsumeThreadMax(options.number("threads", 4));
         consumer.setVipChannelEnabled(options.flag("vip"));
@@ -86,7 +86,7 @@ final class Receive {
     @SuppressWarnings("deprecation")
     static void pull(Options options) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.required("group"), options.credentials());
-        consumer.setNamesrvAddr(options.required("namesrv"));
+        options.connected(consumer);
         consumer.start();
         Report.emit("started");
         String topic = options.required("topic");
@@ -120,7 +120,7 @@ final class Receive {
     static void litePull(Options options) throws Exception {
         DefaultLitePullConsumer consumer =
             new DefaultLitePullConsumer(options.required("group"), options.credentials());
-        consumer.setNamesrvAddr(options.required("namesrv"));
+        options.connected(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(options.required("topic"), options.text("expression", "*"));
         consumer.start();
@@ -152,7 +152,7 @@ final class Receive {
     static void assigned(Options options) throws Exception {
         DefaultLitePullConsumer consumer =
             new DefaultLitePullConsumer(options.required("group"), options.credentials());
-        consumer.setNamesrvAddr(options.required("namesrv"));
+        options.connected(consumer);
         consumer.setAutoCommit(false);
         consumer.start();
         Report.emit("started");

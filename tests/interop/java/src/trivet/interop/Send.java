@@ -28,7 +28,7 @@ final class Send {
         this.tags = names.isEmpty() ? new String[0] : names.split(",");
         RPCHook hook = options.flag("repeat") ? new Repeated() : options.credentials();
         this.producer = new DefaultMQProducer(options.required("group"), hook, options.flag("trace"), null);
-        producer.setNamesrvAddr(options.required("namesrv"));
+        options.connected(producer);
         producer.setSendMsgTimeout(options.number("timeout-ms", 3000));
         producer.setVipChannelEnabled(options.flag("vip"));
         if (options.flag("uncompressed")) {
@@ -103,7 +103,7 @@ final class Send {
         }
         inFlight.acquire(ASYNC_IN_FLIGHT);
         Report.emit("done");
-        if (mode.equals("oneway")) {
+        if (mode.equals("oneway") || options.flag("linger")) {
             Report.waitForEndOfInput();
         }
         producer.shutdown();
