@@ -137,6 +137,12 @@ class RouteTable:
         added = sum(name not in self._queues.get(topic, ()) for topic in topics)
         return addresses, added and added + sum(map(len, self._queues.values()))
 
+    def routes_with(self, topic: str, names: Iterable[str]) -> int:
+        """How many topics of brokers there would be after `add_topic`; 0 where none is added."""
+        present = self._queues.get(topic, {})
+        added = sum(name in self._brokers and name not in present for name in names)
+        return added and added + sum(map(len, self._queues.values()))
+
     def unregister(self, cluster: str, address: str) -> None:
         """Remove a broker that says it stops."""
         live = self._live.get(address)

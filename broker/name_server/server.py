@@ -236,12 +236,12 @@ class NameServer:
 
     def _register_topic(self, request: _Request) -> RemotingCommand:
         header = request.command.decode_fields(RegisterTopicHeader)
-        queues = TopicRouteData.decode(request.command.body).queue_datas
-        for queue in queues:
-            _, routes = self._routes.counts_with("", queue.broker_name, [header.topic])
-            if routes > self._config.max_routes:
-                return _too_many(request, "routes", routes, self._config.max_routes)
-            self._routes.add_topic(header.topic, [queue])
+        route = decode_request(request.command.body, TopicRouteData)
+        queues = {queue.broker_name: queue for queue in route.queue_datas}
+        routes = self._routes.routes_with(header.topic, queues)
+        if routes > self._config.max_routes:
+            return _too_many(request, "routes", routes, self._config.max_routes)
+        self._routes.add_topic(header.topic, list(queues.values()))
         return response(request.command, ResponseCode.SUCCESS)
 
     def _put_key_value(self, request: _Request) -> RemotingCommand:

@@ -14,12 +14,16 @@ import msgspec
 from broker.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from broker.remoting.codes import Version
 from broker.remoting.errors import BodyError
-from broker.remoting.json_body import decode_body, encode_body
+from broker.remoting.json_body import decode_request, encode_body
 
 DECOMPRESSED_SIZE_MAX = 64 * 1024 * 1024
 """The largest body a compressed registration may unfold to: 64 MiB is about 700,000 topics."""
 
+TOPICS_MAX = 1_000_000
+"""Topics that it may list: short ones would keep a name server at 64 MiB for half a minute."""
+
 _TOPIC_WORDS = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
+_decode_attributes = msgspec.json.Decoder(dict[str, str], strict=False).decode
 _INT32 = struct.Struct(">i")
 
 
@@ -57,9 +61,9 @@ class RegisterBrokerBody(msgspec.Struct, rename="camel", kw_only=True):
         if not len(body):
             return cls()
         if version < Version.V3_0_11:
-            return cls(topics=decode_body(body, TopicConfigTable))
+            return cls(topics=decode_request(body, TopicConfigTable))
         if not compressed:
-            return decode_body(body, cls)
+            return decode_request(body, cls)
         return _decode_compressed(body)
 
 
@@ -84,7 +88,10 @@ def _parse_topic(text: str) -> TopicConfig:
         raise BodyError(f"topic text {text[:200]!r} has {len(parts)} of its 5 words")
     fields: dict[str, object] = dict(zip(_TOPIC_WORDS, parts, strict=False))
     if len(parts) > 5 and parts[5].strip():
-        fields["attributes"] = decode_body(parts[5].encode(), dict[str, str])
+        try:  # standard JSON, of every writer: hundreds of thousands of these are too many for the slow reading
+            fields["attributes"] = _decode_attributes(parts[5])
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise BodyError(f"attributes in topic text {text[:200]!r}: {error}") from error
     try:
         return msgspec.convert(fields, TopicConfig, strict=False)
     except msgspec.ValidationError as error:
@@ -100,15 +107,18 @@ def _decode_compressed(body: bytes | memoryview) -> RegisterBrokerBody:
     if not inflater.eof:
         raise BodyError(f"the compressed registration is cut off, or over {DECOMPRESSED_SIZE_MAX} bytes")
     reader = _Reader(data)
-    data_version = decode_body(reader.item(), DataVersion)
+    data_version = decode_request(reader.item(), DataVersion)
     topics: dict[str, TopicConfig] = {}
-    for _ in range(reader.count()):
+    count = reader.count()
+    if count > TOPICS_MAX:
+        raise BodyError(f"the registration has {count} topics, at most {TOPICS_MAX} are read")
+    for _ in range(count):
         try:
             topic = _parse_topic(reader.item().decode())
         except UnicodeDecodeError as error:
             raise BodyError(f"a topic's text is not UTF-8: {error}") from error
         topics[topic.topic_name] = topic
-    filter_servers = decode_body(reader.item(), list[str])
+    filter_servers = decode_request(reader.item(), list[str])
     return RegisterBrokerBody(
         filter_server_list=filter_servers,
         topics=TopicConfigTable(data_version, topics),

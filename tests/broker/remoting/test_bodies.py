@@ -39,7 +39,7 @@ from broker.remoting.json_body import (
     encode_body,
     parse_loose_json,
 )
-from broker.remoting.register_body import RegisterBrokerBody, body_crc
+from broker.remoting.register_body import TOPICS_MAX, RegisterBrokerBody, body_crc
 from broker.remoting.route import BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicRouteData
 
 HEARTBEAT = (
@@ -324,3 +324,18 @@ def test_long_bodies_of_requests_are_standard_json() -> None:
     assert decode_request(dialect % b"short", HeartbeatData).client_id == "c"
     with pytest.raises(BodyError, match=f"the body of {len(dialect % padding.encode())} bytes"):
         decode_request(dialect % padding.encode(), HeartbeatData)
+
+
+def test_long_registrations_are_standard_json_and_count_their_topics() -> None:
+    padding = b"x" * DIALECT_BYTES_MAX
+    with pytest.raises(BodyError, match=r"the body of \d+ bytes is no RegisterBrokerBody"):
+        RegisterBrokerBody.decode(b'{filterServerList:["%b"]}' % padding, compressed=False, version=409)
+    with pytest.raises(BodyError, match=r"the body of \d+ bytes is no TopicConfigTable"):
+        RegisterBrokerBody.decode(b'{dataVersion:{},x:"%b"}' % padding, compressed=False, version=36)
+    version = b'{"counter":3,"timestamp":7}'
+    head = struct.pack(">i", len(version)) + version
+    count = TOPICS_MAX + 1
+    with pytest.raises(BodyError, match=f"has {count} topics, at most {TOPICS_MAX} are read"):
+        RegisterBrokerBody.decode(
+            zlib.compress(head + struct.pack(">i", count) + bytes(count), 1), compressed=True, version=409
+        )
