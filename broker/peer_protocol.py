@@ -6,9 +6,12 @@ writer, and a lost one says that messages to that node are lost. A frame is
     uint32 length of what follows | uint16 header length | header: CBOR array | body: raw bytes
 
 and the header's first item is the kind. An append's body is a slice of the sender's commit log, byte for byte; it is
-neither copied nor encoded on its way. A link begins with `Hello`, `Challenge` and `Proof` (broker/peer_handshake.py);
-the challenge is all that the accepting side ever sends. A node that gets another protocol version, group or address
-than its own closes the link and says why in its log.
+neither copied nor encoded on its way. A body that is too long for a frame, as a snapshot's may be, goes ahead in frames
+of kind "piece"; the frame that follows them is told with all of it.
+
+A link begins with `Hello`, `Challenge` and `Proof` (broker/peer_handshake.py); the challenge is all that the accepting
+side ever sends. A node that gets another protocol version, group or address than its own closes the link and says why
+in its log.
 
 All input is checked here: a frame that is too long, cut, of unknown kind or with a field of the wrong type raises
 `PeerProtocolError`, and the link is closed.
@@ -36,13 +39,28 @@ from raft.messages import (
     VoteResponse,
 )
 
-PROTOCOL_VERSION: Final = 4
-"""3: the hello is answered, and both ends prove that they know the group's secret (broker/peer_handshake.py)."""
+PROTOCOL_VERSION: Final = 5
+"""5: long bodies come in pieces.
+
+3: the hello is answered, and both ends prove that they know the group's secret (broker/peer_handshake.py).
+"""
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A metadata snapshot is the largest thing that is sent."""
+"""Of one frame; the longest bodies, those of snapshots, go in pieces."""
+
+PIECE_BYTES: Final = 16 * 1024 * 1024
+"""How long the pieces of a body are that is longer than `WHOLE_BODY_BYTES_MAX`."""
+
+WHOLE_BODY_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Longer than any request that is forwarded, any answer that is relayed, any append."""
+
+BODY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
+"""Of a body in all its pieces. What `[limits]` allows by default (a million positions of groups with the longest names,
+20,000 topics and 8,000 groups with their attributes, a million transactions) is a snapshot of 1 GiB or less.
+"""
 
 _FRAME = struct.Struct(">IH")
+_PIECE_HEADER: Final = cbor2.dumps(("piece",))
 
 
 class PeerProtocolError(Exception):
@@ -128,7 +146,11 @@ Frame = Hello | Challenge | Proof | RaftFrame | Forward | Relay | ClientGone | N
 
 
 def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
-    """The frame as buffers to send in order; the body is handed through untouched."""
+    """The frame as buffers to send in order; the body is handed through untouched.
+
+    They belong together: nothing else may be sent between them. Raises `PeerProtocolError` where a body is longer than
+    `BODY_BYTES_MAX`.
+    """
     body: Buffer = b""
     match frame:
         case RaftFrame(message, position, applied_index, body):
@@ -147,8 +169,24 @@ def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
             header = cbor2.dumps(("challenge", nonce, proof))
         case Proof(proof):
             header = cbor2.dumps(("proof", proof))
+    if len(body) > WHOLE_BODY_BYTES_MAX:
+        return _in_pieces(header, body)
     head = _FRAME.pack(2 + len(header) + len(body), len(header)) + header
     return (head, body) if body else (head,)
+
+
+def _in_pieces(header: bytes, body: Buffer) -> tuple[Buffer, ...]:
+    if len(body) > BODY_BYTES_MAX:
+        raise PeerProtocolError(f"a body of {len(body)} bytes, at most {BODY_BYTES_MAX} can be sent")
+    view = memoryview(body)
+    buffers: list[Buffer] = []
+    for begin in range(0, len(view), PIECE_BYTES):
+        piece = view[begin : begin + PIECE_BYTES]
+        buffers += (
+            _FRAME.pack(2 + len(_PIECE_HEADER) + len(piece), len(_PIECE_HEADER)) + _PIECE_HEADER,
+            piece,
+        )
+    return (*buffers, _FRAME.pack(2 + len(header), len(header)) + header)
 
 
 def _encode_message(message: Message, position: int, applied_index: int) -> bytes:
@@ -250,6 +288,9 @@ class PeerDecoder:
         self._pieces: list[bytes] = []
         self._held = 0
         self._needed = _FRAME.size
+        self._body: list[bytes] = []
+        """The pieces that have come of a body, and their length."""
+        self._body_length = 0
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes; raises `PeerProtocolError` on anything that is not a frame."""
@@ -272,11 +313,28 @@ class PeerDecoder:
                 self._needed = frame_end - begin
                 break
             header_end = begin + _FRAME.size + header_length
-            frames.append(_decode(data[begin + _FRAME.size : header_end], view[header_end:frame_end]))
+            header, body = data[begin + _FRAME.size : header_end], view[header_end:frame_end]
             begin = frame_end
+            if header == _PIECE_HEADER:
+                self._keep(body)
+                continue
+            frames.append(_decode(header, self._whole(body) if self._body else body))
         self._pieces = [data[begin:]] if begin < end else []
         self._held = end - begin
         return frames
+
+    def _keep(self, piece: memoryview) -> None:
+        self._body_length += len(piece)
+        if not piece or self._body_length > BODY_BYTES_MAX:
+            raise PeerProtocolError(
+                f"a body of {self._body_length} bytes in pieces, the last of {len(piece)}"
+            )
+        self._body.append(bytes(piece))  # not the slice, which would keep all that came with it
+
+    def _whole(self, rest: memoryview) -> memoryview:
+        body = memoryview(b"".join((*self._body, rest)))
+        self._body, self._body_length = [], 0
+        return body
 
 
 def take_frame(data: bytes, frame_bytes_max: int) -> tuple[Frame, bytes] | None:

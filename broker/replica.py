@@ -83,6 +83,9 @@ CHECKPOINT_INTERVAL_NS: Final = 3_000_000_000
 SNAPSHOT_INTERVAL_ENTRIES: Final = 200_000
 """A metadata snapshot is written after so many applied entries."""
 
+SNAPSHOT_NS_PER_BYTE: Final = 50
+"""How long a snapshot may take on its way to a peer and there, by its size: 20 MB/s."""
+
 
 _NEVER: Final = 1 << 62
 
@@ -511,9 +514,17 @@ class Replica:
         if link is None:
             self.raft.snapshot_failed(message.target, self.now_ns)
             return
-        frame = RaftFrame(message, self._log.first_position, self.applied_index, self._state_snapshot())
-        link.send(*peer_protocol.encode_frame(frame))
-        self.raft.snapshot_sent(message.target, self.now_ns)
+        snapshot = self._state_snapshot()
+        frame = RaftFrame(message, self._log.first_position, self.applied_index, snapshot)
+        try:
+            buffers = peer_protocol.encode_frame(frame)
+        except peer_protocol.PeerProtocolError as error:
+            log.warning("snapshot not sent", target=message.target, reason=str(error))
+            self.raft.snapshot_failed(message.target, self.now_ns)
+            return
+        link.send(*buffers)
+        # A long one is on its way for a while, and is not to be sent again meanwhile.
+        self.raft.snapshot_sent(message.target, self.now_ns + len(snapshot) * SNAPSHOT_NS_PER_BYTE)
 
     def _on_reset_log(self, effect: fx.ResetLog) -> None:
         frame = self._frame

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker import peer_protocol
 from broker.peer_protocol import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -190,3 +191,34 @@ def test_an_append_s_body_is_the_slice_that_was_given() -> None:
     head, sent = encode_frame(RaftFrame(message, 0, body=entries))
     assert sent is entries, "nothing is copied on the way to the socket"
     assert isinstance(head, bytes)
+
+
+@given(st.lists(frames, min_size=1, max_size=4), st.lists(st.integers(1, 60), min_size=1, max_size=5))
+def test_a_long_body_goes_in_pieces_and_arrives_whole(sent: list[Frame], cuts: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peer_protocol, "WHOLE_BODY_BYTES_MAX", 20)
+        patch.setattr(peer_protocol, "PIECE_BYTES", 7)
+        data = b"".join(bytes(buffer) for frame in sent for buffer in encode_frame(frame))
+    decoder = PeerDecoder()
+    received: list[Frame] = []
+    while data:
+        cut = cuts[len(data) % len(cuts)]
+        received += decoder.feed(data[:cut])
+        data = data[cut:]
+    assert received == sent
+
+
+def test_a_snapshot_that_no_frame_could_carry_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_protocol, "FRAME_BYTES_MAX", 1000)
+    monkeypatch.setattr(peer_protocol, "WHOLE_BODY_BYTES_MAX", 500)
+    monkeypatch.setattr(peer_protocol, "PIECE_BYTES", 300)
+    request = SnapshotRequest("n0", "n1", 3, 10, 2, 5, Configuration(("n0", "n1")))
+    snapshot = RaftFrame(request, 77, 12, bytes(range(250)) * 5)
+    buffers = encode_frame(snapshot)
+    assert len(buffers) == 2 * 5 + 1
+    assert PeerDecoder().feed(b"".join(bytes(buffer) for buffer in buffers)) == [snapshot]
+    monkeypatch.setattr(peer_protocol, "BODY_BYTES_MAX", 1249)
+    with pytest.raises(PeerProtocolError, match="1250 bytes, at most 1249 can be sent"):
+        encode_frame(snapshot)
+    with pytest.raises(PeerProtocolError, match="1250 bytes in pieces"):
+        PeerDecoder().feed(b"".join(bytes(buffer) for buffer in buffers))
