@@ -73,6 +73,14 @@ class IndexNote:
     checksum: int
 
 
+@dataclass(slots=True)
+class StepBudget:
+    """How many more entries a query may look at, of whatever key; it is `exhausted` when there were more."""
+
+    left: int
+    exhausted: bool = False
+
+
 class IndexFile:
     """One file; `count` is the number of the next entry (1 for an empty file)."""
 
@@ -157,6 +165,7 @@ class IndexFile:
         begin_time: int,
         end_time: int,
         least_offset: int = 0,
+        budget: StepBudget | None = None,
     ) -> list[int]:
         """Physical offsets, from `least_offset` on, of entries with that hash stored in [begin_time, end_time], newest
         first.
@@ -164,8 +173,15 @@ class IndexFile:
         Stored times are whole seconds after the file's first, so that the lower bound is taken 1 s wider.
         """
         found: list[int] = []
+        steps = 0
+        steps_max = self.count if budget is None else budget.left
         (number,) = _SLOT.unpack_from(buffer, HEADER_BYTES + 4 * (wanted_hash % self._slots))
         while 0 < number < self.count and len(found) < limit:
+            if steps == steps_max:
+                assert budget is not None, "a chain visits no entry twice"
+                budget.exhausted = True
+                break
+            steps += 1
             entry_hash, offset, seconds, previous = ENTRY.unpack_from(
                 buffer, self._entries_at + ENTRY_BYTES * number
             )
@@ -178,6 +194,8 @@ class IndexFile:
             if previous >= number:
                 break  # a chain only leads to older entries
             number = previous
+        if budget is not None:
+            budget.left -= steps
         return found
 
     def checksum(self, buffer: memoryview) -> int:
@@ -334,20 +352,37 @@ class IndexFiles:
         return self._files[-count].begin_offset if len(self._files) > count else 0
 
     def query(
-        self, topic: str, key: str, limit: int, begin_time: int, end_time: int, *, least_offset: int = 0
+        self,
+        topic: str,
+        key: str,
+        limit: int,
+        begin_time: int,
+        end_time: int,
+        *,
+        least_offset: int = 0,
+        budget: StepBudget | None = None,
     ) -> list[int]:
         """Physical offsets of records that may have the key (hashes collide), stored in the given time
-        (ms, both ends included) from `least_offset` on, newest first, at most min(limit, 64). Raises as `write`."""
+        (ms, both ends included) from `least_offset` on, newest first, at most min(limit, 64). Raises as `write`.
+
+        A key of millions of messages has a chain as long; with a `budget` the query ends when it is used up.
+        """
         self.write()
         wanted = key_hash(f"{topic}#{key}".encode("utf-8", "surrogatepass"))
         limit = min(limit, MAX_QUERY_RESULTS)
         found: list[int] = []
         for file in reversed(self._files):
-            if len(found) >= limit or file.end_offset < least_offset:
+            if (
+                len(found) >= limit
+                or file.end_offset < least_offset
+                or (budget is not None and budget.exhausted)
+            ):
                 break
             if file.begin_time <= end_time and file.end_time >= begin_time and file.count > 1:
                 buffer = self._map(file).buffer
-                some = file.query(buffer, wanted, limit - len(found), begin_time, end_time, least_offset)
+                some = file.query(
+                    buffer, wanted, limit - len(found), begin_time, end_time, least_offset, budget
+                )
                 # A batch repeated after an error may have one key in two files.
                 found += [offset for offset in some if offset not in found]
         return found

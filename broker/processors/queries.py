@@ -17,6 +17,7 @@ from broker.remoting.headers import QueryMessageHeader, ViewMessageHeader
 from broker.replica import Replica
 from broker.topics import INTERNAL_TOPIC
 from log.errors import OutOfRangeError, RecordError
+from log.index_file import StepBudget
 from log.layout import HEADER_BYTES
 from log.properties import KEYS, UNIQ_KEY, get_property
 from log.record import peek
@@ -25,6 +26,11 @@ QUERY_COUNT_MAX: Final = 64
 UNIQUE_KEY_QUERY_COUNT: Final = 32
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 """Newest first, as many as fit; the first whatever its size."""
+
+QUERY_STEPS_MAX: Final = 100_000
+"""Entries of the index that one query looks at, some hundredths of a second: all messages with one key are one chain,
+newest first, and those of an hour long ago lie behind all that came since.
+"""
 
 _INTERNAL_TOPIC: Final = INTERNAL_TOPIC.encode()
 _REAL_TOPIC: Final = b"REAL_TOPIC"
@@ -95,9 +101,16 @@ class QueriesProcessor:
         replica = self._node.replica
         unique = bool(header.unique_key_query)
         limit = UNIQUE_KEY_QUERY_COUNT if unique else min(header.max_count, QUERY_COUNT_MAX)
+        budget = StepBudget(QUERY_STEPS_MAX)
         offsets = replica.store.index.query(
-            header.topic, header.key, QUERY_COUNT_MAX, header.begin_timestamp, header.end_timestamp
+            header.topic,
+            header.key,
+            QUERY_COUNT_MAX,
+            header.begin_timestamp,
+            header.end_timestamp,
+            budget=budget,
         )
+        cut = f"only the newest {QUERY_STEPS_MAX} index entries were looked at" if budget.exhausted else None
         found: list[memoryview] = []
         size = 0
         last_offset = last_timestamp = 0
@@ -112,14 +125,13 @@ class QueriesProcessor:
             found.append(record)
             size += len(record)
         if not found:
-            raise RequestError(
-                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
-            )
+            remark = "can not find message, maybe time range not correct"
+            raise RequestError(ResponseCode.QUERY_NOT_FOUND, f"{remark}; {cut}" if cut else remark)
         fields = {
             "indexLastUpdateTimestamp": str(last_timestamp),
             "indexLastUpdatePhyoffset": str(last_offset),
         }
-        connection.send(encode_response_head(command, ResponseCode.SUCCESS, None, fields, size), *found)
+        connection.send(encode_response_head(command, ResponseCode.SUCCESS, cut, fields, size), *found)
 
 
 def _has_key(record: memoryview, topic: bytes, key: str, *, unique: bool) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from log.disk import Disk
 from log.errors import DiskFullError
-from log.index_file import IndexFiles, key_hash
+from log.index_file import IndexFiles, StepBudget, key_hash
 from log.mmap_disk import MmapDisk
 from log.options import StoreOptions
 from tests.log.memory_disk import MemoryDisk
@@ -93,6 +93,27 @@ def test_queries_are_bounded_in_time_and_number() -> None:
         assert set(wanted) <= set(found)
         for place in set(found) - set(wanted):  # whole seconds: up to one second early
             assert begin - 1000 < NOW + 7 * (place - 48) < end + 1000
+
+
+def test_a_query_looks_at_no_more_entries_than_it_may() -> None:
+    """A thousand messages with one key in two files: the oldest lie behind all the others."""
+    index = IndexFiles(MemoryDisk(), StoreOptions(index_slots=7, index_entries=801))
+    count = 1000
+    for number in range(count):
+        index.put([b"T#k"], [48 + 100 * number], [NOW + 1000 * number], NOW)
+
+    def oldest(steps: int, *, end: int = NOW + 9_000, limit: int = 64) -> tuple[list[int], StepBudget]:
+        budget = StepBudget(steps)
+        return index.query("T", "k", limit, NOW, end, budget=budget), budget
+
+    wanted = [48 + 100 * number for number in reversed(range(10))]
+    assert oldest(801) == (wanted, StepBudget(1)), "the newer file lies outside of the time and costs nothing"
+    assert oldest(800) == (wanted, StepBudget(0))
+    assert oldest(799) == (wanted[:-1], StepBudget(0, exhausted=True))
+    assert oldest(100) == ([], StepBudget(0, exhausted=True))
+    everything = 1 << 60
+    assert oldest(300, end=everything, limit=64)[1] == StepBudget(300 - 64), "ended by what it found"
+    assert oldest(1000, end=NOW + 9_000 + 850_000)[1] == StepBudget(1000 - 140 - 64, exhausted=False)
 
 
 def test_a_replayed_batch_is_not_indexed_twice() -> None:

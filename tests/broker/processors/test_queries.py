@@ -129,3 +129,23 @@ def test_lagging_follower_asks_the_leader(group: Group) -> None:
     assert group.node(follower).replica.store.log.end_position < offset
     assert client.ok(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset}).body
     assert query(client, "k") == [b"body"]
+
+
+def test_an_old_message_behind_many_with_its_key_is_not_searched_for_ever(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = group.connect()
+    began_ms = group.wall_ms
+    client.send("T", b"oldest", 0, {"KEYS": "constant"})
+    group.advance(10)
+    for _ in range(30):
+        client.send("T", b"newer", 0, {"KEYS": "constant"})
+    old = {"endTimestamp": began_ms + 5_000}
+    assert query(client, "constant", **old) == [b"oldest"]
+    monkeypatch.setattr("broker.processors.queries.QUERY_STEPS_MAX", 20)
+    assert query(client, "constant", **old) == []
+    fields = {"topic": "T", "key": "constant", "maxNum": 64, "beginTimestamp": 0, **old}
+    remark = client.call(RequestCode.QUERY_MESSAGE, fields).remark
+    assert remark is not None
+    assert remark.endswith("only the newest 20 index entries were looked at")
+    assert len(query(client, "constant")) == 20
