@@ -327,7 +327,10 @@ class World:
         return self.scheduler.now_ns >= self.plan.calm_ns
 
     def is_settled(self) -> bool:
-        """Whether all nodes follow one leader and hold the same log, committed and durable, and no flush is to fail."""
+        """Whether all nodes follow one leader and hold the same log, committed and durable, and no flush is to fail.
+
+        And none of them is recovering: what it may vote for it does not know yet (raft/recovery.py, What is claimed).
+        """
         leader = self.leader()
         if leader is None or leader.process is None:
             return False
@@ -336,6 +339,8 @@ class World:
             if host.process is None or host.paused or host.disk.failing_flushes:
                 return False
             replica = host.process.node.replica
+            if replica.raft.recovering is not None:
+                return False
             state = (
                 replica.raft.term,
                 replica.raft.leader,
