@@ -140,11 +140,11 @@ def test_an_old_message_behind_many_with_its_key_is_not_searched_for_ever(
     group.advance(10)
     for _ in range(30):
         client.send("T", b"newer", 0, {"KEYS": "constant"})
-    old = {"endTimestamp": began_ms + 5_000}
-    assert query(client, "constant", **old) == [b"oldest"]
+    end_ms = began_ms + 5_000
+    assert query(client, "constant", endTimestamp=end_ms) == [b"oldest"]
     monkeypatch.setattr("broker.processors.queries.QUERY_STEPS_MAX", 20)
-    assert query(client, "constant", **old) == []
-    fields = {"topic": "T", "key": "constant", "maxNum": 64, "beginTimestamp": 0, **old}
+    assert query(client, "constant", endTimestamp=end_ms) == []
+    fields = {"topic": "T", "key": "constant", "maxNum": 64, "beginTimestamp": 0, "endTimestamp": end_ms}
     remark = client.call(RequestCode.QUERY_MESSAGE, fields).remark
     assert remark is not None
     assert remark.endswith("only the newest 20 index entries were looked at")

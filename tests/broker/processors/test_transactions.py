@@ -720,3 +720,27 @@ def test_a_question_that_cannot_be_written_harms_nobody(monkeypatch: pytest.Monk
     group.advance(3 * INTERVAL_S)
     assert len(group.alive()) == 3
     assert not group.node(group.leader).replica.metadata.transactions.times_checked
+
+
+def test_of_producer_groups_that_come_and_go_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose turn it is to be asked is known of so many groups at most; of more, all are asked all the same."""
+    monkeypatch.setattr("broker.transactions.checks.GROUPS_REMEMBERED_MAX", 2)
+    checks: list[TransactionChecks] = []
+    ask = TransactionChecks._ask
+
+    def noted(self: TransactionChecks, halves: list[Record]) -> None:
+        checks.append(self)
+        ask(self, halves)
+
+    monkeypatch.setattr(TransactionChecks, "_ask", noted)
+    group = prepared()
+    producers = []
+    for number in range(5):
+        client = group.connect()
+        client.heartbeat(producer_group=f"P{number}")
+        send_half(client, b"half", 0, {"PGROUP": f"P{number}"})
+        producers.append(client)
+    group.advance(TIMEOUT_S + 2 * INTERVAL_S)
+    assert all(questions(client) for client in producers)
+    assert checks
+    assert len(checks[-1]._asked) <= 2
