@@ -83,6 +83,7 @@ class Client:
             "-XX:TieredStopAtLevel=1",
             *JAVA_OPENS,
             f"-Duser.home={self.folder}",
+            f"-Djava.io.tmpdir={self.folder}",
             f"-Drocketmq.home.dir={self.folder}",
             f"-Drocketmq.serialize.type={'ROCKETMQ' if self.name.endswith(BINARY) else 'JSON'}",
             *self.jvm,
