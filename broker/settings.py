@@ -113,7 +113,7 @@ class StorageSettings(Settings, frozen=True):
     prepare_ahead_bytes: Annotated[int, Meta(ge=4096, le=1 << 40)] = 16 * 1024 * 1024
     """How much of a file is allocated and touched ahead of the writer; a file's size warms up whole files."""
     lock_memory: bool = False
-    """Whether what is prepared is locked into memory (mlock), as far as the system's limit allows."""
+    """Whether what is prepared is locked into memory (mlock), the newest 2 GiB as far as the system's limit allows."""
     write_buffer: bool = False
     """transientStorePoolEnable: whether new data files are written in memory first, and handed to the kernel once a
     turn, before anything of it is acknowledged; takes the memory of two data files."""

@@ -24,6 +24,8 @@ import mmap
 import os
 import shutil
 import sys
+import weakref
+from collections import deque
 from pathlib import Path
 
 from log.disk import DiskUsage, StoreLock
@@ -35,6 +37,10 @@ _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _NO_BYTES = memoryview(b"")
+
+LOCKED_BYTES_MAX = 2 * 1024 * 1024 * 1024
+"""Two files of the log in its usual size: what is being written, what is ready for the writer, and what was written
+last, which consumers read."""
 
 
 def _failure(path: str, operation: str, error: OSError) -> DiskError:
@@ -82,7 +88,7 @@ class MmapFile:
         if touch:
             # Without this call the writer takes the page faults itself, and is right all the same.
             self._advise(begin, end, _MADV_POPULATE_WRITE)
-            self._locker.lock(self._address + begin, end - begin)
+            self._locker.lock(self, begin, end)
 
     def load(self, begin: int, end: int) -> None:
         self._advise(begin, end, _MADV_POPULATE_READ)
@@ -97,6 +103,20 @@ class MmapFile:
         begin -= begin % PAGE_BYTES
         if _LIBC is not None and mapped is not None and begin < end:
             _LIBC.madvise(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(end - begin), advice)
+
+    def lock(self, begin: int, end: int) -> bool:
+        """Keeps whole pages in memory; False, with ctypes' errno, where the system does not allow it."""
+        mapped = self._map
+        return mapped is None or _LIBC is None or not _LIBC.mlock(*self._place(begin, end))
+
+    def unlock(self, begin: int, end: int) -> None:
+        """Lets pages go again."""
+        mapped = self._map  # keeps the mapping alive, as above
+        if mapped is not None and _LIBC is not None:
+            _LIBC.munlock(*self._place(begin, end))
+
+    def _place(self, begin: int, end: int) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
+        return ctypes.c_void_p(self._address + begin), ctypes.c_size_t(end - begin)
 
     def write_back(self, begin: int, end: int) -> None:
         if not self._buffered:
@@ -152,31 +172,56 @@ class _FileLock:
 
 
 class MemoryLocker:
-    """Keeps prepared pages in memory (mlock), where the system allows it; unmapping a file lets them go."""
+    """Keeps the newest prepared pages in memory (mlock), as many as `window_bytes` and as the system allows.
 
-    def __init__(self, *, wanted: bool) -> None:
+    What was prepared before is let go again: it is written and read by few, and with all of it locked a machine would
+    have nothing left for what is read. Unmapping a file lets its pages go, too.
+    """
+
+    def __init__(self, *, wanted: bool, window_bytes: int = LOCKED_BYTES_MAX) -> None:
         self._wanted = wanted and _LIBC is not None
+        self._window_bytes = window_bytes
+        self._locked: deque[tuple[weakref.ref[MmapFile], int, int, int]] = deque()
+        """Ranges of pages, the first locked first, each with how much was locked up to its end since the start.
+
+        A worker and the owner of a store come here: the sum is a difference, which a range that one of them has not
+        seen makes wrong for as long as that range is here, and no longer.
+        """
         self.failure = ""
         """Why pages are not locked although it was wanted; the system's limit may be too low."""
 
-    def lock(self, address: int, size: int) -> None:
-        """Worker. Gives up for good at the first refusal."""
-        if not self._wanted or _LIBC is None:
+    def lock(self, file: MmapFile, begin: int, end: int) -> None:
+        """Any thread. Gives up for good at the first refusal."""
+        if not self._wanted:
             return
-        if _LIBC.mlock(ctypes.c_void_p(address), ctypes.c_size_t(size)) != 0:
+        total = (self._locked[-1][3] if self._locked else 0) + end - begin
+        self._locked.append((weakref.ref(file), begin, end, total))
+        while len(self._locked) > 1 and self._locked_bytes() > self._window_bytes:
+            other, first, last, _ = self._locked.popleft()
+            mapped = other()
+            if mapped is not None:
+                mapped.unlock(first, last)
+        if not file.lock(begin, end):
             self._wanted = False
             self.failure = os.strerror(ctypes.get_errno())
+
+    def _locked_bytes(self) -> int:
+        (_, begin, end, first_total), (_, _, _, last_total) = self._locked[0], self._locked[-1]
+        return last_total - first_total + end - begin
 
 
 class MmapDisk:
     """`log.disk.Disk` below the directory `root`, which is created if missing.
 
-    With `lock_memory` the pages made ready for the writer are locked into memory, as far as the system allows.
+    With `lock_memory` the pages made ready for the writer are locked into memory, of them the newest
+    `locked_bytes_max`, as far as the system allows.
     """
 
-    def __init__(self, root: str | Path, *, lock_memory: bool = False) -> None:
+    def __init__(
+        self, root: str | Path, *, lock_memory: bool = False, locked_bytes_max: int = LOCKED_BYTES_MAX
+    ) -> None:
         self._root = Path(root)
-        self.locker = MemoryLocker(wanted=lock_memory)
+        self.locker = MemoryLocker(wanted=lock_memory, window_bytes=locked_bytes_max)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
         except OSError as error:

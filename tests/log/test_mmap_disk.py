@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,38 @@ def test_advice_leaves_the_content_alone(tmp_path: Path) -> None:
     mapped.cool(0, 4 * PAGE_BYTES)
     mapped.load(4 * PAGE_BYTES, 4 * PAGE_BYTES)
     assert bytes(mapped.buffer) == b"x" * (4 * PAGE_BYTES)
+
+
+def locked_bytes() -> int:
+    """Of this process, as the kernel counts."""
+    (line,) = (
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmLck")
+    )
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_only_the_newest_prepared_pages_stay_locked(tmp_path: Path) -> None:
+    disk = MmapDisk(tmp_path, lock_memory=True, locked_bytes_max=4 * PAGE_BYTES)
+    before = locked_bytes()
+    one = disk.open("one", 8 * PAGE_BYTES, create=True)
+    one.prepare(0, PAGE_BYTES)
+    if disk.locker.failure:
+        pytest.skip(f"no memory may be locked: {disk.locker.failure}")
+    assert locked_bytes() - before == PAGE_BYTES
+    for page in range(1, 8):
+        one.prepare(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
+    assert locked_bytes() - before == 4 * PAGE_BYTES
+    other = disk.open("other", 8 * PAGE_BYTES, create=True)
+    for page in range(0, 8, 2):
+        other.prepare(page * PAGE_BYTES, (page + 2) * PAGE_BYTES)
+    del one
+    assert locked_bytes() - before == 4 * PAGE_BYTES
+    other.prepare(0, 8 * PAGE_BYTES)
+    assert locked_bytes() - before == 8 * PAGE_BYTES, "what is prepared at once is never let go at once"
+    del other
+    gc.collect()
+    assert locked_bytes() == before
+    third = disk.open("third", PAGE_BYTES, create=True)
+    third.prepare(0, PAGE_BYTES)
+    assert locked_bytes() - before == PAGE_BYTES, "files that are gone do no harm"
