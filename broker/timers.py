@@ -11,7 +11,8 @@ between, so that whoever leads next counts in the log how many came into it, and
 Why a batch can say what is done with one step, "all units before `limit` up to this time and offset": it holds, in
 order, the first of all units that were committed then and not done, and those have offsets below `limit`. What is
 stored later is beyond the limit, whatever its time: a clock that is set back needs no care. It is never early: a unit
-goes when the leader's clock shows its time; a clock that was set forward is noticed within a second.
+goes when the leader's clock shows its time, so that a clock that is set back, or the next leader's that is behind,
+postpones what waits; a clock that was set forward is noticed within a second.
 
 Retention keeps what waits: a file of the log that holds a unit which is not done is not deleted for its age. Only a
 disk that is nearly full takes it, which is logged.
