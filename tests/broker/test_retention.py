@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker import peer_protocol
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.retention import local_hour
 from broker.topics import CHECK_EXHAUSTED_TOPIC
@@ -68,6 +69,34 @@ def test_what_is_expired_goes_on_every_node_and_what_is_not_stays() -> None:
     assert beginnings(group) == [0, 0, 0]
     pass_time(group, 0.2)
     assert all(first > 10 for first in beginnings(group))
+
+
+def test_a_node_that_was_away_gets_a_snapshot_longer_than_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_protocol, "WHOLE_BODY_BYTES_MAX", 5_000)
+    monkeypatch.setattr(peer_protocol, "PIECE_BYTES", 1_000)
+    group = group_with()
+    client = group.connect()
+    client.create_topic("Long")
+    for number in range(5):
+        client.ok(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            body=b'{"groupName": "g%d", "attributes": {"a": "%b"}}' % (number, b"v" * 4000),
+        )
+    away = group.follower
+    group.kill(away)
+    monkeypatch.setattr(peer_protocol, "WHOLE_BODY_BYTES_MAX", 2 * MESSAGE_BYTES)
+    fill(group)
+    pass_time(group, 1.1)
+    assert all(first > 10 for first in beginnings(group))
+    state = group.node(group.leader).replica.metadata.snapshot()
+    assert len(state) > 20_000
+    monkeypatch.setattr(peer_protocol, "WHOLE_BODY_BYTES_MAX", 5_000)
+    monkeypatch.setattr(peer_protocol, "FRAME_BYTES_MAX", 10_000)
+    group.replace_disk(away)
+    group.restart(away)
+    group.converge()
+    assert group.node(away).replica.metadata.snapshot() == state
+    assert group.node(away).replica.store.log.first_index > 10
 
 
 def test_only_in_the_hours_that_are_named() -> None:
