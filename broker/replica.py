@@ -515,7 +515,8 @@ class Replica:
             self.raft.snapshot_failed(message.target, self.now_ns)
             return
         snapshot = self._state_snapshot()
-        frame = RaftFrame(message, self._log.first_position, self.applied_index, snapshot)
+        reflected = max(self.applied_index, self._metadata_index)
+        frame = RaftFrame(message, self._log.first_position, reflected, snapshot)
         try:
             buffers = peer_protocol.encode_frame(frame)
         except peer_protocol.PeerProtocolError as error:
@@ -879,8 +880,12 @@ class Replica:
         return removed
 
     def save_snapshot(self) -> None:
-        """Writes the applied state durably; the log before it may be deleted then."""
-        self.store.save_snapshot(self.applied_index, self._state_snapshot())
+        """Writes the applied state durably; the log before it may be deleted then.
+
+        After a start dispatch may begin before what the last snapshot reflects: until it is past that, that one stays.
+        """
+        if self.applied_index >= self._metadata_index:
+            self.store.save_snapshot(self.applied_index, self._state_snapshot())
 
 
 def _queue_ends(state: dict[str, Any]) -> list[tuple[str, int, int]]:

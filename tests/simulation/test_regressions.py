@@ -205,3 +205,20 @@ def test_a_membership_change_on_a_full_disk_is_refused_as_a_whole() -> None:
     disk.full = False
     log.make_room(4096)
     log.append(1, bytes(4096 - HEADER_BYTES))
+
+
+def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
+    """Seed 36: between a start and the end of the dispatch that repeats, retention saved the newer state under the older
+    index, and the start after that applied the commands in between a second time."""
+    saved: list[tuple[int, bytes]] = []
+    replica = SimpleNamespace(
+        applied_index=5,
+        _metadata_index=9,
+        _state_snapshot=lambda: b"state of 9",
+        store=SimpleNamespace(save_snapshot=lambda index, data: saved.append((index, data))),
+    )
+    Replica.save_snapshot(cast("Replica", replica))
+    assert saved == [], "the snapshot of 9 stays"
+    replica.applied_index = 9
+    Replica.save_snapshot(cast("Replica", replica))
+    assert saved == [(9, b"state of 9")]
