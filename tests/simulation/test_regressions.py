@@ -208,8 +208,10 @@ def test_a_membership_change_on_a_full_disk_is_refused_as_a_whole() -> None:
 
 
 def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
-    """Seed 36: between a start and the end of the dispatch that repeats, retention saved the newer state under the older
-    index, and the start after that applied the commands in between a second time."""
+    """Seed 36: before a start had dispatched again, retention saved the newer state under the older index.
+
+    The start after that applied the commands in between a second time.
+    """
     saved: list[tuple[int, bytes]] = []
     replica = SimpleNamespace(
         applied_index=5,
