@@ -619,7 +619,9 @@ PLANTED: dict[str, Planted] = {
         actor="clerk",
     ),
     "order: position read before the lock": Planted(
-        planted_orders.position_read_before_the_lock, "where another member was, not where it is", actor="clerk"
+        planted_orders.position_read_before_the_lock,
+        "where another member was, not where it is",
+        actor="clerk",
     ),
     "filter: unknown negated is true": Planted(
         planted_orders.unknown_negated_is_true, "three-valued logic of SQL92", actor="picker"
