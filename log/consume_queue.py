@@ -182,10 +182,15 @@ class ConsumeQueue:
         return removed
 
     def truncate_to(self, physical_end: int) -> None:
-        """Drops units whose record begins at or after `physical_end`; zeroes what was behind the end."""
+        """Drops units whose record begins at or after `physical_end`; zeroes what was behind the end.
+
+        Nothing behind `max_offset` comes back: after a power failure any bytes may stand there, and no checksum
+        covers them. Of a unit that lies in two pages the size may be there and the position not, and 0 is before
+        any `physical_end`.
+        """
         self._starts = self._contiguous_starts()
         first = self._starts[0] // UNIT_BYTES if self._starts else self.max_offset
-        end = self._first(first, lambda unit: unit[0] >= physical_end or unit[0] < 0 or unit[1] <= 0, True)
+        end = self._first(first, lambda unit: unit[0] >= physical_end or unit[0] < 0 or unit[1] <= 0)
         self._cut(end)
 
     def _cut(self, end: int) -> None:
@@ -387,17 +392,10 @@ class ConsumeQueue:
     def _mapped_tail(self) -> MappedFile:
         return self._pool.get(self, self.tail_start)
 
-    def _first(
-        self,
-        begin: int,
-        holds: Callable[[tuple[int, int, int]], bool],
-        raw: bool = False,
-    ) -> int:
+    def _first(self, begin: int, holds: Callable[[tuple[int, int, int]], bool]) -> int:
         """The first offset from `begin` whose unit `holds` is true for (it is false before, true behind);
-        `max_offset` if none. `raw` looks at the files as they are, whatever the extent."""
+        `max_offset` if none."""
         low, high = begin, self.max_offset
-        if raw and self._starts:
-            high = self._starts[-1] // UNIT_BYTES + self._file_units
         while low < high:
             middle = (low + high) // 2
             first = middle - middle % self._file_units
