@@ -1,7 +1,7 @@
 """Requests that only a leader may handle, held while there is none: most elections are over in a moment."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from broker.budget import Budget
@@ -41,6 +41,19 @@ class HeldRequests:
         for _, command in taken:
             self._budget.give_back(command)
         self._held.clear()
+        return taken
+
+    def take_if(self, is_wanted: Callable[[Connection], bool]) -> list[Held]:
+        """Those of some connections, in order; the others stay held."""
+        kept: deque[tuple[int, Connection, RemotingCommand]] = deque()
+        taken: list[Held] = []
+        for until_ns, connection, command in self._held:
+            if is_wanted(connection):
+                self._budget.give_back(command)
+                taken.append((connection, command))
+            else:
+                kept.append((until_ns, connection, command))
+        self._held = kept
         return taken
 
     def take_expired(self, now_ns: int) -> Iterator[Held]:

@@ -6,7 +6,11 @@ with an old route does not notice. While there is no leader that serves, such re
 of failing: most elections are over before a client's patience.
 
 The outcome of a forwarded send whose leader was lost is unknown, and is answered as such (code 1): never as a refusal
-that would make the client believe that the message is not in the log.
+that would make the client believe that the message is not in the log. The same holds for whatever else sets something
+for good. Repeated here, it could take effect a second time after its client was answered, and undo what came later.
+
+Of two nodes that hold one request for a leader, only the client's own may release it. So a node refuses what it holds
+for another's client as soon as it forgets that client (another leader, a broken link).
 """
 
 from collections.abc import Callable, Iterable
@@ -63,7 +67,7 @@ Its node stops reading its requests long before; this much may still come for th
 
 OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is unknown"
 
-_SENDS: Final = frozenset(
+_ONCE: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
@@ -71,10 +75,21 @@ _SENDS: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.TRIVET_CHANGE_GROUP,
     }
 )
-"""Sends, which must not be repeated by the broker on its own account; nor must a change of the group."""
+"""What the broker must not repeat on its own account: done twice, it stores twice, or takes back what came in between.
+
+Questions may be repeated, and so may what is the same the second time: decisions of transactions, locks, a transfer.
+"""
 
 _ABOUT_THE_NODE: Final = frozenset(
     {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
@@ -424,6 +439,18 @@ class Node:
         if outside:
             for connection, command in self._held.take_all():
                 self._refuse_outside(connection, command)
+            self._withdraw_clients()
+
+    def _withdraw_clients(self) -> None:
+        """Tells the leader that it has no clients here any more: whom it asked through this node could not answer.
+
+        Their requests under way there are refused, but for those that are done once: the leader still answers these.
+        """
+        for number, leader in self._forwarding.items():
+            self._to_peer(leader, ClientGone(number))
+        for key in [key for key, (_, command) in self._forwarded.items() if command.code not in _ONCE]:
+            _, command = self._forwarded.pop(key)
+            self._refuse_outside(self._clients[key[0]], command)
 
     def _release_held(self) -> None:
         """Tries held requests anew, now that something has changed; those that still find no leader stay held."""
@@ -439,12 +466,28 @@ class Node:
 
     def _expire_held(self) -> None:
         for connection, command in self._held.take_expired(self.now_ns):
-            self.reply(
-                connection,
-                command,
-                ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"group {self.group} has no leader that serves; nothing was stored, try again",
-            )
+            self._refuse_held(connection, command)
+
+    def _refuse_forgotten(self) -> None:
+        """Lets go of what is held for other nodes' clients that are forgotten: their own nodes see to it from now on.
+
+        Kept, it would be done once this node leads again, when its client may long have been answered by another.
+        """
+        if not self._held:
+            return
+        known = frozenset(self._relayed.values())
+        for connection, command in self._held.take_if(
+            lambda holder: isinstance(holder, RelayedConnection) and holder not in known
+        ):
+            self._refuse_held(connection, command)
+
+    def _refuse_held(self, connection: Connection, command: RemotingCommand) -> None:
+        self.reply(
+            connection,
+            command,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"group {self.group} has no leader that serves; nothing was stored, try again",
+        )
 
     # ------------------------------------------------------------------ peers
 
@@ -462,6 +505,7 @@ class Node:
             relayed = self._relayed.pop((source, frame.connection), None)
             if relayed is not None:
                 self._forget(relayed)
+                self._refuse_forgotten()
         elif isinstance(frame, NotAMember):
             self.replica.dismissed(frame.index)
         elif isinstance(frame, Hello | Challenge | Proof):
@@ -472,6 +516,7 @@ class Node:
         for key in [key for key in self._relayed if key[0] == node]:
             self._forget(self._relayed.pop(key))
         self._link_epochs[node] = self._link_epochs.get(node, 0) + 1
+        self._refuse_forgotten()
         replica = self.replica
         replica.peer_disconnected(node, self.now_ns)
         if node in replica.links:
@@ -551,7 +596,7 @@ class Node:
             connection = self._clients.get(key[0])
             if connection is None:
                 continue
-            if command.code in _SENDS:
+            if command.code in _ONCE:
                 self.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
             else:
                 self.forward(connection, command)
@@ -571,6 +616,7 @@ class Node:
             relayed, self._relayed = self._relayed, {}
             for connection in relayed.values():
                 self._forget(connection)
+            self._refuse_forgotten()
         for listener in self._role_listeners:
             listener()
         self._leader_may_hear()
@@ -635,6 +681,8 @@ class Node:
 
     def _leader_may_hear(self) -> None:
         leader = self.replica.leader
+        if self.is_outside:
+            return
         if leader is not None and leader != self.replica.node_id and leader in self.replica.links:
             for listener in self._leader_listeners:
                 listener()

@@ -198,3 +198,41 @@ def test_an_answer_never_reaches_a_client_of_a_later_life_of_the_follower(group:
     assert answer.code == ResponseCode.SUCCESS
     stored = later.pull("T", "g", int(answer.fields["queueOffset"]))
     assert stored.bodies[0] == b"later", "the acknowledgement is of this client's own message"
+
+
+def _position(offset: int) -> dict[str, str | int]:
+    return {"topic": "T", "queueId": 0, "consumerGroup": "g", "commitOffset": offset}
+
+
+def test_what_a_deposed_leader_held_for_anothers_client_is_not_done_when_it_leads_again(group: Group) -> None:
+    """A leader that was handing over held a forward: an old position came back (simulator, seeds 108 and 306).
+
+    The faults: a transfer to the follower that has forwarded, whose client then goes on, and a transfer back.
+    """
+    old, heir = group.leader, group.follower
+    client = group.connect(heir)
+    client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, _position(85))
+    group.transfer_leadership(heir)
+    group.settle()
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, _position(86))
+    group.transfer_leadership(old)
+    group.converge()
+    assert group.node(old).held_count == 0
+    assert client.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 86
+
+
+def test_position_of_unknown_outcome_is_never_repeated_by_the_broker(group: Group) -> None:
+    """It was stored, its answer is lost with the leader: done again, it would undo what another has stored since."""
+    old = group.leader
+    client = group.connect(group.follower)
+    group.lose = lambda source, target, frame: isinstance(frame, Relay)
+    opaque = client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, _position(5))
+    group.advance(0.05)
+    assert opaque not in client.answers
+    group.connect(old).ok(RequestCode.UPDATE_CONSUMER_OFFSET, _position(9))
+    group.kill(old)
+    group.lose = lambda source, target, frame: False
+    answer = client.wait(opaque)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+    group.elect()
+    assert client.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 9

@@ -373,7 +373,7 @@ def unit_at_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(broker.node, "_SENDS", frozenset())
+    patch.setattr(broker.node, "_ONCE", frozenset())
 
 
 def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:
