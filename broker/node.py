@@ -682,7 +682,7 @@ class Node:
     def _leader_may_hear(self) -> None:
         leader = self.replica.leader
         if self.is_outside:
-            return
+            return  # it must not count on clients whose requests are refused here
         if leader is not None and leader != self.replica.node_id and leader in self.replica.links:
             for listener in self._leader_listeners:
                 listener()

@@ -24,7 +24,7 @@ from log.errors import DiskFullError
 from log.message_id import parse_offset_message_id
 from log.record import Record
 from raft.messages import AppendRequest
-from tests.broker.harness import Client, Group, split_records
+from tests.broker.harness import Client, Group, peer_address, split_records
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 TIMEOUT_S, INTERVAL_S = 2, 10
@@ -368,6 +368,53 @@ def test_producer_is_asked_wherever_it_is_connected(group: Group, place: str) ->
     group.advance(3 * INTERVAL_S)
     assert len(questions(producer)) == 1
     assert bodies(producer, queue_id=1) == [b"x"]
+
+
+def test_nobody_is_asked_through_a_node_that_was_removed(group: Group) -> None:
+    """Found by the simulator (seed 190): a removed node that still ran took questions to its clients and refused their
+    answers, until transactions were given up whose producer had answered each time.
+    """
+    stays, goes = (node for node in group.members if node != group.leader)
+    elsewhere = group.connect(stays, name="producer")
+    elsewhere.heartbeat(producer_group="P")
+    producer = group.connect(
+        goes, name="producer"
+    )  # the newer of its connections, on which it would be asked
+    producer.heartbeat(producer_group="P")
+    group.converge()
+    operator = group.connect()
+    removal = operator.call(RequestCode.TRIVET_CHANGE_GROUP, {"operation": "remove", "node": goes})
+    assert removal.code == ResponseCode.SUCCESS, removal.remark
+    group.run_until(lambda: group.node(goes).is_outside, "the removed node to hear of it")
+    half = send_half(operator, b"x")
+    group.run_until(lambda: state(group).times(half.queue_offset) == 1, "a question")
+    group.settle()
+    assert questions(producer) == []
+    assert len(questions(elsewhere)) == 1
+    assert end(elsewhere, half, COMMIT, fromTransactionCheck=True) == ResponseCode.SUCCESS
+    assert bodies(operator) == [b"x"]
+
+
+def test_a_producer_known_to_a_removed_node_alone_is_not_asked_in_vain(group: Group) -> None:
+    goes = group.follower
+    producer = group.connect(goes)
+    producer.heartbeat(producer_group="P")
+    pull = producer.start_pull("T", "g", 0, suspend_ms=60_000)
+    group.converge()
+    operator = group.connect()
+    removal = operator.call(RequestCode.TRIVET_CHANGE_GROUP, {"operation": "remove", "node": goes})
+    assert removal.code == ResponseCode.SUCCESS, removal.remark
+    assert producer.wait(pull).code == ResponseCode.SERVICE_NOT_AVAILABLE, "what it waited for at the leader"
+    half = send_half(operator, b"x")
+    group.advance(3 * INTERVAL_S)
+    assert questions(producer) == []
+    assert state(group).times(half.queue_offset) == 0
+    done = operator.call(
+        RequestCode.TRIVET_CHANGE_GROUP, {"operation": "add", "node": goes, "address": peer_address(goes)}
+    )
+    assert done.code == ResponseCode.SUCCESS, done.remark
+    group.run_until(lambda: bool(questions(producer)), "a question, now that its node is back")
+    assert end(producer, half, COMMIT, fromTransactionCheck=True) == ResponseCode.SUCCESS
 
 
 def test_young_ones_are_not_asked_about(group: Group) -> None:
