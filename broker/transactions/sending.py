@@ -1,8 +1,8 @@
 """Half messages as they come in, on the way of all sends (behaviour.md 4 and 7)."""
 
-from broker.node import Node
 from typing import Final
 
+from broker.node import Node
 from broker.processing import RequestError
 from broker.proposals import OverloadedError
 from broker.remoting.codes import ResponseCode
@@ -15,8 +15,8 @@ from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED, SYS_FLAG_ROLLBAC
 Header = SendMessageHeader | SendMessageHeaderV2
 
 DECISION_BYTES: Final = 128
-"""Room for what a decision adds to the properties (the half message's offset, how often its producer was asked): without
-it a message that was taken could be neither committed nor given up.
+"""Room for what a decision adds to the properties (the half message's offset, how often its producer was asked):
+without it a message that was taken could be neither committed nor given up.
 """
 
 _DELIVERED_LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC")
