@@ -80,7 +80,7 @@ def batch(*items: BatchItem, topic: str = "T", body: bytes | None = None, **head
     return send(topic, data, batch=True, **header)
 
 
-def item(body: bytes = b"x", **properties: str) -> BatchItem:
+def item(body: bytes = b"x", /, **properties: str) -> BatchItem:
     return BatchItem(0, body, encode_properties(properties))
 
 
@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
     ),
     "batch of delayed": (batch(item(), item(DELAY="1")), CODES.MESSAGE_ILLEGAL, "cannot be delayed"),
     "batch of timed": (batch(item(TIMER_DELAY_SEC="9")), CODES.MESSAGE_ILLEGAL, "cannot be delayed"),
-    "batch of half messages": (batch(item(**HALF)), CODES.MESSAGE_ILLEGAL, "cannot be transactions"),
+    "batch of half messages": (batch(item(b"x", **HALF)), CODES.MESSAGE_ILLEGAL, "cannot be transactions"),
     "batch with too long properties": (
         batch(item(), properties={"k": "v" * PROPERTIES_BYTES_MAX}),
         CODES.MESSAGE_ILLEGAL,
