@@ -313,7 +313,8 @@ def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Gro
     assert queue is not None
     assert queue.min_offset == queue.max_offset == 4
     group.transfer_leadership(first)
-    group.advance(86_400)
+    _clock_setter(group, to_ms=group.wall_ms + DAY_MS)()
+    group.advance(2)
     client = group.connect()
     client.send("T", b"after", 0, at(group, 100))
     group.advance(1)
