@@ -51,7 +51,9 @@ def documented(table: str) -> set[str]:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.xfail(reason="one of the three mistakes is judged linearizable on today's plans: not understood yet")
+@pytest.mark.xfail(
+    reason="one of the three mistakes is judged linearizable on today's plans: not understood yet"
+)
 def test_planted_mistakes_are_judged_violated(tmp_path: Path) -> None:
     try:
         require_environment()
