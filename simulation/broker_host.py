@@ -93,6 +93,8 @@ class BrokerHost:
         """Disk errors are to be expected now: a process that ends by one is no finding."""
         self.needs_new_disk = False
         """It refuses to start over what its disk holds, as it should; only an operator can help it."""
+        self.failed_as = ""
+        """The replica's state when its process failed with an error that nothing explains."""
 
     def note(self, text: str) -> None:
         """Adds a line to the transcript."""
@@ -176,11 +178,13 @@ class BrokerHost:
             self.start_after(_RESTART_NS)
             return
         text = "".join(traceback.format_exception(error))
+        state = self.world.state_of(self)
         self.kill()
         if isinstance(error, DiskError) and self.disk_faulty:
             self.note(f"stops: {error}")
             self.start_after(_RESTART_NS)
         else:
+            self.failed_as = state
             self.world.violation("a node fails", self.name, text)
 
     # ---- pauses --------------------------------------------------------------------------------------

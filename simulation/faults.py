@@ -83,10 +83,10 @@ def _delay(world: World, host: BrokerHost, fault: Fault) -> None:
     world.scheduler.after(fault.duration_ns, undo)
 
 
-def _cut(world: World, pairs: list[tuple[str, str]], fault: Fault, host: str) -> None:
+def _cut(world: World, pairs: list[tuple[str, str]], fault: Fault, host: str, detail: str) -> None:
     for source, target in pairs:
         world.network.set_cut(source, target, True)
-    _done(world, host, fault, " ".join(f"{source}>{target}" for source, target in pairs))
+    _done(world, host, fault, detail)
 
     def undo() -> None:
         for source, target in pairs:
@@ -98,7 +98,7 @@ def _cut(world: World, pairs: list[tuple[str, str]], fault: Fault, host: str) ->
 def _cut_one_way(world: World, host: BrokerHost, fault: Fault) -> None:
     others = [other.name for other in world.members.in_service() if other is not host]
     other = others[int(fault.amount * len(others))]
-    _cut(world, [(host.name, other)], fault, host.name)
+    _cut(world, [(host.name, other)], fault, host.name, f"towards {other}")
 
 
 def _isolate(world: World, host: BrokerHost, fault: Fault) -> None:
@@ -110,6 +110,7 @@ def _isolate(world: World, host: BrokerHost, fault: Fault) -> None:
         [pair for other in others for pair in ((host.name, other), (other, host.name))],
         fault,
         host.name,
+        f"from {' '.join(others)}",
     )
 
 
@@ -119,7 +120,7 @@ def _partition(world: World, host: BrokerHost, fault: Fault) -> None:
     right = [name for name in world.host_names if name not in left]
     pairs = [pair for one in left for other in right for pair in ((one, other), (other, one))]
     if pairs:
-        _cut(world, pairs, fault, "group")
+        _cut(world, pairs, fault, "group", f"{' '.join(left)} | {' '.join(right)}")
 
 
 def _depose(world: World, host: BrokerHost, fault: Fault) -> None:
@@ -436,6 +437,8 @@ def _membership(world: World, host: BrokerHost, fault: Fault) -> None:
 
 
 def _client_kill(world: World, host: BrokerHost, fault: Fault) -> None:
+    if not world.clients:
+        return  # a plan that was shrunk to nodes and faults
     client = world.clients[fault.target % len(world.clients)]
     client.kill()
     _done(world, client.name, fault)

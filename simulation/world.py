@@ -483,26 +483,26 @@ class World:
         for invariant in self._invariants:
             invariant.check_end()
 
+    def state_of(self, host: BrokerHost) -> str:
+        """What a node's replica is at, in one line for people."""
+        process = host.process
+        if process is None:
+            failed = f", failed as {host.failed_as}" if host.failed_as else ""
+            return f"down{', needs a new disk' if host.needs_new_disk else ''}{failed}"
+        replica = process.node.replica
+        raft = replica.raft
+        return (
+            f"{raft.role.value} of term {raft.term}, leader {raft.leader}, "
+            f"log {raft.log_terms.first_index}..{raft.log_terms.last_index}, persisted {raft.persisted_index}, "
+            f"commit {raft.commit_index}, applied {replica.applied_index}"
+            f"{', serving' if replica.serving else ''}{', paused' if host.paused else ''}"
+            f"{'' if raft.recovering is None else ', recovering ' + raft.recovering.value}"
+            f", voters {' '.join(raft.configuration.voters)}, links {' '.join(replica.links)}"
+        )
+
     def _states(self) -> list[str]:
         """Each node in one line, for a report."""
-        lines = []
-        for host in self.brokers:
-            process = host.process
-            if not host.in_service:
-                continue
-            if process is None:
-                lines.append(f"{host.name}: down{', needs a new disk' if host.needs_new_disk else ''}")
-                continue
-            replica = process.node.replica
-            raft = replica.raft
-            lines.append(
-                f"{host.name}: {raft.role.value} of term {raft.term}, leader {raft.leader}, "
-                f"log {raft.log_terms.first_index}..{raft.log_terms.last_index}, persisted {raft.persisted_index}, "
-                f"commit {raft.commit_index}, applied {replica.applied_index}"
-                f"{', serving' if replica.serving else ''}{', paused' if host.paused else ''}"
-                f"{'' if raft.recovering is None else ', recovering ' + raft.recovering.value}"
-                f", voters {' '.join(raft.configuration.voters)}, links {' '.join(replica.links)}"
-            )
+        lines = [f"{host.name}: {self.state_of(host)}" for host in self.brokers if host.in_service]
         model = self.monitor.model
         lines.append(
             f"group: voters {' '.join(model.voters)}, learners {' '.join(model.learners) or 'none'}, "
