@@ -163,6 +163,12 @@ SingleCommand = (
 Command = SingleCommand | Several
 
 
+class _AnyCommand(msgspec.Struct, frozen=True, array_like=True):
+    """A command by itself. msgspec remembers how to read a class; a bare union it would analyse at every call."""
+
+    command: Command
+
+
 class UnknownCommandError(Exception):
     """A committed command that this version cannot read: the node must not go on and diverge from its group."""
 
@@ -176,8 +182,7 @@ def decode_command(body: bytes | memoryview) -> Command:
     """The command in a record's body; `UnknownCommandError` when a newer version wrote it."""
     fields = cbor2.loads(bytes(body))
     try:
-        command: Command = msgspec.convert(fields, Command)
+        return msgspec.convert((fields,), _AnyCommand).command
     except msgspec.ValidationError as error:
         kind = fields[0] if isinstance(fields, list) and fields else fields
         raise UnknownCommandError(f"command {kind!r} is not known to this version: {error}") from error
-    return command
