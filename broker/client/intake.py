@@ -254,7 +254,7 @@ class Intake:
         self.limits = limits
         self.readers: dict[MessageQueue, QueueReader] = {}
         self._ready: deque[QueueReader] = deque()
-        self._arrival: Event | None = None
+        self._waiting: deque[Event] = deque()
 
     def arrived(self, reader: QueueReader) -> None:
         """A reader got a batch."""
@@ -263,10 +263,9 @@ class Intake:
         self.wake()
 
     def wake(self) -> None:
-        """Have everyone in `wait_arrival` look again."""
-        if self._arrival is not None:
-            self._arrival.set()
-            self._arrival = None
+        """Have one of those in `wait_arrival` look again, who wakes the next one if it leaves something."""
+        if self._waiting:
+            self._waiting.popleft().set()
 
     def next_nowait(self) -> tuple[QueueReader, Batch] | None:
         """The next batch with messages in it, None when nothing waits. Batches without messages are done at once."""
@@ -292,6 +291,8 @@ class Intake:
             batch = reader.take()
             if reader.has_batch():
                 ready.append(reader)
+            if ready:
+                self.wake()
             return reader, batch
         return None
 
@@ -302,7 +303,17 @@ class Intake:
             self.arrived(reader)
 
     async def wait_arrival(self) -> None:
-        """Wait until a reader gets a batch."""
-        if self._arrival is None:
-            self._arrival = self.runtime.event()
-        await self._arrival.wait()
+        """Wait until there may be something to take.
+
+        Of many who wait, one is woken for each arrival: it takes what came, and the others would find nothing.
+        """
+        event = self.runtime.event()
+        self._waiting.append(event)
+        try:
+            await event.wait()
+        except BaseException:
+            if event.is_set():
+                self.wake()  # what it was woken for is the next one's to take
+            else:
+                self._waiting.remove(event)
+            raise

@@ -160,6 +160,8 @@ class _Listener:
             self._next_index = index + 1
             if self._next_index == len(taken.done):
                 self._current = None
+            else:
+                self._intake.wake()  # another task may handle the next message meanwhile
             await self._handle(reader, taken.batch.messages[index])
             was_full = account.is_full
             account.finish(taken, index)

@@ -94,7 +94,6 @@ class _OrderlyListener:
                 await self._intake.wait_arrival()
                 continue
             await self._handle_batch(*found)
-            self._intake.wake()  # the queue may have more
 
     def _may_take(self, reader: QueueReader) -> bool:
         return reader.queue not in self._resting and self._locks.is_free(reader.queue)
