@@ -79,10 +79,12 @@ class Connection:
 class RelayedConnection(Connection):
     """A client of another replica, whose requests that replica forwards: what is sent goes back through it.
 
-    `node` is that replica. `deliver` is given the buffers of each send at once: the peer link has an outbox of its own.
+    `node` is that replica, which knows the client by `number`. `epoch` says over which link to it the client came,
+    `term` of which term's leader it asked last. `deliver` is given the buffers of each send at once: the peer link has
+    an outbox of its own.
     """
 
-    __slots__ = ("_deliver", "node")
+    __slots__ = ("_deliver", "epoch", "node", "number", "term")
 
     def __init__(
         self,
@@ -94,6 +96,9 @@ class RelayedConnection(Connection):
     ) -> None:
         super().__init__(outgoing, f"{node}/{number}", host)
         self.node = node
+        self.number = number
+        self.epoch = 0
+        self.term = 0
         self._deliver = deliver
 
     def send(self, *buffers: Buffer) -> None:

@@ -9,12 +9,13 @@ The outcome of a forwarded send whose leader was lost is unknown, and is answere
 that would make the client believe that the message is not in the log. The same holds for whatever else sets something
 for good. Repeated here, it could take effect a second time after its client was answered, and undo what came later.
 
-Of two nodes that hold one request for a leader, only the client's own may release it. So a node refuses what it holds
-for another's client as soon as it forgets that client (another leader, a broken link).
+A request is forwarded to the leader of one term, and nobody else acts on it, however late it comes: a node that leads
+another term, or none, says that it has done nothing (`NotDone`), and the client's own node asks the next leader. So of
+two nodes that hold one request for a leader, only the client's own ever releases it to another.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -25,6 +26,7 @@ from broker.client_registry import ClientRegistry
 from broker.commands import Command, DeleteTopic, PutTopic, Several
 from broker.connection import Buffer, Connection, Outgoing, RelayedConnection
 from broker.held_requests import HeldRequests
+from broker.late_positions import without_late_position
 from broker.peer_protocol import (
     Challenge,
     ClientGone,
@@ -32,6 +34,7 @@ from broker.peer_protocol import (
     Frame,
     Hello,
     NotAMember,
+    NotDone,
     PeerProtocolError,
     Proof,
     RaftFrame,
@@ -77,6 +80,7 @@ _ONCE: Final = frozenset(
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
         RequestCode.DELETE_TOPIC_IN_BROKER,
@@ -89,12 +93,21 @@ _ONCE: Final = frozenset(
 """What the broker must not repeat on its own account: done twice, it stores twice, or takes back what came in between.
 
 Questions may be repeated, and so may what is the same the second time: decisions of transactions, locks, a transfer.
+An unlock is not: its client may hold the lock again. Nor is the position that a pull brings: `without_late_position`.
 """
 
 _ABOUT_THE_NODE: Final = frozenset(
     {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
 )
 """What a node that is no member of its group still answers."""
+
+
+class _Forwarded(NamedTuple):
+    """A request that waits for the answer of the leader of a term."""
+
+    leader: str
+    term: int
+    command: RemotingCommand
 
 
 class Node:
@@ -128,7 +141,8 @@ class Node:
         self._link_epochs: dict[str, int] = {}
         """How often a link with each peer broke."""
         self._held = HeldRequests()
-        self._forwarded: dict[tuple[int, int], tuple[str, RemotingCommand]] = {}
+        self._forwarded: dict[tuple[int, int], _Forwarded] = {}
+        """By client and opaque."""
         self._forwarding: dict[int, str] = {}
         self._behind_barrier = Budget("a round of messages that confirms this leader")
         self.calls: ClientCalls
@@ -349,9 +363,11 @@ class Node:
         leader = self.replica.leader
         number = self._client_numbers.get(connection)
         if number is None:
-            # A relayed request that found no leader here; its own node holds it, and asks the next leader.
             if isinstance(connection, RelayedConnection):
-                self._hold(connection, command)
+                if leader == self.replica.node_id:
+                    self._hold(connection, command)  # for this term, in which this node may yet serve
+                else:
+                    self._give_back(connection, command)
             return
         link = None if leader is None else self.replica.links.get(leader)
         if leader is None or leader == self.replica.node_id or link is None:
@@ -371,7 +387,7 @@ class Node:
             self.reply(connection, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
             return
         if not command.flag & 2:
-            self._forwarded[(number, command.opaque)] = (leader, command)
+            self._forwarded[(number, command.opaque)] = _Forwarded(leader, self.replica.term, command)
         self._forwarding[number] = leader
 
     def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
@@ -408,7 +424,7 @@ class Node:
         self, leader: str, number: int, connection: Connection, command: RemotingCommand
     ) -> None:
         frame = b"".join((encode_head(command, len(command.body)), command.body))
-        self._to_peer(leader, Forward(number, connection.host, frame))
+        self._to_peer(leader, Forward(number, connection.host, self.replica.term, frame))
 
     def _to_peer(self, node: str, frame: Frame) -> None:
         link = self.replica.links.get(node)
@@ -417,7 +433,7 @@ class Node:
 
     def _hold(self, connection: Connection, command: RemotingCommand) -> None:
         try:
-            self._held.hold(connection, command, self.now_ns)
+            self._held.hold(connection, without_late_position(command), self.now_ns)
         except OverloadedError as error:
             self.reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]no leader: {error}")
 
@@ -448,9 +464,8 @@ class Node:
         """
         for number, leader in self._forwarding.items():
             self._to_peer(leader, ClientGone(number))
-        for key in [key for key, (_, command) in self._forwarded.items() if command.code not in _ONCE]:
-            _, command = self._forwarded.pop(key)
-            self._refuse_outside(self._clients[key[0]], command)
+        for key in [key for key, waiting in self._forwarded.items() if waiting.command.code not in _ONCE]:
+            self._refuse_outside(self._clients[key[0]], self._forwarded.pop(key).command)
 
     def _release_held(self) -> None:
         """Tries held requests anew, now that something has changed; those that still find no leader stay held."""
@@ -468,8 +483,8 @@ class Node:
         for connection, command in self._held.take_expired(self.now_ns):
             self._refuse_held(connection, command)
 
-    def _refuse_forgotten(self) -> None:
-        """Lets go of what is held for other nodes' clients that are forgotten: their own nodes see to it from now on.
+    def _give_back_forgotten(self) -> None:
+        """Gives back what is held for other nodes' clients that are forgotten.
 
         Kept, it would be done once this node leads again, when its client may long have been answered by another.
         """
@@ -479,7 +494,13 @@ class Node:
         for connection, command in self._held.take_if(
             lambda holder: isinstance(holder, RelayedConnection) and holder not in known
         ):
-            self._refuse_held(connection, command)
+            assert isinstance(connection, RelayedConnection)
+            self._give_back(connection, command)
+
+    def _give_back(self, connection: RelayedConnection, command: RemotingCommand) -> None:
+        """Tells the node that has forwarded a request that nothing of it is done here: it asks the next leader."""
+        if not command.is_one_way:
+            self._to_node_of(connection, NotDone(connection.number, command.opaque, connection.term))
 
     def _refuse_held(self, connection: Connection, command: RemotingCommand) -> None:
         self.reply(
@@ -499,13 +520,15 @@ class Node:
             self.replica.peer_received(frame, self.now_ns, self.wall_ms)
         elif isinstance(frame, Forward):
             self._forward_received(source, frame)
+        elif isinstance(frame, NotDone):
+            self._given_back(source, frame)
         elif isinstance(frame, Relay):
             self._relay_received(source, frame)
         elif isinstance(frame, ClientGone):
             relayed = self._relayed.pop((source, frame.connection), None)
             if relayed is not None:
                 self._forget(relayed)
-                self._refuse_forgotten()
+                self._give_back_forgotten()
         elif isinstance(frame, NotAMember):
             self.replica.dismissed(frame.index)
         elif isinstance(frame, Hello | Challenge | Proof):
@@ -516,7 +539,7 @@ class Node:
         for key in [key for key in self._relayed if key[0] == node]:
             self._forget(self._relayed.pop(key))
         self._link_epochs[node] = self._link_epochs.get(node, 0) + 1
-        self._refuse_forgotten()
+        self._give_back_forgotten()
         replica = self.replica
         replica.peer_disconnected(node, self.now_ns)
         if node in replica.links:
@@ -534,27 +557,45 @@ class Node:
         key = (source, frame.connection)
         relayed = self._relayed.get(key)
         if relayed is None:
-            number = frame.connection
-
-            epoch = self._link_epochs.get(source, 0)
-
-            def deliver(buffers: tuple[Buffer, ...]) -> None:
-                if self._link_epochs.get(source, 0) != epoch:
-                    # The replica may have started again and numbered its clients anew: this answer to what came over
-                    # an earlier link would be taken for the answer to another client's request.
-                    return
-                data = b"".join(buffers)
-                self._relayed_bytes[source] = self._relayed_bytes.get(source, 0) + len(data)
-                self._to_peer(source, Relay(number, data))
-
-            relayed = RelayedConnection(self.outgoing, source, number, frame.host, deliver)
-            self._relayed[key] = relayed
+            relayed = self._relayed[key] = self._relayed_client(source, frame)
+        relayed.term = frame.term
         try:
             commands = FrameDecoder().feed(bytes(frame.body))
         except FrameError as error:
             raise PeerProtocolError(f"a forwarded request cannot be read: {error}") from error
         for command in commands:
-            self.received(relayed, command)
+            if frame.term == self.replica.term or command.is_response:
+                self.received(relayed, command)
+            else:
+                self._give_back(relayed, command)
+
+    def _relayed_client(self, source: str, frame: Forward) -> RelayedConnection:
+        def deliver(buffers: tuple[Buffer, ...]) -> None:
+            data = b"".join(buffers)
+            self._relayed_bytes[source] = self._relayed_bytes.get(source, 0) + len(data)
+            self._to_node_of(relayed, Relay(relayed.number, data))
+
+        relayed = RelayedConnection(self.outgoing, source, frame.connection, frame.host, deliver)
+        relayed.epoch = self._link_epochs.get(source, 0)
+        return relayed
+
+    def _to_node_of(self, connection: RelayedConnection, frame: Relay | NotDone) -> None:
+        if self._link_epochs.get(connection.node, 0) == connection.epoch:
+            self._to_peer(connection.node, frame)
+        # Else the replica may have started again and numbered its clients anew: what answers a request that came over
+        # an earlier link would be taken for the answer to another client's.
+
+    def _given_back(self, source: str, frame: NotDone) -> None:
+        """The leader of a term has not done what it was forwarded, and is none any more: the next one is to be asked.
+
+        This node has not heard of that one yet, or it would have dealt with all that the old one left unanswered.
+        """
+        key = (frame.connection, frame.opaque)
+        asked = self._forwarded.get(key)
+        if asked is None or (asked.leader, asked.term) != (source, frame.term):
+            return
+        del self._forwarded[key]
+        self._hold(self._clients[frame.connection], asked.command)
 
     def _relay_received(self, source: str, frame: Relay) -> None:
         connection = self._clients.get(frame.connection)
@@ -569,7 +610,7 @@ class Node:
             if command.flag & 1:
                 key = (frame.connection, command.opaque)
                 asked = self._forwarded.get(key)
-                if asked is None or asked[0] != source:
+                if asked is None or asked.leader != source:
                     return  # answered otherwise meanwhile, or another node was asked anew: a client gets one answer
                 del self._forwarded[key]
             elif not command.is_one_way:
@@ -591,15 +632,15 @@ class Node:
 
     def _answer_forwarded(self, node: str) -> None:
         """What `node` has not answered: repeated elsewhere where that does no harm, else of unknown outcome."""
-        for key in [key for key, (leader, _) in self._forwarded.items() if leader == node]:
-            _, command = self._forwarded.pop(key)
+        for key in [key for key, waiting in self._forwarded.items() if waiting.leader == node]:
+            command = self._forwarded.pop(key).command
             connection = self._clients.get(key[0])
             if connection is None:
                 continue
             if command.code in _ONCE:
                 self.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
             else:
-                self.forward(connection, command)
+                self.forward(connection, without_late_position(command))
 
     # ------------------------------------------------------------------ the replica's observer
 
@@ -608,15 +649,15 @@ class Node:
         self.registration_version += 1
         self._look_at_membership()
         leader = self.replica.leader
-        for node in sorted({node for node, _ in self._forwarded.values()}):
-            if node != leader:
-                self._answer_forwarded(node)
+        asked = {(waiting.leader, waiting.term) for waiting in self._forwarded.values()}
+        for node in sorted({node for node, term in asked if (node, term) != (leader, self.replica.term)}):
+            self._answer_forwarded(node)
         if leader != self.replica.node_id:
             # The other nodes tell the next leader about their clients; what this one knows of them grows old.
             relayed, self._relayed = self._relayed, {}
             for connection in relayed.values():
                 self._forget(connection)
-            self._refuse_forgotten()
+            self._give_back_forgotten()
         for listener in self._role_listeners:
             listener()
         self._leader_may_hear()

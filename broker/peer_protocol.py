@@ -39,8 +39,10 @@ from raft.messages import (
     VoteResponse,
 )
 
-PROTOCOL_VERSION: Final = 5
-"""5: long bodies come in pieces.
+PROTOCOL_VERSION: Final = 6
+"""6: what is forwarded says of which term's leader it is asked, and comes back if that is over (`NotDone`).
+
+5: long bodies come in pieces.
 
 3: the hello is answered, and both ends prove that they know the group's secret (broker/peer_handshake.py).
 """
@@ -113,11 +115,29 @@ class RaftFrame:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """A request of a client of the sending node, for the leader. `body` is the remoting frame as received."""
+    """A request of a client of the sending node, for the leader of `term`. `body` is the remoting frame as received.
+
+    No other leader may act on it, nor this node in a later term: by then the sender has told its client that the
+    outcome is unknown, or asked elsewhere, and what the client has done since must not be undone. (What a client
+    answers to a node that has asked it comes this way, too, and may come at any time.)
+    """
 
     connection: int
     host: bytes
+    term: int
     body: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """Nothing was done, nor will be, of the request with that opaque, which was forwarded to the leader of `term`.
+
+    So whoever has forwarded it may ask the next leader, whatever kind of request it is.
+    """
+
+    connection: int
+    opaque: int
+    term: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +162,7 @@ class NotAMember:
     index: int
 
 
-Frame = Hello | Challenge | Proof | RaftFrame | Forward | Relay | ClientGone | NotAMember
+Frame = Hello | Challenge | Proof | RaftFrame | Forward | NotDone | Relay | ClientGone | NotAMember
 
 
 def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
@@ -155,8 +175,10 @@ def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
     match frame:
         case RaftFrame(message, position, applied_index, body):
             header = _encode_message(message, position, applied_index)
-        case Forward(connection, host, body):
-            header = cbor2.dumps(("forward", connection, host))
+        case Forward(connection, host, term, body):
+            header = cbor2.dumps(("forward", connection, host, term))
+        case NotDone(connection, opaque, term):
+            header = cbor2.dumps(("not_done", connection, opaque, term))
         case Relay(connection, body):
             header = cbor2.dumps(("relay", connection))
         case ClientGone(connection):
@@ -538,10 +560,17 @@ def _decode_recovery_response(fields: list[Any], body: memoryview) -> RaftFrame:
 
 
 def _decode_forward(fields: list[Any], body: memoryview) -> Forward:
-    connection, host = fields
+    connection, host, term = fields
     if type(host) is not bytes or len(host) not in {8, 20}:
         _refuse("host", host)
-    return Forward(_index("connection", connection, 0), host, body)
+    return Forward(_index("connection", connection, 0), host, _index("term", term, 0), body)
+
+
+def _decode_not_done(fields: list[Any], body: memoryview) -> NotDone:
+    connection, opaque, term = fields
+    if type(opaque) is not int or not -(1 << 31) <= opaque < 1 << 31:
+        _refuse("opaque", opaque)
+    return NotDone(_index("connection", connection, 0), opaque, _index("term", term, 0))
 
 
 def _decode_relay(fields: list[Any], body: memoryview) -> Relay:
@@ -598,6 +627,7 @@ _DECODERS: Final[dict[object, Callable[[list[Any], memoryview], Frame]]] = {
     "recovery": _decode_recovery,
     "recovery_response": _decode_recovery_response,
     "forward": _decode_forward,
+    "not_done": _decode_not_done,
     "relay": _decode_relay,
     "client_gone": _decode_client_gone,
     "not_a_member": _decode_not_a_member,

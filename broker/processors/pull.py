@@ -17,6 +17,7 @@ from typing import Final
 
 from broker.connection import Connection, RelayedConnection
 from broker.creation import Creations, TooManyError, missing_for_consumers
+from broker.late_positions import without_late_position
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
 from broker.processing import Place, RequestError, Route
@@ -416,7 +417,7 @@ class PullProcessor:
         """Reads once it is sure that no other leader has taken messages since the request came."""
         self._node.replica.read_barrier(
             lambda: self._answer(connection, command, self._read(header, wanted)),
-            lambda: self._node.forward(connection, command),
+            lambda: self._node.forward(connection, without_late_position(command)),
         )
 
     # ------------------------------------------------------------------ long polling
@@ -503,7 +504,7 @@ class PullProcessor:
         for waiting in held_by_queue.values():
             for held in waiting:
                 if not held.done and not isinstance(held.connection, RelayedConnection):
-                    self._node.forward(held.connection, held.command)
+                    self._node.forward(held.connection, without_late_position(held.command))
 
     def _disconnected(self, connection: Connection) -> None:
         for held in list(self._held_by.get(connection, ())):

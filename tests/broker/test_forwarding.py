@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from broker.node import OUTCOME_UNKNOWN
-from broker.peer_protocol import Forward, Frame, RaftFrame, Relay
+from broker.peer_protocol import Forward, Frame, NotDone, RaftFrame, Relay
+from broker.remoting.bodies import LockBatchBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ
+from broker.remoting.json_body import encode_body
 from raft.messages import AppendResponse
 from tests.broker.harness import Group
 
@@ -236,3 +238,178 @@ def test_position_of_unknown_outcome_is_never_repeated_by_the_broker(group: Grou
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
     group.elect()
     assert client.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 9
+
+
+class Late:
+    """A wire between the nodes on which what is forwarded to `target` is delayed."""
+
+    def __init__(self, group: Group, target: str) -> None:
+        self._group = group
+        self._target = target
+        self.frames: list[tuple[str, Forward]] = []
+        group.lose = self._take
+
+    def _take(self, source: str, target: str, frame: Frame) -> bool:
+        if not isinstance(frame, Forward) or target != self._target:
+            return False
+        self.frames.append((source, frame))
+        return True
+
+    def arrive(self) -> None:
+        """All of it comes now, and what is forwarded from now on comes at once."""
+        self._group.lose = lambda source, target, frame: False
+        node = self._group.node(self._target)
+        node.begin(self._group.now_ns, self._group.wall_ms)
+        for source, frame in self.frames:
+            node.peer_received(source, frame)
+        self._group.members[self._target].due_ns = self._group.now_ns
+        self._group.settle()
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+def test_position_that_comes_late_to_a_leader_of_a_later_term_is_not_stored(
+    group: Group, one_way: bool
+) -> None:
+    old, heir = group.leader, group.follower
+    client = group.connect(heir)
+    late = Late(group, old)
+    opaque = client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, _position(5), one_way=one_way)
+    group.settle()
+    assert len(late.frames) == 1
+    group.transfer_leadership(heir)
+    if not one_way:
+        assert client.wait(opaque).remark == OUTCOME_UNKNOWN
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, _position(9))
+    group.transfer_leadership(old)
+    late.arrive()
+    group.advance(1)
+    assert client.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 9
+    assert not client.answers, "one answer to each request"
+
+
+@pytest.mark.parametrize("answered", ["before it hears of the next leader", "after"])
+def test_what_a_leader_of_the_past_gives_back_is_done_once_by_the_next(group: Group, answered: str) -> None:
+    """Also a send: who gives it back says that it has done nothing."""
+    old, heir = group.leader, group.follower
+    third = next(node for node in group.members if node not in (old, heir))
+    client = group.connect(third)
+    late = Late(group, old)
+    opaque = client.start_send("T", b"once")
+    group.settle()
+    take = group.lose
+
+    def third_hears_nothing(source: str, target: str, frame: Frame) -> bool:
+        return take(source, target, frame) or (target == third and isinstance(frame, RaftFrame))
+
+    group.lose = third_hears_nothing
+    group.transfer_leadership(heir)
+    assert not client.answers, "its node still takes the old one for the leader"
+    if answered == "after":
+        group.lose = take
+        answer = client.wait(opaque)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+        late.arrive()
+        assert not client.answers
+        bodies = []
+    else:
+        late.arrive()
+        answer = client.wait(opaque)
+        assert answer.code == ResponseCode.SUCCESS
+        bodies = [b"once"]
+    group.converge()
+    assert group.connect().pull("T", "g", 0).bodies == bodies
+
+
+def test_only_the_request_that_was_given_back_is_repeated(group: Group) -> None:
+    """A message about an earlier term's request, which has the same number as one that the leader has."""
+    client = group.connect(group.follower)
+    group.lose = lambda source, target, frame: isinstance(frame, Relay)
+    opaque = client.start_send("T", b"once")
+    group.settle()
+    node, leader = group.node(group.follower), group.leader
+    (number,) = node._clients
+    node.peer_received(leader, NotDone(number, opaque, node.replica.term - 1))
+    node.peer_received(
+        next(n for n in group.members if n != leader), NotDone(number, opaque, node.replica.term)
+    )
+    node.peer_received(leader, NotDone(number + 1, opaque, node.replica.term))
+    assert node.held_count == 0
+    group.advance(3)
+    group.lose = lambda source, target, frame: False
+    assert group.connect().pull("T", "g", 0).bodies == [b"once"]
+
+
+@pytest.mark.parametrize("reader_is_at", ["leader", "follower"])
+def test_held_pull_stores_its_position_once(group: Group, reader_is_at: str) -> None:
+    """A pull waits for a message, its consumer stores a newer position, and the pull goes on to the next leader."""
+    old, heir = group.leader, group.follower
+    reader = group.connect(old if reader_is_at == "leader" else heir)
+    for number in range(7):
+        reader.send("T", b"%d" % number)
+    pull = reader.start_pull("T", "g", 7, suspend_ms=50_000, commit_offset=5)
+    group.advance(1)
+    other = group.connect(heir)
+    assert other.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 5
+    other.ok(RequestCode.UPDATE_CONSUMER_OFFSET, _position(7))
+    group.transfer_leadership(heir)
+    group.advance(1)
+    assert other.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 7
+    assert pull not in reader.answers, "it waits at the next leader"
+    other.send("T", b"new")
+    assert reader.wait(pull).code == ResponseCode.SUCCESS
+
+
+def test_pull_whose_answer_is_lost_stores_its_position_once(group: Group) -> None:
+    old = group.leader
+    reader = group.connect(group.follower)
+    for number in range(7):
+        reader.send("T", b"%d" % number)
+    group.lose = lambda source, target, frame: isinstance(frame, Relay)
+    pull = reader.start_pull("T", "g", 6, commit_offset=5)
+    group.advance(1)
+    group.connect(old).ok(RequestCode.UPDATE_CONSUMER_OFFSET, _position(7))
+    group.kill(old)
+    group.lose = lambda source, target, frame: False
+    assert reader.wait(pull).code == ResponseCode.SUCCESS
+    group.advance(1)
+    assert reader.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 7
+
+
+def test_pull_that_has_waited_for_a_leader_stores_no_position(group: Group) -> None:
+    """Its consumer may have found a leader through another node, and stored a newer one there."""
+    leader, alone = group.leader, group.follower
+    reader = group.connect(alone)
+    for number in range(7):
+        reader.send("T", b"%d" % number)
+    group.converge()
+    group.partition(alone)
+    group.run_until(lambda: group.node(alone).replica.leader is None)
+    pull = reader.start_pull("T", "g", 6, commit_offset=5)
+    assert group.node(alone).held_count == 1
+    group.connect(leader).ok(RequestCode.UPDATE_CONSUMER_OFFSET, _position(7))
+    group.heal()
+    assert reader.wait(pull, 3).code == ResponseCode.SUCCESS
+    group.advance(1)
+    assert reader.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 7
+
+
+def test_unlock_of_unknown_outcome_is_never_repeated_by_the_broker(group: Group) -> None:
+    """Its client may hold the lock again: freed a second time, another could take it from under its hands."""
+    old, node = group.leader, group.follower
+    body = encode_body(
+        LockBatchBody(client_id="a", consumer_group="g", queues=[MessageQueue("broker-a", 0, "T")])
+    )
+    client = group.connect(node)
+    client.ok(RequestCode.LOCK_BATCH_MQ, None, body)
+    group.lose = lambda source, target, frame: isinstance(frame, Relay)
+    unlock = client.start_call(RequestCode.UNLOCK_BATCH_MQ, None, body)
+    group.advance(0.05)
+    group.connect(old).ok(RequestCode.LOCK_BATCH_MQ, None, body)
+    group.kill(old)
+    group.lose = lambda source, target, frame: False
+    assert client.wait(unlock).remark == OUTCOME_UNKNOWN
+    group.elect()
+    other = encode_body(
+        LockBatchBody(client_id="b", consumer_group="g", queues=[MessageQueue("broker-a", 0, "T")])
+    )
+    assert b'"lockOKMQSet":[]' in bytes(client.ok(RequestCode.LOCK_BATCH_MQ, None, other).body)

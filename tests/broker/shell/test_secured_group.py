@@ -85,7 +85,7 @@ async def test_node_without_the_secret_is_no_member(tmp_path: Path) -> None:
     "data",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        b"".join(encode_frame(Forward(1, b"\x7f\0\0\x01\0\0\0\0", b"x"))),
+        b"".join(encode_frame(Forward(1, b"\x7f\0\0\x01\0\0\0\0", 1, b"x"))),
         b"".join(encode_frame(ClientGone(1))),
         b"\x00\x00\x10\x01\x00\x10" + b"x" * 4096,
     ],
