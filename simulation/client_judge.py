@@ -15,6 +15,7 @@ from broker.client.message import SendResult
 from broker.trace import TraceHeader, TraceWriter
 from simulation.group_model import GroupModel, Violation
 from simulation.scheduler import SECOND
+from simulation.stored_positions import PositionRequest, first_unasked
 
 __all__ = ["ClientJudge", "ClientWriter"]
 
@@ -28,6 +29,11 @@ class _Asked:
     values: tuple[str, ...]
     offset: int
     since_ns: int
+    position: PositionRequest | None = None
+
+    @property
+    def position_key(self) -> tuple[str, str, int]:
+        return self.group, self.topic, self.queue_id
 
 
 def _untrue(invariant: str, asked: _Asked, detail: str) -> Violation:
@@ -40,6 +46,10 @@ class ClientJudge:
     def __init__(self, model: GroupModel, now_ns: Callable[[], int]) -> None:
         self._model = model
         self._now_ns = now_ns
+        self._positions: dict[tuple[str, str, int], list[PositionRequest]] = {}
+        """(group, topic, queue id) -> who has asked to store a position."""
+        self._positions_judged: dict[tuple[str, str, int], int] = {}
+        """How much of the model's history of positions is accounted for."""
         self.outcomes: dict[tuple[str, str], list[str]] = {}
         """(topic, unique key) -> how each attempt to store it ended: "open" until known, then ok, fail or info."""
         self.at_most_once: dict[str, None] = {}
@@ -84,6 +94,8 @@ class ClientJudge:
         """An attempt failed, certainly ("fail") or of unknown outcome ("info")."""
         if asked.values:
             self._ended(asked, outcome)
+        if asked.position is not None and outcome == "fail":
+            self._positions[asked.position_key].remove(asked.position)
 
     def _ended(self, asked: _Asked, outcome: str) -> None:
         for value in asked.values:
@@ -141,23 +153,51 @@ class ClientJudge:
                 f"{asked.topic}/{asked.queue_id} ends at {offset}, but at {lowest}..{len(times)} while it was asked",
             )
 
+    def asked_to_store(self, asked: _Asked) -> None:
+        """An operation, told by `asked`, is to store a group's position."""
+        request = PositionRequest(asked.offset, asked.since_ns)
+        self._positions.setdefault(asked.position_key, []).append(request)
+        asked.position = request
+
     def offset_stored(self, asked: _Asked) -> None:
-        """An acknowledged consumer offset was committed since the request left, or outdone by another."""
+        """An acknowledged consumer offset was committed since the request left, or outdone at once by another."""
         self.answered += 1
-        history = self._model.offsets.get((asked.group, asked.topic, asked.queue_id), [])
+        if asked.position is not None:
+            asked.position.until_ns = self._now_ns()
+        self._account_for_positions(asked.position_key)
+        history = self._model.offsets.get(asked.position_key, [])
         since = bisect_left(history, asked.since_ns, key=lambda item: item[0])
         before = history[since - 1][1] if since else None
-        if since == len(history) and before != asked.offset:
+        stored = [value for _, value in history[since:]]
+        if asked.offset not in (before, *stored) and not any(value is not None for value in stored):
             raise _untrue(
                 "acknowledged offsets are committed",
                 asked,
                 f"{asked.group} at {asked.topic}/{asked.queue_id}: {asked.offset} acknowledged, committed {before}",
             )
 
+    def _account_for_positions(self, key: tuple[str, str, int]) -> None:
+        requests, history = self._positions.get(key), self._model.offsets.get(key, [])
+        begin = self._positions_judged.get(key, 0)
+        if requests is None or begin == len(history):
+            return  # nobody has recorded what this group's members ask for, or nothing is new
+        self._positions_judged[key] = len(history)
+        unasked = first_unasked(history, begin, requests)
+        if unasked is not None:
+            time_ns, position = unasked
+            group, topic, queue_id = key
+            raise Violation(
+                "positions are stored when clients ask",
+                "clients",
+                f"{group} at {topic}/{queue_id}: {position} was stored at {time_ns / SECOND:.6f} s, "
+                f"which no request accounts for, or no further one; stored were {history[-5:]}",
+            )
+
     def offset_was(self, asked: _Asked, offset: int | None) -> None:
         """A stored offset is one that was in force while it was asked for."""
         self.answered += 1
-        history = self._model.offsets.get((asked.group, asked.topic, asked.queue_id), [])
+        self._account_for_positions(asked.position_key)
+        history = self._model.offsets.get(asked.position_key, [])
         since = bisect_right(history, asked.since_ns - 1, key=lambda item: item[0])
         possible = [history[since - 1][1] if since else None, *(value for _, value in history[since:])]
         # A group without an offset starts at 0 on a young queue (behaviour.md 8.3).
@@ -170,6 +210,8 @@ class ClientJudge:
 
     def check_outcomes(self) -> None:
         """At the end: what certainly failed is not there, what must not be repeated is there once."""
+        for key in self._positions:
+            self._account_for_positions(key)
         for (topic, value), outcomes in self.outcomes.items():
             places = self._model.keys.get((topic, value), [])
             if places and all(outcome == "fail" for outcome in outcomes):
@@ -234,7 +276,9 @@ class ClientWriter(TraceWriter):
     def invoke_commit_offset(self, time_ns: int, process: str, key: str, group: str, offset: int) -> int:
         """Recorded and noted."""
         operation = super().invoke_commit_offset(time_ns, process, key, group, offset)
-        return self._begin(operation, key, group, (), offset)
+        self._begin(operation, key, group, (), offset)
+        self._judge.asked_to_store(self._asked[operation])
+        return operation
 
     def invoke_fetch_offset(self, time_ns: int, process: str, key: str, group: str) -> int:
         """Recorded and noted."""
