@@ -1,11 +1,11 @@
 """Results as text: one line for a run that holds, a page for a finding."""
 
 from simulation.plan import Plan
+from simulation.scheduler import SECOND
+from simulation.transcript import last_events
 from simulation.world import Result
 
-__all__ = ["describe_finding", "describe_plan", "summary_line"]
-
-_LINES_SHOWN = 60
+__all__ = ["describe_finding", "describe_plan", "describe_size", "summary_line"]
 
 
 def summary_line(result: Result, cpu_seconds: float) -> str:
@@ -20,10 +20,11 @@ def summary_line(result: Result, cpu_seconds: float) -> str:
 
 
 def describe_plan(plan: Plan) -> list[str]:
-    """The settings and faults of a plan, one a line."""
+    """The settings of a plan, and its faults, one a line."""
     settings = (
         f"{plan.nodes} nodes, {plan.flush} flush, data files of {plan.data_file_bytes // 1024} KiB, "
-        f"{plan.producers} producers, {plan.queues} queues, {len(plan.faults)} faults"
+        f"{plan.producers} producers, {plan.queues} queues; faults end at {plan.calm_ns / SECOND:.0f} s, "
+        f"the run at {plan.end_ns / SECOND:.0f} s"
     )
     lines = [settings, f"actors: {', '.join(plan.actors)}"]
     lines += [
@@ -34,8 +35,20 @@ def describe_plan(plan: Plan) -> list[str]:
     return lines
 
 
+def describe_size(plan: Plan) -> str:
+    """How much a plan takes, for comparing it with a smaller one."""
+    kinds = len({fault.kind for fault in plan.faults})
+    return (
+        f"{len(plan.faults)} faults of {kinds} kinds in {plan.calm_ns / SECOND:.0f} s, {len(plan.actors)} actors, "
+        f"{plan.nodes} nodes"
+    )
+
+
 def describe_finding(result: Result, replay: str) -> str:
-    """What broke, the faults that led there, what happened last, each node's state, and how to see it again."""
+    """What broke, the faults that led there, what happened last, each node's state, and how to see it again.
+
+    With the run's traces (`Result.traces`), what happened last includes what clients asked and replicas stored.
+    """
     violation = result.violation
     assert violation is not None, "a finding"
     return "\n".join(
@@ -47,7 +60,7 @@ def describe_finding(result: Result, replay: str) -> str:
             *describe_plan(result.plan),
             "",
             f"the last of what happened, up to {result.simulated_ns / 1e9:.6f} s",
-            *result.transcript[-_LINES_SHOWN:],
+            *last_events(result.transcript, result.traces),
             "",
             "nodes at that moment",
             *result.states,

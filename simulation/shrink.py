@@ -1,83 +1,258 @@
-"""From a failing plan to a small one: the faults that it takes, and no more.
+"""From a failing plan to a small one: what the finding takes, and no more.
 
-Delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input): remove ever smaller runs of
-faults as long as the same invariant still breaks. Leaving a fault out changes what comes after it, since all draw from
-the same streams, so a smaller plan is another run and not a part of the old one; a plan that fails is kept, whichever
-way it does so. Afterwards the faults that are left are made shorter, and the run ends right after the finding.
+A plan is smaller if it ends earlier, has fewer kinds of faults, fewer faults, fewer actors and nodes, and lighter
+values. The search goes through these in that order, since each step makes all that come after it cheaper: a run that
+ends right behind the finding is several times as fast, and a kind that is dropped takes dozens of faults with it.
+Within a step it is delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input): runs of
+items are left out, ever shorter ones, as long as the plan still fails. It goes through all steps again until nothing
+more can be left out, or until the budget is used up.
+
+Leaving a fault out changes what comes after it, since all draw from the same streams: a smaller plan is another run and
+not a part of the old one. So a plan counts as failing if it breaks the same invariant, whichever way it comes to that.
+Two invariants are too wide and are told apart by their reason as well: that nothing fails (where, and by which error)
+and that the group recovers (from what). Otherwise a group without producers, which acknowledges nothing, would pass for
+one that finds no leader.
+
+The search draws nothing and looks at no clock: with the same budget of runs it comes to the same plan. A budget of time
+comes from outside, as `may_go_on`.
 """
 
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
+from simulation.group_model import Violation
 from simulation.plan import Fault, Plan
-from simulation.scheduler import MILLISECOND
-from simulation.world import Result, run_plan
+from simulation.scheduler import MILLISECOND, SECOND
+from simulation.world import JudgeHistory, Result, World
 
-__all__ = ["shrink"]
+__all__ = ["Progress", "Shrunk", "cause_of", "run_until", "shrink"]
 
-Progress = Callable[[int, int], object]
-Run = Callable[[Plan], Result]
+Run = Callable[[Plan, int], Result | None]
+"""Runs a plan up to a virtual time in nanoseconds; None if nothing was found by then."""
+
+Item = TypeVar("Item")
+
+_MARGIN_NS = 2 * SECOND
+"""A smaller plan may come to the finding a little later than the plan that it was made from."""
+_CALM_EARLIEST_NS = 4 * SECOND
+"""As in `draw_plan`: until then the group gets together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`runs` of `runs_max` were made, now looking for smaller `what`; `best` is the smallest failing run so far."""
+
+    runs: int
+    runs_max: int
+    what: str
+    best: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """The smallest failing run found, and why the search ended: nothing more can be left out, or the budget."""
+
+    result: Result
+    runs: int
+    end: Literal["minimal", "runs", "stopped"]
+
+
+def run_until(plan: Plan, limit_ns: int, judge_history: JudgeHistory | None = None) -> Result | None:
+    """What a plan comes to by `limit_ns`, None for nothing; its end is looked at if that comes before."""
+    world = World(plan, judge_history=judge_history)
+    if limit_ns < plan.end_ns:
+        world.scheduler.at(limit_ns + 1, _nothing_found)
+    try:
+        return world.run()
+    except _NothingFoundError:
+        return None
+
+
+def cause_of(violation: Violation) -> tuple[str, ...]:
+    """What two findings have in common that count as the same: the invariant, and for two of them the reason."""
+    if violation.detail.startswith("Traceback"):
+        places = re.findall(r'^ *File ".*", line \d+, in (.*)$', violation.detail, re.MULTILINE)
+        error = violation.detail.rstrip().rpartition("\n")[2].partition(":")[0]
+        return violation.invariant, *places[-1:], error
+    if violation.invariant == "liveness":
+        return violation.invariant, re.sub(r"\d+", "0", violation.detail)
+    return (violation.invariant,)
 
 
 def shrink(
-    failed: Result, *, runs_max: int = 200, run: Run = run_plan, progress: Progress | None = None
-) -> Result:
-    """The result of the smallest failing plan found with at most `runs_max` runs of `run`.
+    failed: Result,
+    *,
+    runs_max: int = 200,
+    may_go_on: Callable[[], bool] = lambda: True,
+    run: Run = run_until,
+    progress: Callable[[Progress], object] = lambda progress: None,
+) -> Shrunk:
+    """The smallest plan that still fails, found with at most `runs_max` runs of `run`.
 
-    `progress` is told the runs so far and the number of faults left.
+    `may_go_on` is asked before each run; once it says no, what was found so far is the result. `progress` is told after
+    each run, so that whoever listens has the best plan in hand whatever happens.
     """
     assert failed.violation is not None, "only a failure can be shrunk"
-    search = _Search(failed, runs_max, run, progress)
-    search.remove_faults()
-    search.shorten_faults()
-    return search.best
+    search = _Search(failed, runs_max, may_go_on, run, progress)
+    return Shrunk(search.best, search.runs, search.end)
+
+
+class _NothingFoundError(Exception):
+    pass
+
+
+def _nothing_found() -> None:
+    raise _NothingFoundError
+
+
+class _BudgetUsedError(Exception):
+    def __init__(self, end: Literal["runs", "stopped"]) -> None:
+        super().__init__(end)
+        self.end: Literal["runs", "stopped"] = end
 
 
 class _Search:
-    def __init__(self, failed: Result, runs_max: int, run: Run, progress: Progress | None) -> None:
+    """`best` is a run that was made, never one that is only believed to fail."""
+
+    def __init__(
+        self,
+        failed: Result,
+        runs_max: int,
+        may_go_on: Callable[[], bool],
+        run: Run,
+        progress: Callable[[Progress], object],
+    ) -> None:
+        assert failed.violation is not None
         self.best = failed
-        self._run = run
-        self._runs_left = runs_max
+        self.runs = 0
+        self.end: Literal["minimal", "runs", "stopped"] = "minimal"
+        self._cause = cause_of(failed.violation)
         self._runs_max = runs_max
+        self._may_go_on = may_go_on
+        self._run = run
         self._progress = progress
+        self._what = ""
+        self._tried: set[Plan] = {failed.plan}
+        try:
+            self._search()
+        except _BudgetUsedError as used:
+            self.end = used.end
 
-    def _fails(self, faults: tuple[Fault, ...]) -> bool:
-        """Whether the plan with these faults breaks the same invariant; it is the best one then."""
-        if self._runs_left <= 0:
-            return False
-        self._runs_left -= 1
-        result = self._run(replace(self.best.plan, faults=faults))
-        assert self.best.violation is not None
-        same = result.violation is not None and result.violation.invariant == self.best.violation.invariant
-        if same:
+    def _search(self) -> None:
+        while True:
+            before = self.best.plan
+            for what, step in (
+                ("length", self._cut),
+                ("kinds of faults", self._drop_kinds),
+                ("length", self._cut),
+                ("faults", self._drop_faults),
+                ("length", self._cut),
+                ("actors", self._drop_actors),
+                ("nodes", self._drop_nodes),
+                ("values", self._lighten),
+                ("durations", self._shorten_faults),
+            ):
+                self._what = what
+                step()
+            if self.best.plan == before:
+                return
+
+    def _fails(self, plan: Plan) -> bool:
+        """Whether the plan comes to the same finding; its run is the best one then."""
+        if plan in self._tried:
+            return plan == self.best.plan
+        if self.runs >= self._runs_max:
+            raise _BudgetUsedError("runs")
+        if not self._may_go_on():
+            raise _BudgetUsedError("stopped")
+        self._tried.add(plan)
+        self.runs += 1
+        result = self._run(plan, self._limit_ns(plan))
+        fails = (
+            result is not None and result.violation is not None and cause_of(result.violation) == self._cause
+        )
+        if fails:
+            assert result is not None
             self.best = result
-        if self._progress is not None:
-            self._progress(self._runs_max - self._runs_left, len(self.best.plan.faults))
-        return same
+        self._progress(Progress(self.runs, self._runs_max, self._what, self.best))
+        return fails
 
-    def remove_faults(self) -> None:
-        late = [fault for fault in self.best.plan.faults if fault.time_ns <= self.best.simulated_ns]
-        if len(late) < len(self.best.plan.faults):
-            self._fails(tuple(late))  # what comes after the finding has no part in it
-        pieces = 2
-        while (faults := self.best.plan.faults) and self._runs_left > 0:
-            size = -(-len(faults) // pieces)
-            for begin in range(0, len(faults), size):
-                if self._fails(faults[:begin] + faults[begin + size :]):
-                    pieces = max(2, pieces - 1)
-                    break
-            else:
-                if size == 1:
-                    break
-                pieces = min(len(faults), 2 * pieces)
+    def _limit_ns(self, plan: Plan) -> int:
+        """A finding of before the calm is to be one again; another one may take all the time there is."""
+        best = self.best
+        return plan.calm_ns if best.simulated_ns < best.plan.calm_ns else plan.end_ns
 
-    def shorten_faults(self) -> None:
+    # ---- steps ---------------------------------------------------------------------------------------
+
+    def _cut(self) -> None:
+        """The faults end right behind the finding, or, if it is one of the calm, the calm begins right behind them."""
+        plan, found_ns = self.best.plan, self.best.simulated_ns
+        if found_ns < plan.calm_ns:
+            faults = tuple(fault for fault in plan.faults if fault.time_ns <= found_ns)
+            calm_ns = found_ns + _MARGIN_NS
+        else:
+            faults = plan.faults
+            calm_ns = max((fault.time_ns + fault.duration_ns for fault in faults), default=0)
+        calm_ns = max(_CALM_EARLIEST_NS, -(-calm_ns // SECOND) * SECOND)
+        earlier_ns = max(0, plan.calm_ns - calm_ns)
+        if not earlier_ns and faults == plan.faults:
+            return
+        calm_ns = plan.calm_ns - earlier_ns
+        faults = tuple(
+            replace(fault, duration_ns=min(fault.duration_ns, calm_ns - fault.time_ns)) for fault in faults
+        )
+        self._fails(replace(plan, calm_ns=calm_ns, end_ns=plan.end_ns - earlier_ns, faults=faults))
+
+    def _drop_kinds(self) -> None:
+        def fails(kinds: tuple[str, ...]) -> bool:
+            kept = tuple(fault for fault in self.best.plan.faults if fault.kind in kinds)
+            return self._fails(replace(self.best.plan, faults=kept))
+
+        _leave_out(tuple(dict.fromkeys(fault.kind for fault in self.best.plan.faults)), fails)
+
+    def _drop_faults(self) -> None:
+        _leave_out(self.best.plan.faults, lambda faults: self._fails(replace(self.best.plan, faults=faults)))
+
+    def _drop_actors(self) -> None:
+        def fails(actors: tuple[str, ...]) -> bool:
+            return bool(actors) and self._fails(replace(self.best.plan, actors=actors))
+
+        _leave_out(self.best.plan.actors, fails)
+
+    def _drop_nodes(self) -> None:
+        if self.best.plan.nodes > 3:
+            self._fails(replace(self.best.plan, nodes=3))
+
+    def _lighten(self) -> None:
+        """One producer, one queue."""
+        if self.best.plan.producers > 1:
+            self._fails(replace(self.best.plan, producers=1))
+        if self.best.plan.queues > 1:
+            self._fails(replace(self.best.plan, queues=1))
+
+    def _shorten_faults(self) -> None:
         for number in range(len(self.best.plan.faults)):
-            while True:
-                faults = self.best.plan.faults
-                fault = faults[number]
-                if fault.duration_ns < 2 * MILLISECOND:
+            while (fault := self.best.plan.faults[number]).duration_ns >= 2 * MILLISECOND:
+                shorter_ns = max(MILLISECOND, fault.duration_ns // 4 // MILLISECOND * MILLISECOND)
+                if not self._fails(self._with_fault(number, replace(fault, duration_ns=shorter_ns))):
                     break
-                shorter = replace(fault, duration_ns=fault.duration_ns // 4)
-                if not self._fails((*faults[:number], shorter, *faults[number + 1 :])):
-                    break
+
+    def _with_fault(self, number: int, fault: Fault) -> Plan:
+        faults = self.best.plan.faults
+        return replace(self.best.plan, faults=(*faults[:number], fault, *faults[number + 1 :]))
+
+
+def _leave_out(items: tuple[Item, ...], still_fails: Callable[[tuple[Item, ...]], bool]) -> None:
+    """Asks about ever shorter runs of items that are left out; what still fails stays out. All of them come first."""
+    size = len(items)
+    while size:
+        begin = 0
+        while begin < len(items):
+            fewer = items[:begin] + items[begin + size :]
+            if still_fails(fewer):
+                items = fewer
+            else:
+                begin += size
+        size //= 2

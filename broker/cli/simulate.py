@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from broker.cli.errors import USAGE, CommandError
+from broker.cli.errors import INTERRUPTED, USAGE, CommandError
+from broker.cli.findings import ShrinkBudget, keep_plan, report_finding, shrink_finding
 
 if TYPE_CHECKING:
     from simulation.plan import Plan
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 _RERUN_EVERY = 20
 """Of a batch, every so manieth seed is run again in a process with another hash seed."""
+_SHRUNK_OF_A_BATCH = 3
+"""So many findings of a batch are shrunk: code that is broken throughout breaks in all of its seeds."""
+_FINDINGS = Path("simulation-findings")
 
 
 @dataclass(slots=True)
@@ -47,14 +52,26 @@ def simulate(
     seconds: Annotated[int, Parameter(help="Virtual seconds of each run.")] = 60,
     nodes: Annotated[Literal[3, 5], Parameter(help="Brokers in the group.")] = 3,
     jobs: Annotated[int, Parameter(help="Processes for --seeds.")] = 1,
-    out: Annotated[Path | None, Parameter(help="Directory for traces and the plans of findings.")] = None,
-    shrink: Annotated[bool, Parameter(help="Whether a finding is reduced to the faults it takes.")] = True,
+    out: Annotated[
+        Path | None,
+        Parameter(
+            help="Directory for traces and the plans of findings. By default plans go to simulation-findings, and no "
+            "traces are kept."
+        ),
+    ] = None,
+    shrink: Annotated[
+        bool | None,
+        Parameter(help="Whether a finding is reduced to what it takes. By default all but that of --replay."),
+    ] = None,
+    shrink_runs: Annotated[int, Parameter(help="At most so many runs for shrinking a finding.")] = 200,
+    shrink_seconds: Annotated[float, Parameter(help="At most so long; 0: as long as it takes.")] = 120.0,
 ) -> int:
     """Run the broker's code in a world in which everything, faults included, comes from one seed.
 
     Checks the invariants of docs/simulation.md as it runs, and afterwards what clients were told, with the checker that
-    trivet analyze uses. A finding ends the run and is shrunk to a small plan of faults, which --replay runs again.
-    Exit codes: 0 everything holds, 1 something does not.
+    trivet analyze uses. A finding ends the run; its plan is kept in a file and shrunk to a small one, which --replay
+    runs again. Ctrl-C while shrinking keeps the smallest plan so far. Exit codes: 0 everything holds, 1 something does
+    not.
     """
     if sum(option is not None for option in (seed, seeds, replay)) > 1:
         raise CommandError("--seed, --seeds and --replay exclude each other", USAGE)
@@ -64,15 +81,20 @@ def simulate(
         )
     if jobs < 1:
         raise CommandError(f"--jobs {jobs}: at least 1", USAGE)
+    if shrink_runs < 1 or not 0 <= shrink_seconds < float("inf"):
+        raise CommandError("--shrink-runs must be at least 1, --shrink-seconds at least 0", USAGE)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
+    if shrink is None:
+        shrink = replay is None
+    budget = ShrinkBudget(shrink_runs, shrink_seconds) if shrink else None
     if seeds is not None:
-        return _batch(_seed_range(seeds), seconds, nodes, jobs, out)
+        return _batch(_seed_range(seeds), seconds, nodes, jobs, out or _FINDINGS, budget)
     if replay is not None:
-        return _replay(replay, out, shrink=shrink)
+        return _replay(replay, out, budget)
     if seed is None:
         seed = int.from_bytes(os.urandom(4), "big")
-    return _single(seed, seconds, nodes, out, shrink=shrink)
+    return _single(seed, seconds, nodes, out, budget)
 
 
 def _seed_range(text: str) -> range:
@@ -82,16 +104,24 @@ def _seed_range(text: str) -> range:
     return range(int(match[1]), int(match[2]) + 1)
 
 
-def _single(seed: int, seconds: int, nodes: int, out: Path | None, *, shrink: bool) -> int:
+def _single(seed: int, seconds: int, nodes: int, out: Path | None, budget: ShrinkBudget | None) -> int:
     print(f"seed {seed}", flush=True)
     from simulation.plan import draw_plan
 
-    begin = time.process_time()
-    result = _run(draw_plan(seed, seconds=seconds, nodes=nodes), keep_traces=out is not None)
-    return _finish(result, time.process_time() - begin, out, shrink=shrink)
+    result = _run_and_tell(draw_plan(seed, seconds=seconds, nodes=nodes), out)
+    if result.violation is None:
+        return 0
+    path = keep_plan(result.plan, out or _FINDINGS)
+    if budget is None:
+        report_finding(result, path, shrunk=False)
+    else:
+        print(f"found: {path}")
+        shrink_finding(result, out or _FINDINGS, budget, _judge_history)
+    return 1
 
 
-def _replay(path: Path, out: Path | None, *, shrink: bool) -> int:
+def _replay(path: Path, out: Path | None, budget: ShrinkBudget | None) -> int:
+    """Exactly that plan, once; its file stays as it is."""
     import msgspec
 
     from simulation.plan import decode_plan
@@ -103,9 +133,28 @@ def _replay(path: Path, out: Path | None, *, shrink: bool) -> int:
     except (msgspec.DecodeError, ValueError) as error:
         raise CommandError(f"--replay {path}: not a plan: {error}", USAGE) from error
     print(f"seed {plan.seed}", flush=True)
+    result = _run_and_tell(plan, out)
+    if result.violation is None:
+        return 0
+    if budget is None:
+        report_finding(result, path, shrunk=False)
+    else:
+        shrink_finding(result, out or _FINDINGS, budget, _judge_history)
+    return 1
+
+
+def _run_and_tell(plan: Plan, out: Path | None) -> Result:
+    """Runs the plan, prints what it came to in short, and writes its traces to `out`."""
+    from simulation.report import summary_line
+
     begin = time.process_time()
     result = _run(plan, keep_traces=out is not None)
-    return _finish(result, time.process_time() - begin, out, shrink=shrink)
+    print(summary_line(result, time.process_time() - begin))
+    _print_counts(result.fault_counts)
+    _print_counts(result.work_counts)
+    if out is not None:
+        _write_traces(out, result.traces)
+    return result
 
 
 def _run(plan: Plan, *, keep_traces: bool = False) -> Result:
@@ -126,31 +175,6 @@ def _judge_history(traces: Mapping[str, bytes]) -> str:
     return "; ".join(verdict.findings) if verdict.verdict == "violated" else ""
 
 
-def _finish(result: Result, cpu_s: float, out: Path | None, *, shrink: bool) -> int:
-    from simulation import shrink as shrinking
-    from simulation.plan import encode_plan
-    from simulation.report import describe_finding, summary_line
-
-    print(summary_line(result, cpu_s))
-    _print_counts(result.fault_counts)
-    _print_counts(result.work_counts)
-    if out is not None:
-        _write_traces(out, result.traces)
-    if result.violation is None:
-        return 0
-    if shrink and result.plan.faults:
-
-        def progress(runs: int, faults: int) -> None:
-            print(f"shrinking: {runs} runs, {faults} faults left", end="\r", file=sys.stderr, flush=True)
-
-        result = shrinking.shrink(result, run=_run, progress=progress)
-        print(file=sys.stderr)
-    path = (out or Path()) / f"seed-{result.plan.seed}.json"
-    path.write_bytes(encode_plan(result.plan))
-    print(describe_finding(result, f"trivet simulate --replay {path}"))
-    return 1
-
-
 def _write_traces(out: Path, traces: dict[str, bytes]) -> None:
     from broker.trace import TRACE_SUFFIX
 
@@ -158,23 +182,57 @@ def _write_traces(out: Path, traces: dict[str, bytes]) -> None:
         (out / f"{name}{TRACE_SUFFIX}").write_bytes(data)
 
 
-def _batch(seeds: range, seconds: int, nodes: int, jobs: int, out: Path | None) -> int:
+def _batch(
+    seeds: range, seconds: int, nodes: int, jobs: int, directory: Path, budget: ShrinkBudget | None
+) -> int:
     print(f"seeds {seeds[0]}-{seeds[-1]}", flush=True)
     begin = time.monotonic()
     outcomes: list[_Outcome] = []
-    directory = out or Path()
-    findings = differences = 0
-    with ProcessPoolExecutor(jobs) as pool:
+    found: list[int] = []
+    differences = 0
+    interrupted = False
+    with ProcessPoolExecutor(jobs, initializer=_leave_interrupts_to_the_parent) as pool:
         arguments = ((seed, seconds, nodes, str(directory)) for seed in seeds)
-        for outcome in pool.map(_run_for_batch, arguments):
-            outcomes.append(outcome)
-            if outcome.finding:
-                findings += 1
-                print(outcome.finding, flush=True)
-            elif outcome.seed % _RERUN_EVERY == 0 and not _same_again(outcome, seconds, nodes):
-                differences += 1
-                print(f"seed {outcome.seed}: another process came to another trace", flush=True)
-            print(f"{len(outcomes)} of {len(seeds)}: {outcome.line}", file=sys.stderr, flush=True)
+        try:
+            for outcome in pool.map(_run_for_batch, arguments):
+                outcomes.append(outcome)
+                if outcome.finding:
+                    found.append(outcome.seed)
+                    print(outcome.finding, flush=True)
+                elif outcome.seed % _RERUN_EVERY == 0 and not _same_again(outcome, seconds, nodes):
+                    differences += 1
+                    print(f"seed {outcome.seed}: another process came to another trace", flush=True)
+                print(f"{len(outcomes)} of {len(seeds)}: {outcome.line}", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            interrupted = True
+            pool.shutdown(wait=True, cancel_futures=True)
+    _tell_of_batch(outcomes, len(found), differences, time.monotonic() - begin)
+    if interrupted:
+        print(f"interrupted after {len(outcomes)} of {len(seeds)} seeds")
+        return INTERRUPTED
+    if budget is not None:
+        for seed in found[:_SHRUNK_OF_A_BATCH]:
+            print(f"\nseed {seed}")
+            _shrink_again(seed, seconds, nodes, directory, budget)
+    return 1 if found or differences else 0
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _shrink_again(seed: int, seconds: int, nodes: int, directory: Path, budget: ShrinkBudget) -> None:
+    """A finding that another process has made is made here again, and shrunk."""
+    from simulation.plan import draw_plan
+
+    result = _run(draw_plan(seed, seconds=seconds, nodes=nodes))
+    if result.violation is None:
+        print(f"seed {seed}: found in one process and not in another: the simulator is not deterministic")
+    else:
+        shrink_finding(result, directory, budget, _judge_history)
+
+
+def _tell_of_batch(outcomes: list[_Outcome], findings: int, differences: int, wall_s: float) -> None:
     from simulation.plan import FAULT_KINDS
 
     faults, work = dict.fromkeys(FAULT_KINDS, 0), dict[str, int]()
@@ -189,13 +247,12 @@ def _batch(seeds: range, seconds: int, nodes: int, jobs: int, out: Path | None) 
     cpu = sum(outcome.cpu_s for outcome in outcomes)
     print(
         f"{len(outcomes)} seeds, {findings} findings, {differences} not deterministic; {simulated:.0f} s simulated "
-        f"in {time.monotonic() - begin:.0f} s, {simulated / max(cpu, 1e-9):.0f} per second of one core"
+        f"in {wall_s:.0f} s, {simulated / max(cpu, 1e-9):.0f} per second of one core"
     )
-    return 1 if findings or differences else 0
 
 
 def _run_for_batch(arguments: tuple[int, int, int, str]) -> _Outcome:
-    from simulation.plan import draw_plan, encode_plan
+    from simulation.plan import draw_plan
     from simulation.report import describe_finding, summary_line
 
     seed, seconds, nodes, directory = arguments
@@ -204,8 +261,7 @@ def _run_for_batch(arguments: tuple[int, int, int, str]) -> _Outcome:
     cpu_s = time.process_time() - begin
     finding = ""
     if result.violation is not None:
-        path = Path(directory) / f"seed-{seed}.json"
-        path.write_bytes(encode_plan(result.plan))
+        path = keep_plan(result.plan, Path(directory))
         finding = describe_finding(result, f"trivet simulate --replay {path}")
     return _Outcome(
         seed,

@@ -1,0 +1,149 @@
+"""What ``trivet simulate`` does with a finding: its plan goes to a file, is shrunk, and the report is printed.
+
+The plan as it was found is on disk before shrinking begins, and the smallest one so far after each run that made it
+smaller: whatever ends the command, nothing that was found is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulation.plan import Plan
+    from simulation.shrink import Progress
+    from simulation.world import JudgeHistory, Result
+
+__all__ = ["ShrinkBudget", "keep_plan", "report_finding", "shrink_finding"]
+
+_LINE_EVERY_S = 10.0
+"""How often progress is told where lines cannot be overwritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkBudget:
+    """What shrinking may cost; `seconds` of real time, 0 for no bound."""
+
+    runs: int
+    seconds: float
+
+
+def keep_plan(plan: Plan, directory: Path, mark: str = "") -> Path:
+    """Writes the plan to ``seed-N{mark}.json`` in `directory`, whole or not at all, and says where."""
+    from simulation.plan import encode_plan
+
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"seed-{plan.seed}{mark}.json"
+    unfinished = path.with_suffix(".new")
+    unfinished.write_bytes(encode_plan(plan))
+    return unfinished.replace(path)
+
+
+def report_finding(result: Result, path: Path, *, shrunk: bool) -> None:
+    """Prints the report of a finding whose plan is at `path`."""
+    from simulation.report import describe_finding
+
+    print(describe_finding(result, f"trivet simulate --replay {path}"), flush=True)
+    if not shrunk:
+        print(f"smaller: trivet simulate --replay {path} --shrink", flush=True)
+
+
+def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge: JudgeHistory) -> None:
+    """Shrinks a finding within the budget, keeps the small plan in `directory`, and prints its report."""
+    from simulation.report import describe_size
+    from simulation.shrink import run_until, shrink
+    from simulation.world import run_plan
+
+    assert failed.violation is not None
+    # The checker of client histories costs as much as the run; it is asked only if the finding is its own.
+    judged = partial(run_until, judge_history=judge)
+    run = judged if failed.violation.invariant == "linearizability" else run_until
+    begin = time.monotonic()
+    display = _Display(begin)
+    smallest = failed.plan
+    path = keep_plan(smallest, directory, "-shrunk")
+
+    def tell(progress: Progress) -> None:
+        nonlocal smallest
+        if progress.best.plan != smallest:
+            smallest = progress.best.plan
+            keep_plan(smallest, directory, "-shrunk")
+        display.show(progress)
+
+    limit = f", at most {budget.seconds:g} s" if budget.seconds else ""
+    print(f"shrinking: at most {budget.runs} runs{limit}; Ctrl-C keeps the smallest so far", flush=True)
+    with _remembered_interrupt() as interrupted:
+
+        def may_go_on() -> bool:
+            in_time = not budget.seconds or time.monotonic() - begin < budget.seconds
+            return in_time and not interrupted()
+
+        shrunk = shrink(failed, runs_max=budget.runs, may_go_on=may_go_on, run=run, progress=tell)
+        stopped_by = "interrupted" if interrupted() else "the time is over"
+    display.clear()
+    small = shrunk.result
+    if not small.traces:
+        small = run_plan(small.plan, keep_traces=True)  # the same run, with what clients saw
+    why = {"minimal": "nothing more can be left out", "runs": "no runs are left", "stopped": stopped_by}
+    print(f"shrunk by {shrunk.runs} runs in {time.monotonic() - begin:.0f} s ({why[shrunk.end]})")
+    print(f"    from {describe_size(failed.plan)}")
+    print(f"      to {describe_size(small.plan)}\n")
+    report_finding(small, path, shrunk=True)
+
+
+@contextlib.contextmanager
+def _remembered_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C is only remembered: within a run the code under test might take it for an error of its own.
+
+    Runs take a second or two. The next Ctrl-C ends the command at once.
+    """
+    interrupted = False
+
+    def remember(number: int, frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGINT, before)
+        os.write(2, b"\ninterrupted: this run is the last; Ctrl-C again ends at once\n")
+
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield lambda: interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Display:
+    """Progress on stderr: a line that is kept up to date on a terminal, elsewhere one now and then."""
+
+    def __init__(self, begin: float) -> None:
+        self._begin = begin
+        self._terminal = sys.stderr.isatty()
+        self._told = begin
+        self._width = 0
+
+    def show(self, progress: Progress) -> None:
+        from simulation.report import describe_size
+
+        now = time.monotonic()
+        text = (
+            f"{progress.runs} of {progress.runs_max} runs, {now - self._begin:.0f} s, at {progress.what}: "
+            f"{describe_size(progress.best.plan)}"
+        )
+        if self._terminal:
+            print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
+            self._width = len(text)
+        elif now - self._told >= _LINE_EVERY_S:
+            self._told = now
+            print(text, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._terminal and self._width:
+            print(f"\r{'':<{self._width}}\r", end="", file=sys.stderr, flush=True)
