@@ -29,6 +29,7 @@ from log.options import StoreOptions
 from log.record import pack_host
 from simulation.clock import HostClock
 from simulation.disk import PowerFailure, SimulatedDisk
+from simulation.draw import draw_range
 from simulation.group_model import Violation
 from simulation.network import Endpoint
 from simulation.peer_links import FrameFaults, PeerLinks
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerHost", "BrokerProcess"]
 
 _SWEEP_NS = 30 * SECOND
+_TURN_DELAY_NS_MIN = 20 * MICROSECOND
 _TURN_DELAYS_NS = (120 * MICROSECOND, 400 * MICROSECOND, 1500 * MICROSECOND)
 _RESTART_NS = 200 * MILLISECOND
 
@@ -271,20 +273,25 @@ class BrokerProcess:
     def guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
         """The callback as something that the world may call: not when dead, later when paused, its errors caught."""
 
+        host = self.host
+        world, name = host.world, host.name
+
         def call(*arguments: Any) -> None:
             if self.dead:
                 return
-            host = self.host
             if host.paused:
-                host.deferred.append((call, arguments))
+                host.deferred.append((self._call, (callback, arguments)))
                 return
-            host.world.acting = host.name
+            world.acting = name
             try:
                 callback(*arguments)
             except (PowerFailure, Exception) as error:
                 host.failed(error)
 
         return call
+
+    def _call(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self.guarded(callback)(*arguments)
 
     def guarded_accept(self, accept: Callable[[Endpoint], object]) -> Callable[[Endpoint], None]:
         """For a listener: while the process is paused the kernel takes connections, and their bytes wait."""
@@ -317,8 +324,9 @@ class BrokerProcess:
         """A turn follows soon."""
         if not self._turn_planned:
             self._turn_planned = True
-            delay = self.host.random.randrange(20 * MICROSECOND, self.host.turn_delay_ns)
-            self._scheduler.after(delay, self._guarded_turn)
+            host, scheduler = self.host, self._scheduler
+            delay = draw_range(host.random, _TURN_DELAY_NS_MIN, host.turn_delay_ns)
+            scheduler.at(scheduler.now_ns + delay, self._guarded_turn)
 
     def _turn(self) -> None:
         host = self.host
@@ -350,7 +358,8 @@ class BrokerProcess:
             self._run_job(load.run, lambda: self._loaded(load), tolerant=False)
         version = self.node.registration_version
         for registrar in self.registrars:
-            registrar.changed(version)
+            if version != registrar.said_version:
+                registrar.changed()
         self._arm(deadline_ns)
 
     def _arm(self, deadline_ns: int) -> None:
@@ -380,7 +389,7 @@ class BrokerProcess:
             handle = host.disk.begin_job(run)
         except DiskError as error:
             failure = error
-        delay = host.random.randrange(host.disk_delay_ns // 2, 2 * host.disk_delay_ns)
+        delay = draw_range(host.random, host.disk_delay_ns // 2, 2 * host.disk_delay_ns)
 
         def ended() -> None:
             if failure is not None and not tolerant:

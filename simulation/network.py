@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
+from simulation.draw import draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
 
 __all__ = ["Endpoint", "Link", "Network"]
@@ -103,6 +104,12 @@ class Endpoint:
         """Sends the buffers in order; what does not fit is sent later, as it is then."""
         if self._closed or self._close_when_sent or not buffers:
             return
+        if not self._unsent:
+            data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+            if len(data) <= self._window() - self._in_flight_bytes:
+                self._enqueue(bytes(data))
+                self.on_writable()
+                return
         self._unsent.extend(buffers)
         self._fill()
 
@@ -188,8 +195,9 @@ class Endpoint:
                 self.on_writable()
 
     def _enqueue(self, data: bytes) -> None:
-        random = self._network.random
-        if len(data) > 1 and random.random() < self._network.split_probability:
+        network = self._network
+        random = network.random
+        if len(data) > 1 and random.random() < network.split_probability:
             middle = random.randrange(1, len(data))
             self._queue.append((self._arrival_ns(), data[:middle]))
             self._queue.append((self._arrival_ns(), data[middle:]))
@@ -200,16 +208,19 @@ class Endpoint:
 
     def _arrival_ns(self) -> int:
         network, link = self._network, self.link
-        delay = network.random.randrange(link.delay_min_ns, link.delay_max_ns)
+        delay = draw_range(network.random, link.delay_min_ns, link.delay_max_ns)
         if link.loss and network.random.random() < link.loss:
             network.fired("loss")
             delay += _RETRANSMISSION_NS
-        arrival = max(network.scheduler.now_ns + delay, self._last_arrival_ns)
+        arrival = network.scheduler.now_ns + delay
+        if arrival < self._last_arrival_ns:
+            return self._last_arrival_ns
         self._last_arrival_ns = arrival
         return arrival
 
     def _schedule(self) -> None:
-        if self._timer is None or self._timer.callback is None:
+        timer = self._timer
+        if timer is None or timer.callback is None:
             self._timer = self._network.scheduler.at(self._queue[0][0], self._deliver)
 
     def _deliver(self) -> None:
@@ -224,7 +235,7 @@ class Endpoint:
         self._stalled_since_ns = -1
         if not peer.readable and not peer._closed:
             return  # the receiver kicks when it reads again
-        if network.is_dark(peer.host):
+        if peer.host in network.dark_hosts:
             self._stall(now_ns)
             return
         pieces: list[bytes] = []
@@ -296,7 +307,8 @@ class Network:
         self._hosts_of_addresses: dict[str, str] = {}
         # Keys are the endpoints themselves, hashed by identity but never iterated in that order: dicts keep insertion.
         self._open: dict[Endpoint, None] = {}
-        self._dark: dict[str, None] = {}
+        self.dark_hosts: dict[str, None] = {}
+        """Hosts without power."""
         self._next_port = 30_000
 
     def link(self, source: str, target: str) -> Link:
@@ -324,14 +336,10 @@ class Network:
     def set_dark(self, host: str, dark: bool) -> None:
         """A host without power answers nothing at all."""
         if dark:
-            self._dark[host] = None
+            self.dark_hosts[host] = None
         else:
-            self._dark.pop(host, None)
+            self.dark_hosts.pop(host, None)
             self.kick(host)
-
-    def is_dark(self, host: str) -> bool:
-        """Whether the host has no power."""
-        return host in self._dark
 
     def endpoints_of(self, host: str) -> list[Endpoint]:
         """The open ends on a host, in the order in which they were opened."""
@@ -368,7 +376,7 @@ class Network:
         self, host: str, own_address: str, target: str, address: str, done: Callable[..., object]
     ) -> None:
         there, back = self.link(host, target), self.link(target, host)
-        if there.cut or back.cut or target in self._dark or host in self._dark:
+        if there.cut or back.cut or target in self.dark_hosts or host in self.dark_hosts:
             return  # the caller's own time limit ends this
         delay = self.random.randrange(back.delay_min_ns, back.delay_max_ns)
         listener = self._listeners.get(address)

@@ -31,7 +31,8 @@ class Registrar:
         self._decoder = FrameDecoder()
         self._opaque = 0
         self._awaiting = False
-        self._said_version = -1
+        self.said_version = -1
+        """Of what the node has to say, what was sent last."""
         self._attempt = 0
         self._retry_ns = _RETRY_NS_MIN
         self._timeout: Timer | None = None
@@ -66,15 +67,15 @@ class Registrar:
         host = process.host
         host.world.network.connect(host.name, host.ip, self._address, process.guarded(opened))
 
-    def changed(self, version: int) -> None:
-        """There may be something new to say."""
-        if version != self._said_version and self._endpoint is not None and not self._awaiting:
+    def changed(self) -> None:
+        """There is something new to say."""
+        if self._endpoint is not None and not self._awaiting:
             self._register()
 
     def _register(self) -> None:
         process = self._process
         assert self._endpoint is not None
-        self._said_version = process.node.registration_version
+        self.said_version = process.node.registration_version
         command = registration(process.node, process.host.config, process.host.address)
         if self._timeout is not None:
             self._timeout.cancel()
@@ -97,7 +98,7 @@ class Registrar:
             if self._timeout is not None:
                 self._timeout.cancel()
             interval_ns = self._process.host.config.broker.register_interval_ms * MILLISECOND
-            if self._said_version != self._process.node.registration_version:
+            if self.said_version != self._process.node.registration_version:
                 self._register()
             else:
                 self._timeout = self._process.call_after(interval_ns, self._register)

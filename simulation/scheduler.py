@@ -62,10 +62,9 @@ class Scheduler:
         """Runs every event up to and including `end_ns`, and stands there. What an event raises passes through."""
         heap = self._heap
         while heap and heap[0][0] <= end_ns and not self.stopped:
-            time_ns, _, timer = heappop(heap)
+            self.now_ns, _, timer = heappop(heap)
             callback = timer.callback
             if callback is not None:
-                self.now_ns = time_ns
                 self.events_run += 1
                 timer.callback = None
                 callback(*timer.arguments)

@@ -33,7 +33,7 @@ class ProcessKilled(BaseException):
 
 
 @types.coroutine
-def _suspend() -> Generator[None, Any, Any]:
+def _suspended() -> Generator[None, Any, Any]:
     return (yield)
 
 
@@ -80,7 +80,8 @@ class SimulatedEvent:
             return
         task = process.current()
         self._waiters[task] = None
-        await process.suspend(task, lambda: self._waiters.pop(task, None))
+        process.suspend(task, lambda: self._waiters.pop(task, None))
+        await _suspended()
 
 
 class Scope:
@@ -302,8 +303,10 @@ class TaskProcess:
             self._ready.append((task, error))
             self._plan_step()
 
-    async def suspend(self, task: _Task, abort: Callable[[], object]) -> None:
-        """Waits for `wake`; `abort` undoes the waiting when a cancellation comes first."""
+    def suspend(self, task: _Task, abort: Callable[[], object]) -> None:
+        """To be followed by `_suspended`: the task waits for `wake`. `abort` undoes that when a cancellation comes
+        first. Raises instead when it has come already.
+        """
         if self.killed:
             raise ProcessKilled
         if task.scope is not None and task.scope.is_cancelled():
@@ -311,7 +314,6 @@ class TaskProcess:
             raise Cancelled
         task.waiting = True
         task.abort = abort
-        await _suspend()
 
     async def checkpoint(self) -> None:
         """Lets others run, and notices a cancellation."""
@@ -322,19 +324,19 @@ class TaskProcess:
             raise Cancelled
         self._ready.append((task, None))
         self._plan_step()
-        await _suspend()
+        await _suspended()
 
     async def sleep(self, seconds: float) -> None:
         """Waits so long by the host's clock."""
         if seconds <= 0:
             await self.checkpoint()
             return
-        if seconds == math.inf:
-            await self.suspend(self.current(), _nothing)
-            return
         task = self.current()
-        timer = self.call_after(seconds, self.wake, task)
-        await self.suspend(task, timer.cancel)
+        if seconds == math.inf:
+            self.suspend(task, _nothing)
+        else:
+            self.suspend(task, self.call_after(seconds, self.wake, task).cancel)
+        await _suspended()
 
     def call_after(self, seconds: float, callback: Callable[..., object], *arguments: Any) -> Timer:
         """A timer by the host's clock. It fires at once when the process goes on after a pause."""
