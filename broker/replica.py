@@ -456,8 +456,10 @@ class Replica:
         if link is None:
             return
         if isinstance(message, AppendRequest) and message.spans:
-            first, last = message.prev_index + 1, message.last_index
-            frame = RaftFrame(message, self._log.position_of(first), body=self._log.slice(first, last))
+            last = message.last_index
+            end, position, body = self._log.run(message.prev_index + 1, last, APPEND_BYTES_MAX)
+            assert end == last, "the run that raft had clipped"
+            frame = RaftFrame(message, position, body=body)
         else:
             frame = RaftFrame(message)
         link.send(*peer_protocol.encode_frame(frame))

@@ -11,6 +11,7 @@ from log.entry_log import EntryLog
 from raft.effects import RoleChanged
 
 DIGEST_INTERVAL: Final = 1024
+_RUN_BYTES_MAX: Final = 1 << 20
 
 
 class ReplicaTrace:
@@ -36,11 +37,12 @@ class ReplicaTrace:
         log = self._log
         first = self._appended_index + 1
         while first <= log.last_index:
-            last = log.clip(first, log.last_index, 1 << 20)
+            last, _, data = log.run(first, log.last_index, _RUN_BYTES_MAX)
             term = log.term_of(first)
             if log.term_of(last) != term:
                 last = next(start for start, _ in log.term_runs() if start > first) - 1
-            writer.append(now_ns, first, last, term, extend_digest(0, log.slice(first, last)))
+                data = log.slice(first, last)
+            writer.append(now_ns, first, last, term, extend_digest(0, data))
             first = last + 1
         self._appended_index = log.last_index
 
@@ -78,8 +80,8 @@ class ReplicaTrace:
                 self._digest_known = False  # retention took what the digest has not seen yet
                 return
             milestone = first - first % DIGEST_INTERVAL + DIGEST_INTERVAL - 1
-            last = log.clip(first, min(index, milestone), 1 << 20)
-            self._digest = extend_digest(self._digest, log.slice(first, last))
+            last, _, data = log.run(first, min(index, milestone), _RUN_BYTES_MAX)
+            self._digest = extend_digest(self._digest, data)
             self._digest_index = last
             if last == milestone:
                 writer.digest(now_ns, last, self._digest)

@@ -184,15 +184,18 @@ class EntryLog:
 
     def term_of(self, index: int) -> int:
         """The term of an entry, or of the one before the first. Raises OutOfRangeError."""
+        runs = self._runs
+        if runs and runs[-1][0] <= index <= self.last_index:  # nearly always it is one of the newest run
+            return self._last_term
         if index == self.first_index - 1:
             return self.base_term
         self._check_index(index)
-        return self._runs[bisect_right(self._runs, index, key=_run_index) - 1][1]
+        return runs[bisect_right(runs, index, key=_run_index) - 1][1]
 
     def position_of(self, index: int) -> int:
         """Where the entry begins. Raises OutOfRangeError, DamagedLogError."""
         self._check_index(index)
-        return self._unit(index)[0]
+        return (self._index.unit(index) if index >= self._sound_from else self._unit(index))[0]
 
     def index_at(self, position: int) -> int:
         """The entry in whose bytes `position` lies (end markers count to the entry before). O(log n).
@@ -251,6 +254,18 @@ class EntryLog:
             else:
                 high = middle - 1
         return low
+
+    def run(self, first_index: int, last_index: int, max_bytes: int) -> tuple[int, int, memoryview]:
+        """(last index, position, bytes) of the run that `clip` finds. Raises OutOfRangeError."""
+        file_bytes = self._file_bytes
+        begin = self.position_of(first_index)
+        at = begin % file_bytes
+        start = begin - at
+        end = self.end_position if last_index == self.last_index else self._end_of(last_index)
+        if end > start + file_bytes or end - begin > max_bytes:
+            last_index = self.clip(first_index, last_index, max_bytes)
+            end = self._end_of(last_index)
+        return last_index, begin, self._buffer(start)[at : end - start]
 
     def record_at(self, physical_offset: int, size: int | None = None) -> memoryview:
         """The record whose bytes begin at `physical_offset` (entry position + 48).
@@ -516,6 +531,10 @@ class EntryLog:
     def prepare_job(self) -> PrepareJob | None:
         """Files and pages to make ready ahead of the writer; None if enough are, or a job is out."""
         if self._prepare_job is not None or self.damaged:
+            return None
+        if self._tail.has_enough(self.end_position) and self._index.tail.has_enough(
+            (self.last_index + 1) * UNIT_BYTES
+        ):
             return None
         steps = [
             *self._tail.wanted(self.end_position),

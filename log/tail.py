@@ -117,9 +117,13 @@ class Tail:
             self.mapped.prepare(self.prepared_end - self.start, target - self.start)
             self.prepared_end = target
 
+    def has_enough(self, position: int) -> bool:
+        """Whether nothing need be made ready for a writer at `position`."""
+        return self.prepared_end - position > self._ahead - self._step
+
     def wanted(self, position: int) -> Iterable[PrepareStep]:
         """What should be made ready when the writer is at `position`; nothing while enough is."""
-        if self.prepared_end - position > self._ahead - self._step:
+        if self.has_enough(position):
             return
         file_end = self.start + self.segments.file_bytes
         target = position + self._ahead

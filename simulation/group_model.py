@@ -146,9 +146,7 @@ class GroupModel:
         """Log matching (5.3): an entry of an index and term is one entry, with one history."""
         leader = self._leaders.get(term)
         while first_index <= last_index:
-            last = log.clip(first_index, last_index, _RUN_BYTES_MAX)
-            position = log.position_of(first_index)
-            data = log.slice(first_index, last)
+            last, position, data = log.run(first_index, last_index, _RUN_BYTES_MAX)
             image = self._terms.get(term)
             if image is None:
                 if leader != node:
@@ -213,9 +211,7 @@ class GroupModel:
             self.commit_terms.append((new_first, term))
         index = new_first
         while index <= last_index:
-            last = log.clip(index, last_index, _RUN_BYTES_MAX)
-            position = log.position_of(index)
-            data = log.slice(index, last)
+            last, position, data = log.run(index, last_index, _RUN_BYTES_MAX)
             if position > len(self.image):
                 self.image += bytes(position - len(self.image))
             self.image[position:] = data
@@ -229,9 +225,7 @@ class GroupModel:
         """Whether a node's entries are the committed ones. What its log does not reach back to is left out."""
         index = max(first_index, log.first_index)
         while index <= last_index:
-            last = log.clip(index, last_index, _RUN_BYTES_MAX)
-            position = log.position_of(index)
-            data = log.slice(index, last)
+            last, position, data = log.run(index, last_index, _RUN_BYTES_MAX)
             if self.image[position : position + len(data)] != data:
                 raise Violation(invariant, node, f"entries {index}..{last} are not the committed ones")
             index = last + 1
