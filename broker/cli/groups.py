@@ -13,7 +13,7 @@ from broker.cli.options import (
     AsJson,
     NameServer,
     Security,
-    name_servers,
+    admin_client,
 )
 
 app = App(
@@ -42,11 +42,8 @@ async def status(
     Lag is how many entries of the leader's log a member does not hold. The exit code is 1 if a voter is silent.
     """
     from broker.cli.output import print_json, print_table
-    from broker.client.admin import AdminClient
 
-    async with AdminClient(
-        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
-    ) as admin:
+    async with admin_client(namesrv, security) as admin:
         leader = await admin.members(group)
     peers = {peer.id: peer for peer in leader.peers}
     rows: list[dict[str, object]] = []
@@ -94,16 +91,13 @@ async def add(
 
     Its own configuration has raft.join = true, and raft.peers with the members and itself.
     """
-    from broker.client.admin import AdminClient
     from broker.config import split_address
 
     try:
         split_address(peer)
     except ValueError as error:
         raise CommandError(f"--peer {peer}: {error}", USAGE) from None
-    async with AdminClient(
-        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
-    ) as admin:
+    async with admin_client(namesrv, security) as admin:
         await admin.add_member(node, peer, group)
     print(f"{node} is a learner; when it runs and has caught up: trivet group promote {node}")
     return 0
@@ -121,13 +115,9 @@ async def promote(
     security: Security = IN_THE_CLEAR,
 ) -> int:
     """Give a learner its vote, once it has caught up with the log."""
-    from broker.client.admin import AdminClient
-
     if not 0 <= timeout_s < 1e6:
         raise CommandError(f"--timeout {timeout_s:g}: seconds, 0 or more", USAGE)
-    async with AdminClient(
-        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
-    ) as admin:
+    async with admin_client(namesrv, security) as admin:
         await admin.promote_member(node, group, timeout_s=timeout_s)
     print(f"{node} is a voter")
     return 0
@@ -142,11 +132,7 @@ async def remove(
     security: Security = IN_THE_CLEAR,
 ) -> int:
     """Take a member out of the group. It stops serving and can be stopped; its store is left as it is."""
-    from broker.client.admin import AdminClient
-
-    async with AdminClient(
-        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
-    ) as admin:
+    async with admin_client(namesrv, security) as admin:
         await admin.remove_member(node, group)
     print(
         f"{node} is no member any more; stop it, and take it out of raft.peers of the others' configurations"
@@ -163,11 +149,7 @@ async def transfer(
     security: Security = IN_THE_CLEAR,
 ) -> int:
     """Have this voter lead the group, before the present leader's machine is taken down for instance."""
-    from broker.client.admin import AdminClient
-
-    async with AdminClient(
-        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
-    ) as admin:
+    async with admin_client(namesrv, security) as admin:
         await admin.transfer_leadership(node, group)
     print(f"{node} leads")
     return 0

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 if TYPE_CHECKING:
     import ssl
 
+    from broker.client.admin import AdminClient
     from broker.client.credentials import Credentials
 
 NAME_SERVER_DEFAULT = "127.0.0.1:9876"
@@ -95,3 +96,10 @@ def name_servers(text: str) -> list[str]:
         except ValueError as error:
             raise CommandError(f"--namesrv {address}: {error}", USAGE) from None
     return addresses
+
+
+def admin_client(namesrv: str, security: Security) -> AdminClient:
+    """What ``--namesrv`` and the options of security name, to be entered; raises CommandError."""
+    from broker.client.admin import AdminClient
+
+    return AdminClient(name_servers(namesrv), tls=security.context(), credentials=security.credentials())

@@ -13,7 +13,7 @@ from broker.cli.options import (
     AsJson,
     NameServer,
     Security,
-    name_servers,
+    admin_client,
 )
 
 app = App(name="topic", help="Create, list and describe topics.", help_format="plaintext", backend="trio")
@@ -47,14 +47,11 @@ async def create(
 ) -> int:
     """Create a topic, or change it, and wait until the name server routes it."""
     from broker.cli.output import print_json
-    from broker.client.admin import AdminClient
 
     if not 1 <= queues <= 1024:
         raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
     bits = {"read": 4, "write": 2, "read-write": 6}[permission]
-    async with AdminClient(
-        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
-    ) as admin:
+    async with admin_client(namesrv, security) as admin:
         await admin.create_topic(topic, queues=queues, perm=bits, cluster=cluster, ordered=ordered)
     if json:
         print_json({"topic": topic, "queues": queues, "permission": permission, "ordered": ordered})
@@ -75,11 +72,8 @@ async def list_topics(
 ) -> int:
     """List the topics that the name server knows."""
     from broker.cli.output import print_json
-    from broker.client.admin import AdminClient
 
-    async with AdminClient(
-        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
-    ) as admin:
+    async with admin_client(namesrv, security) as admin:
         info = await admin.cluster_info()
         topics = await admin.topics()
     hidden = _SYSTEM_TOPICS | info.broker_table.keys() | info.cluster_table.keys()
@@ -102,11 +96,8 @@ async def describe(
 ) -> int:
     """Show the queues of a topic, with the offsets of the messages that they hold."""
     from broker.cli.output import print_json, print_table
-    from broker.client.admin import AdminClient
 
-    async with AdminClient(
-        name_servers(namesrv), tls=security.context(), credentials=security.credentials()
-    ) as admin:
+    async with admin_client(namesrv, security) as admin:
         route = await admin.route(topic)
         queues = await admin.describe_topic(topic)
     rows = [
