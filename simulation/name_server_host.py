@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.name_server import NameServer
-from broker.remoting.command import encode
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import NameServerConfig
@@ -67,9 +66,9 @@ class NameServerHost:
                 closed("damaged")
                 return
             for command in commands:
-                answer = core.handle(number, command, self._clock.now_ns())
+                answer = core.answer(number, command, self._clock.now_ns())
                 if answer is not None:
-                    endpoint.send([encode(answer)])
+                    endpoint.send([answer])
 
         def closed(_: str) -> None:
             if self._core is core and self._endpoints.pop(number, None) is not None:

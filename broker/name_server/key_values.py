@@ -10,8 +10,9 @@ from typing import Protocol
 
 import msgspec
 
+from broker.remoting.bodies import KeyValueTable
 from broker.remoting.errors import BodyError
-from broker.remoting.json_body import decode_body
+from broker.remoting.json_body import decode_body, encode_body
 
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 """Namespace of the order configuration: topic to ``broker:queues;...`` (behaviour.md 1)."""
@@ -21,6 +22,8 @@ NAME_LENGTH_MAX = 255
 VALUE_LENGTH_MAX = 1_048_576
 VALUES_LENGTH_MAX = 67_108_864
 """Characters of a name, of a value, and of all values together."""
+NAMESPACE_BYTES_MAX = 8_388_608
+"""Of a namespace as it is told: brokers get one of them whole with every registration, and a frame has 16 MiB."""
 
 
 class KeyValueStorage(Protocol):
@@ -98,6 +101,11 @@ class KeyValues:
             )
         changed = dict(self._table)
         changed[namespace] = {**self._table.get(namespace, {}), key: value}
+        size = len(encode_body(KeyValueTable(changed[namespace])))
+        if size > NAMESPACE_BYTES_MAX:
+            raise TooManyKeysError(
+                f"namespace {namespace} would have {size} bytes, at most {NAMESPACE_BYTES_MAX} are allowed"
+            )
         self._change(changed)
 
     def delete(self, namespace: str, key: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import structlog
 
 from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE, KeyValues, KeyValueStorage, TooManyKeysError
 from broker.name_server.route_table import ConnectionId, RouteTable
@@ -18,7 +19,7 @@ from broker.properties_file import PropertiesSyntaxError
 from broker.properties_file import parse as parse_properties
 from broker.remoting.bodies import DataVersion, KeyValueTable, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode, TopicSysFlag
-from broker.remoting.command import RemotingCommand, response
+from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.errors import RemotingError
 from broker.remoting.json_body import decode_request, encode_body
 from broker.remoting.name_server_headers import (
@@ -43,6 +44,8 @@ from broker.remoting.name_server_headers import (
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import BrokerMemberGroup, TopicRouteData
 from broker.settings import NameServerConfig
+
+log = structlog.get_logger("trivet.name_server")
 
 _CONFIG_NAMESPACE: Final = "TRIVET_NAMESRV_CONFIG"
 """Namespace of the key-value configuration that keeps what was changed at run time."""
@@ -96,6 +99,20 @@ class NameServer:
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
         }
 
+    def answer(self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int) -> bytes | None:
+        """Carry out a request and return its answer's frame; None for what wants none. Never raises.
+
+        What is too long for a frame (parts of it are others' words) becomes an answer that says so.
+        """
+        answer = self.handle(connection_id, command, now_ns)
+        if answer is None:
+            return None
+        try:
+            return encode(answer)
+        except ValueError as error:
+            refusal = f"the answer cannot be sent: {error}"
+            return encode(response(command, ResponseCode.SYSTEM_ERROR, refusal))
+
     def handle(
         self, connection_id: ConnectionId, command: RemotingCommand, now_ns: int
     ) -> RemotingCommand | None:
@@ -117,6 +134,11 @@ class NameServer:
                 answer = handler(_Request(command, connection_id, now_ns))
             except RemotingError as error:
                 answer = response(command, ResponseCode.SYSTEM_ERROR, str(error))
+            except Exception as error:
+                # What a peer can send and a handler did not foresee hurts this request only: all else still knows
+                # its brokers.
+                log.exception("request failed", code=command.code, client=str(connection_id))
+                answer = response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         return None if command.is_one_way else answer
 
     def connection_closed(self, connection_id: ConnectionId) -> None:
@@ -316,6 +338,8 @@ class NameServer:
         for key, value in wanted.items():
             try:
                 self._key_values.put(_CONFIG_NAMESPACE, key, value)
+            except TooManyKeysError as error:
+                return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
             except OSError as error:
                 return _not_saved(request, error)
             self._config = msgspec.structs.replace(self._config, ordered_messages=value == "true")

@@ -11,7 +11,6 @@ import trio
 
 from broker.connection import Connection, Outgoing
 from broker.name_server import NameServer
-from broker.remoting.command import encode
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import NameServerConfig, join_address
@@ -131,9 +130,9 @@ class NameServerProcess:
                 log.warning("connection closed", client=connection.name, reason=str(error))
                 connection.close()
             for command in commands:
-                answer = core.handle(number, command, now_ns)
+                answer = core.answer(number, command, now_ns)
                 if answer is not None:
-                    connection.send(encode(answer))
+                    connection.send(answer)
             open_socket.flush()
 
         try:

@@ -418,6 +418,31 @@ def test_unknown_code_responses_and_one_way_requests(client: Client) -> None:
     assert client.server.handle("client", answer, 0) is None
 
 
+def test_answer_that_no_frame_can_carry_becomes_one_that_says_so(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server ended with all that it knew when somebody asked for the list of too many topics."""
+    client.register("h0", 0, {"T" * 100 + str(number): 6 for number in range(100)})
+    monkeypatch.setattr(remoting, "FRAME_SIZE_MAX", 10_000)
+    listing = client.server.answer(
+        "client", remoting.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), 0
+    )
+    assert listing is not None
+    (answer,) = FrameDecoder().feed(listing)
+    assert "the answer cannot be sent: a frame of" in refusal(answer)
+    assert client.server.answer("client", remoting.request(105, one_way=True), 0) is None
+
+
+def test_what_a_handler_did_not_foresee_hurts_its_request_only(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr("broker.name_server.route_table.RouteTable.cluster_info", broken)
+    assert refusal(client.call(RequestCode.GET_BROKER_CLUSTER_INFO)) == "KeyError: 'surprise'"
+
+
 # Key-value configuration.
 
 
@@ -474,6 +499,24 @@ def test_all_values_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     assert client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "v" * 10}).code == 0
     refused = refusal(client.call(RequestCode.PUT_KV_CONFIG, {**key, "key": "l", "value": "v"}))
     assert "all values would have 11 characters, at most 10 are allowed" in refused
+
+
+def test_a_namespace_fits_into_the_answer_of_a_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers are told of all ordered topics; they could not register any more once that is too long to be sent."""
+    monkeypatch.setattr("broker.name_server.key_values.NAMESPACE_BYTES_MAX", 60)
+    client = Client(NameServer(NameServerConfig()))
+    key = {"namespace": "ORDER_TOPIC_CONFIG", "key": "k"}
+    assert client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "v" * 40}).code == 0
+    refused = refusal(client.call(RequestCode.PUT_KV_CONFIG, {**key, "key": "l", "value": "v" * 10}))
+    assert "namespace ORDER_TOPIC_CONFIG would have 75 bytes, at most 60 are allowed" in refused
+    assert client.call(RequestCode.PUT_KV_CONFIG, {**key, "namespace": "n", "value": "v" * 10}).code == 0
+
+
+def test_configuration_that_finds_no_room_is_refused() -> None:
+    client = Client(NameServer(NameServerConfig(max_key_values=1)))
+    assert client.call(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"}).code == 0
+    refused = refusal(client.call(RequestCode.UPDATE_NAMESRV_CONFIG, None, b"orderMessageEnable=true"))
+    assert "there are 1 keys, at most 1 are allowed" in refused
 
 
 def test_key_values_survive_a_restart() -> None:
