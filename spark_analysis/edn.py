@@ -22,6 +22,7 @@ _TOKEN: Final = re.compile(
     |(?P<atom>[^\s,"{}\[\]();]+)""",
     re.VERBOSE | re.DOTALL,
 )
+_DIGITS_MAX: Final = 1000
 _CLOSING: Final = {"{": "}", "#{": "}", "[": "]", "(": ")"}
 _WORDS: Final[dict[str, Any]] = {"nil": None, "true": True, "false": False}
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
@@ -62,7 +63,10 @@ def _form(opening: str, parts: list[Any], place: int) -> Any:
     if opening == "{":
         if len(parts) % 2:
             raise EdnError(f"character {place}: a map with a key without value")
-        return dict(zip(parts[::2], parts[1::2], strict=True))
+        try:
+            return dict(zip(parts[::2], parts[1::2], strict=True))
+        except TypeError:  # unhashable
+            raise EdnError(f"character {place}: a map or a list is the key of a map") from None
     return parts
 
 
@@ -70,6 +74,8 @@ def _atom(word: str) -> Any:
     if word in _WORDS:
         return _WORDS[word]
     if re.fullmatch(r"[+-]?\d+N?", word):
+        if len(word) > _DIGITS_MAX:
+            raise EdnError(f"an integer of {len(word)} digits")
         return int(word.rstrip("N"))
     if re.fullmatch(r"[+-]?\d+\.\d*(?:[eE][+-]?\d+)?M?", word):
         return float(word.rstrip("M"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_analysis import schema
 
@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class History:
-    """``operations``: schema.OPERATIONS; ``events`` and ``damage``: with file and position before schema.EVENTS."""
+    """``operations``: schema.OPERATIONS; ``events``: with file and position before schema.EVENTS.
+
+    ``damage``: (file, position, kind, reason). ``recorders``: (client, recorder), with repetitions, where the recording
+    says whose the clients are; None where it does not.
+    """
 
     path: str
     operations: DataFrame
     events: DataFrame
     damage: DataFrame
+    recorders: DataFrame | None = None
 
 
 def load_trace(spark: SparkSession, path: str, directory: Path | str) -> History:
@@ -40,29 +45,34 @@ def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | Non
 
     records = spark.read.schema(schema.RECORDS).parquet(parquet)
     whole = records.where("record = 'operation'").select(*schema.OPERATION_NAMES)
+    placed = ["file", "position"]
+    damage = records.where("record = 'damage'").select(*placed, "kind", sf.col("detail").alias("reason"))
     halves = records.where("record in ('invocation', 'completion')")
     if halves.limit(1).count():
+        damage = damage.unionByName(early_completions(halves))
         joined = joined or f"{parquet}-joined"
         join_halves(halves).write.mode("overwrite").parquet(joined)
         whole = whole.unionByName(spark.read.schema(schema.OPERATIONS).parquet(joined))
-    placed = ["file", "position"]
     return History(
         path,
         whole,
         records.where("record = 'event'").select(*placed, *schema.EVENT_NAMES),
-        records.where("record = 'damage'").select(*placed, "kind", sf.col("detail").alias("reason")),
+        damage,
+        records.where("record in ('operation', 'invocation')").select(
+            "client", sf.col("node").alias("recorder")
+        ),
     )
 
 
 def join_halves(halves: DataFrame) -> DataFrame:
     """Operations whose invocation and completion the reader met in different splits; without completion: unknown.
 
-    A completion without invocation states nothing that could be judged (its invocation was in damaged bytes).
+    A completion without invocation states nothing that could be judged (its invocation was in damaged bytes), and
+    neither does one that is earlier than its invocation.
     """
     from pyspark.sql import functions as sf
 
-    begun = halves.where("record = 'invocation'").alias("begun")
-    ended = halves.where("record = 'completion'").alias("ended")
+    begun, ended = _begun_and_ended(halves)
     is_append = sf.col("begun.function") == "append"
     is_read = sf.col("begun.function") == "read"
     chosen = {
@@ -79,9 +89,41 @@ def join_halves(halves: DataFrame) -> DataFrame:
         "end_offset": sf.col("ended.end_offset"),
         "reason": sf.col("ended.reason"),
     }
-    joined = begun.join(ended, sf.col("begun.op") == sf.col("ended.op"), "left")
+    is_same = sf.col("begun.op") == sf.col("ended.op")
+    joined = begun.join(ended, is_same & ~sf.expr(_IS_EARLY), "left")
     return joined.select(
         *(chosen.get(name, sf.col(f"begun.{name}")).alias(name) for name in schema.OPERATION_NAMES)
+    )
+
+
+def early_completions(halves: DataFrame) -> DataFrame:
+    """The damage that :func:`join_halves` leaves out."""
+    from pyspark.sql import functions as sf
+
+    begun, ended = _begun_and_ended(halves)
+    return (
+        begun.join(ended, sf.col("begun.op") == sf.col("ended.op"))
+        .where(_IS_EARLY)
+        .select(
+            "ended.file",
+            "ended.position",
+            sf.lit("bad").alias("kind"),
+            sf.expr(
+                "format_string('%s completes at time %d, before its invocation at %d', "
+                "begun.function, ended.complete_ns, begun.invoke_ns)"
+            ).alias("reason"),
+        )
+    )
+
+
+# An unknown outcome has no time of completion.
+_IS_EARLY: Final = "coalesce(ended.complete_ns < begun.invoke_ns, false)"
+
+
+def _begun_and_ended(halves: DataFrame) -> tuple[DataFrame, DataFrame]:
+    return (
+        halves.where("record = 'invocation'").alias("begun"),
+        halves.where("record = 'completion'").alias("ended"),
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.trace.events import MAX_INTEGER, brief
 from spark_analysis.edn import EdnError, read_all
 from spark_analysis.search import Call
 
@@ -61,7 +62,7 @@ class KeyedCall:
 
 
 KINDS: Final = ("invoke", "ok", "fail", "info")
-LARGEST: Final = 1 << 62
+LARGEST: Final = MAX_INTEGER
 """What a time, in nanoseconds, or an offset can be: 64 bits are left for sums."""
 
 
@@ -81,7 +82,11 @@ def _jepsen_etcd(text: Iterable[str]) -> Iterator[Line | BadLine]:
                 yield BadLine(number, f"not an operation: {line.strip()[:80]}")
             continue
         process, kind, function, rest = match.groups()
-        value = None if kind == "info" else next(read_all(rest), None)
+        try:
+            value = None if kind == "info" else next(read_all(rest), None)
+        except EdnError as error:
+            yield BadLine(number, str(error))
+            continue
         yield Line(number, number, process, kind, function, "register", value)
 
 
@@ -92,8 +97,11 @@ def _maps(text: Iterable[str]) -> Iterator[tuple[int, dict[str, Any] | BadLine]]
     if joined.startswith("["):
         try:
             (forms,) = read_all(joined)
-        except (EdnError, ValueError) as error:
+        except EdnError as error:
             yield 1, BadLine(1, str(error))
+            return
+        except ValueError:
+            yield 1, BadLine(1, "more than one vector")
             return
         yield from enumerate(forms, 1)
         return
@@ -106,25 +114,43 @@ def _maps(text: Iterable[str]) -> Iterator[tuple[int, dict[str, Any] | BadLine]]
 
 
 def _edn(text: Iterable[str]) -> Iterator[Line | BadLine]:
+    has_times: bool | None = None
     for order, (number, form) in enumerate(_maps(text), 1):
         if isinstance(form, BadLine):
             yield form
             continue
-        if (
-            not isinstance(form, dict)
-            or form.get("type") not in KINDS
-            or "process" not in form
-            or "f" not in form
-        ):
-            yield BadLine(number, f"not an operation: {form!r:.80}")
+        problem = _edn_problem(form)
+        if problem is not None:
+            yield BadLine(number, problem)
             continue
         if form["process"] == "nemesis":
             continue
-        time_ns = form["time"] if isinstance(form.get("time"), int) else order
-        key = form.get("key", "")
-        yield Line(
-            number, time_ns, str(form["process"]), form["type"], str(form["f"]), str(key), form.get("value")
-        )
+        if has_times is None:
+            has_times = "time" in form
+        if ("time" in form) != has_times:
+            yield BadLine(
+                number, f":time is {'missing' if has_times else 'given'}, unlike in the first operation"
+            )
+            continue
+        process, function, key = (str(form.get(name, "")) for name in ("process", "f", "key"))
+        time_ns = form.get("time", order)
+        yield Line(number, time_ns, process, form["type"], function, key, form.get("value"))
+
+
+def _edn_problem(form: Any) -> str | None:
+    if not isinstance(form, dict) or "process" not in form or "f" not in form:
+        return f"not an operation: {brief(form, 80)}"
+    if form.get("type") not in KINDS:
+        return f":type is {brief(form.get('type'))}, none of {', '.join(KINDS)}"
+    return _time_problem(":time", form["time"]) if "time" in form else None
+
+
+def _time_problem(name: str, time_ns: Any) -> str | None:
+    if type(time_ns) is not int:
+        return f"{name} is {brief(time_ns)}, no integer"
+    if abs(time_ns) > LARGEST:
+        return f"{name} is {brief(time_ns)}; allowed are nanoseconds from {-LARGEST} to {LARGEST}"
+    return None
 
 
 def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
@@ -154,11 +180,12 @@ def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
 def _problem(form: Any) -> str | None:
     if not isinstance(form, dict):
         return "not a JSON object"
-    for name, kind in (("time", int), ("process", (int, str)), ("type", str), ("f", str)):
+    for name, kind in (("process", (int, str)), ("type", str), ("f", str)):
         if not isinstance(form.get(name), kind) or isinstance(form.get(name), bool):
             return f"{name!r} is missing or of a wrong type"
-    if abs(form["time"]) > LARGEST:
-        return f"'time' is beyond {LARGEST}"
+    problem = _time_problem("'time'", form.get("time"))
+    if problem is not None:
+        return problem
     if not isinstance(form.get("rebalanced") or [], list):
         return "'rebalanced' is no list of keys"
     if form["type"] not in KINDS:
@@ -193,11 +220,10 @@ def second_invocation(line: Line) -> BadLine:
     return BadLine(line.number, f"process {line.process} invokes while an operation of its own is open")
 
 
-def early_completion(line: Line) -> BadLine:
+def early_completion(begun: Line, ended: Line) -> BadLine:
     """The complaint about a completion whose time is before that of its invocation, which counts as never answered."""
-    return BadLine(
-        line.number, f"process {line.process} completes {line.function} before it invokes it, by time"
-    )
+    what = f"process {ended.process} completes {ended.function} at time {ended.time_ns}"
+    return BadLine(ended.number, f"{what}, before its invocation at {begun.time_ns}")
 
 
 def matched(
@@ -223,7 +249,7 @@ def matched(
             invoked.add(line.process)
         elif begun is not None and begun.function == line.function:
             if line.time_ns < begun.time_ns:
-                yield early_completion(line)
+                yield early_completion(begun, line)
                 yield begun, None
             else:
                 yield begun, line

@@ -8,8 +8,8 @@ and part, which are put together process by process.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +27,7 @@ from spark_analysis.importers import (
     second_invocation,
 )
 from spark_analysis.json_rows import Row, log_rows
+from spark_analysis.moments import SAMPLE, Period, middle, period_around
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,11 +49,14 @@ def load_json_lines(
     """Operations (schema.OPERATIONS) and damage of a JSON lines history for the log model, kept as Parquet."""
     from pyspark.sql import functions as sf
 
-    size = Path(path).stat().st_size
+    size, period = Path(path).stat().st_size, _period_of(path)
     starts = range(0, max(1, size), part_bytes)
     parts = spark.createDataFrame(
-        [(path, part, start, min(size, start + part_bytes)) for part, start in enumerate(starts)],
-        "path STRING, part INT, start BIGINT, stop BIGINT",
+        [
+            (path, part, start, min(size, start + part_bytes), period.low_ns, period.high_ns)
+            for part, start in enumerate(starts)
+        ],
+        "path STRING, part INT, start BIGINT, stop BIGINT, low_ns BIGINT, high_ns BIGINT",
     ).repartition(len(starts), "part")
     parts.mapInArrow(_read_parts, _PARTS).write.mode("overwrite").parquet(f"{directory}/parts")
     rows = spark.read.schema(_PARTS).parquet(f"{directory}/parts")
@@ -106,7 +110,8 @@ def _read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for part in batch.to_pylist():
             rows: list[Row] = []
-            for row in read_part(part["path"], part["part"], part["start"], part["stop"]):
+            period = Period(part["low_ns"], part["high_ns"])
+            for row in read_part(part["path"], part["part"], part["start"], part["stop"], period):
                 rows.append(row)
                 if len(rows) >= 8192:
                     yield from _table(rows, _PARTS).to_batches()
@@ -114,7 +119,21 @@ def _read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from _table(rows, _PARTS).to_batches()
 
 
-def read_part(path: str, part: int, start: int, stop: int) -> Iterator[Row]:
+def _period_of(path: str) -> Period:
+    """The times that can be true, from the beginning of a file."""
+    with Path(path).open(encoding="utf-8", errors="replace") as text:
+        lines = parse("jsonl", islice(text, SAMPLE))
+        return period_around(middle(line.time_ns for line in lines if isinstance(line, Line)))
+
+
+def credible(lines: Iterable[Line | BadLine], period: Period) -> Iterator[Line | BadLine]:
+    """``lines`` without those whose time cannot be true."""
+    for line in lines:
+        problem = period.complaint(line.time_ns) if isinstance(line, Line) else None
+        yield line if problem is None else BadLine(line.number, problem)
+
+
+def read_part(path: str, part: int, start: int, stop: int, period: Period) -> Iterator[Row]:
     """Rows of ``_PARTS`` from the lines that begin in the bytes from ``start`` to before ``stop``."""
     count = 0
 
@@ -141,7 +160,7 @@ def read_part(path: str, part: int, start: int, stop: int) -> Iterator[Row]:
                 first_invocations.setdefault(line.process, line)
             yield line
 
-    for one in matched(watched(parse("jsonl", lines()))):
+    for one in matched(watched(credible(parse("jsonl", lines()), period))):
         if isinstance(one, Open):
             yield _half(part, "begun", one.line)
         elif isinstance(one, Orphan):
@@ -195,7 +214,7 @@ def _join_halves(table: pa.Table) -> pa.Table:
         match row["half"]:
             case "ended" if opened is not None and opened[1].function == function:
                 if line.time_ns < opened[1].time_ns:
-                    bad(row["part"], early_completion(line))
+                    bad(row["part"], early_completion(opened[1], line))
                     close(None)
                 close(line)
             case "ended":
@@ -211,9 +230,9 @@ def _join_halves(table: pa.Table) -> pa.Table:
     return _table(rows, _JOINED)
 
 
-def log_operations(lines: Iterator[Line | BadLine]) -> Iterator[Row | BadLine]:
+def log_operations(lines: Iterable[Line | BadLine], period: Period | None = None) -> Iterator[Row | BadLine]:
     """Rows of schema.OPERATIONS from JSON lines; see docs/importing.md for the values of each function."""
-    for one in matched(lines):
+    for one in matched(credible(lines, period or Period())):
         if isinstance(one, BadLine):
             yield one
         elif isinstance(one, Orphan):

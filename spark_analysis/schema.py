@@ -35,7 +35,11 @@ OPERATION_COLUMNS: Final = (
 )
 
 EVENT_COLUMNS: Final = (
-    ("node", "STRING", "the replica, or the recorder of a fault"),
+    (
+        "node",
+        "STRING",
+        "who recorded it: a replica, or a process of clients, or of faults; not of a completion",
+    ),
     ("kind", "STRING", "start, stop, role, append, truncate, commit, digest, reset, dispatch, fault, note"),
     ("time_ns", "BIGINT", "monotonic nanoseconds on the operations' axis"),
     ("role", "STRING", "leader, candidate, precandidate, follower, learner"),

@@ -6,14 +6,19 @@ same split, that is nearly every one, leaves the reader as one finished row; the
 record type ``invocation`` and ``completion``, which :mod:`spark_analysis.history` joins. Times are brought to
 one axis here: files of another clock than the first file's are shifted by their wall clocks and their
 operations widened by the stated error.
+
+What cannot be true is left out here, as damage with its place: a record of a wrong shape, one whose time is decades
+away from the others (:mod:`spark_analysis.moments`), a completion that does not fit its invocation. An operation
+whose completion is left out has an unknown outcome.
 """
 
 from __future__ import annotations
 
 import errno
 import glob
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,18 +26,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from broker.trace import Damage, TraceFormatError, TraceHeader, parse_event, read_items
-from broker.trace.events import MAX_INTEGER
-from broker.trace.format import FAIL, FUNCTION_NAMES, INFO, INVOKE, OK, TRACE_SUFFIX
+from broker.trace import TraceFormatError, TraceHeader, read_items
+from broker.trace.events import MAX_INTEGER, MIN_TIME_NS
+from broker.trace.format import FIRST_FOREIGN_KIND, TRACE_SUFFIX
 from spark_analysis import schema
+from spark_analysis.moments import SAMPLE, Period, middle, period_around
+from spark_analysis.trace_rows import Axis, Row, TraceSplit, read_rows
 
 SPLIT_BYTES: Final = 32 << 20
 BATCH_ROWS: Final = 8192
-# Operation ids count from 0 in every file; the file's number in the upper bits makes them unique in the
-# history.
-FILE_SHIFT: Final = 40
-
-Row = tuple[Any, ...]
 
 
 def trace_files(path: str) -> list[str]:
@@ -51,23 +53,6 @@ def trace_files(path: str) -> list[str]:
             errno.ENOENT, f"no trace file, and no directory or glob with *{TRACE_SUFFIX}", path
         )
     return list(dict.fromkeys(found))
-
-
-@dataclass
-class TraceSplit(InputPartition):
-    """A range of one file, with what brings its times and operation ids to the history's."""
-
-    file: str
-    number: int
-    start: int
-    stop: int
-    shift_ns: int
-    widen_ns: int
-
-    def __init__(self, file: str, number: int, start: int, stop: int, shift_ns: int, widen_ns: int) -> None:
-        super().__init__(None)
-        self.file, self.number, self.start, self.stop = file, number, start, stop
-        self.shift_ns, self.widen_ns = shift_ns, widen_ns
 
 
 class TraceDataSource(DataSource):
@@ -92,32 +77,16 @@ class TraceReader(DataSourceReader):
         self._split_bytes = int(options.get("splitBytes", SPLIT_BYTES))
 
     def partitions(self) -> list[InputPartition]:
-        files = trace_files(self._path)
-        headers: dict[str, TraceHeader | None] = {}
-        for file in files:
-            with Path(file).open("rb") as stream:
-                try:
-                    headers[file] = next(
-                        item for _, item in read_items(stream, file) if isinstance(item, TraceHeader)
-                    )
-                except TraceFormatError:
-                    headers[file] = None  # its reader reports it as damage
-        zero_wall_ns: dict[str, int] = {}
-        for header in headers.values():
-            if header is not None:
-                known = zero_wall_ns.get(header.clock, header.zero_wall_ns)
-                zero_wall_ns[header.clock] = min(known, header.zero_wall_ns)
-        reference = next(iter(zero_wall_ns), "")
+        files = [_beginning(name) for name in trace_files(self._path)]
         splits: list[InputPartition] = []
-        for number, (file, header) in enumerate(headers.items()):
-            shift_ns = widen_ns = 0
-            if header is not None and header.clock != reference:
-                shift_ns = zero_wall_ns[header.clock] - zero_wall_ns[reference]
-                widen_ns = header.clock_error_ns
-            size = max(1, Path(file).stat().st_size)
+        for number, (file, axis) in enumerate(zip(files, _axes(files), strict=True)):
+            size = max(1, Path(file.name).stat().st_size)
+            if isinstance(axis, str):
+                splits.append(TraceSplit(file.name, number, 0, size, Axis(), axis))
+                continue
             for start in range(0, size, self._split_bytes):
                 stop = min(size, start + self._split_bytes)
-                splits.append(TraceSplit(file, number, start, stop, shift_ns, widen_ns))
+                splits.append(TraceSplit(file.name, number, start, stop, axis))
         return splits
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -126,10 +95,69 @@ class TraceReader(DataSourceReader):
         for row in read_rows(partition):
             rows.append(row)
             if len(rows) >= BATCH_ROWS:
-                yield _batch(rows)
+                yield arrow_batch(rows)
                 rows = []
         if rows:
-            yield _batch(rows)
+            yield arrow_batch(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What its beginning says of a trace: its header (None if it has none) and where most of its times are."""
+
+    name: str
+    header: TraceHeader | None
+    middle_ns: int | None
+
+
+def _beginning(name: str) -> _File:
+    header: TraceHeader | None = None
+    times: list[int] = []
+    with Path(name).open("rb") as stream:
+        try:
+            for _, item in islice(read_items(stream, name), SAMPLE):
+                if isinstance(item, TraceHeader):
+                    header = item
+                elif isinstance(item, list) and item[0] < FIRST_FOREIGN_KIND and len(item) > 1:
+                    time_ns = item[1]
+                    if type(time_ns) is int and MIN_TIME_NS <= time_ns <= MAX_INTEGER:
+                        times.append(time_ns)
+        except TraceFormatError:
+            pass  # its reader reports it as damage
+    return _File(name, header, middle(times))
+
+
+def _axes(files: Sequence[_File]) -> list[Axis | str]:
+    """How the times of each file are to be taken; or why they cannot be, as they are decades away from the others.
+
+    The first file's clock is the history's.
+    """
+    zero_wall_ns: dict[str, int] = {}
+    for file in files:
+        if file.header is not None:
+            known = zero_wall_ns.get(file.header.clock, file.header.zero_wall_ns)
+            zero_wall_ns[file.header.clock] = min(known, file.header.zero_wall_ns)
+    reference = next(iter(zero_wall_ns), "")
+
+    def shift_and_error(header: TraceHeader | None) -> tuple[int, int]:
+        if header is None or header.clock == reference:
+            return 0, 0
+        return zero_wall_ns[header.clock] - zero_wall_ns[reference], header.clock_error_ns
+
+    moved = [(file, *shift_and_error(file.header)) for file in files]
+    whole = period_around(
+        middle(file.middle_ns + shift for file, shift, _ in moved if file.middle_ns is not None)
+    )
+    axes: list[Axis | str] = []
+    for file, shift_ns, widen_ns in moved:
+        period = Period(whole.low_ns + widen_ns - shift_ns, whole.high_ns - widen_ns - shift_ns)
+        problem = None if file.middle_ns is None else period.complaint(file.middle_ns)
+        axes.append(
+            Axis(shift_ns, widen_ns, period)
+            if problem is None
+            else f"nothing of this file was read: by the clock of its header its {problem}"
+        )
+    return axes
 
 
 _ARROW_TYPES: Final = {
@@ -143,209 +171,8 @@ _COLUMNS: Final = schema.RECORD_COLUMNS
 _ARROW_SCHEMA: Final = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind, _ in _COLUMNS])
 
 
-def _batch(rows: list[Row]) -> pa.RecordBatch:
+def arrow_batch(rows: list[Row]) -> pa.RecordBatch:
+    """Rows of schema.RECORDS as Arrow has them; at least one."""
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, _ARROW_SCHEMA.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
-
-
-_NO_EVENT: Final = (None,) * len(schema.EVENT_COLUMNS)
-_NO_OPERATION: Final = (None,) * len(schema.OPERATION_COLUMNS)
-
-
-def read_rows(split: TraceSplit) -> Iterator[Row]:
-    """The rows of one split, in the order of schema.RECORDS."""
-    file, base = split.file, split.number << FILE_SHIFT
-    shift, widen = split.shift_ns, split.widen_ns
-    before, after = shift - widen, shift + widen
-    open_operations: dict[int, tuple[int, list[Any]]] = {}
-    node = ""
-    with Path(file).open("rb") as stream:
-        items = read_items(stream, file, start=split.start, stop=split.stop)
-        while True:
-            try:
-                position, item = next(items)
-            except StopIteration:
-                break
-            except TraceFormatError as error:
-                yield _damage_row(Damage(file, 0, str(error).removeprefix(f"{file}: ")))
-                return
-            if type(item) is not list:
-                if isinstance(item, TraceHeader):
-                    node = item.process
-                else:
-                    assert isinstance(item, Damage)
-                    yield _damage_row(item)
-                continue
-            kind = item[0]
-            problem = None
-            if kind == INVOKE:
-                if _is_plain_invocation(item) or (problem := _complaint(item)) is None:
-                    open_operations[item[2]] = (position, item)
-                    continue
-            elif kind in (OK, FAIL, INFO):
-                if (problem := _complaint(item)) is None:
-                    begun = open_operations.pop(item[2], None)
-                    if begun is None:
-                        yield _completion_half(file, position, base, after, item)
-                    else:
-                        yield _operation(file, begun[0], base, before, after, begun[1], item)
-                    continue
-            elif (problem := _complaint(item)) is None:
-                event = parse_event(item)
-                if event is not None:
-                    yield ("event", file, position, *_NO_OPERATION, *_event(node, shift, item))
-                continue
-            yield _damage_row(Damage(file, position, problem))
-    for position, item in open_operations.values():
-        yield _operation(file, position, base, before, after, item, None)
-
-
-def _is_plain_invocation(item: list[Any]) -> bool:
-    """The cheap check of the most frequent records; whatever it does not accept gets the full one."""
-    if len(item) != 8:
-        return False
-    _, time_ns, operation, client, function, key, argument, group = item
-    return (
-        type(time_ns) is int
-        and 0 <= time_ns <= MAX_INTEGER
-        and type(operation) is int
-        and 0 <= operation < 1 << FILE_SHIFT
-        and type(client) is str
-        and type(key) is str
-        and group is None
-        and (
-            (function == 1 and type(argument) is list and len(argument) == 1 and type(argument[0]) is str)
-            or (function == 3 and argument is None)
-        )
-    )
-
-
-def _complaint(item: list[Any]) -> str | None:
-    try:
-        parse_event(item)
-    except TraceFormatError as error:
-        return str(error)
-    if item[0] in (INVOKE, OK, FAIL, INFO) and item[2] >= 1 << FILE_SHIFT:
-        return f"operation id {item[2]} is too large"
-    return None
-
-
-def _operation(
-    file: str, position: int, base: int, before: int, after: int, begun: list[Any], ended: list[Any] | None
-) -> Row:
-    """A finished row, or an ``invocation`` half if the completion is not in this split."""
-    _, time_ns, operation, client, function, key, argument, group = begun
-    offset = first_offset = offsets = values = next_offset = end_offset = reason = None
-    filtered = False
-    if function == 1:
-        values = argument
-    elif function == 2:
-        offset, filtered = argument
-    else:
-        offset = argument
-    record: str = "operation"
-    outcome: str | None = "info"
-    complete_ns: int | None = None
-    if ended is None:
-        record, outcome = "invocation", None
-    elif ended[0] == OK:
-        outcome, complete_ns = "ok", ended[1] + after
-        result = ended[3]
-        key = ended[4] or key
-        if type(result) is list:
-            next_offset, first_offset, offsets, values, end_offset = _seen(result)
-        elif function == 1:
-            first_offset = result
-        elif result is not None:
-            offset = result
-    else:
-        reason = ended[3]
-        if ended[0] == FAIL:
-            outcome, complete_ns = "fail", ended[1] + after
-    name = FUNCTION_NAMES[function]
-    return (
-        *(
-            record,
-            file,
-            position,
-            base + operation,
-            client,
-            name,
-            key,
-            group,
-            outcome,
-            time_ns + before,
-            complete_ns,
-        ),
-        *(offset, filtered, first_offset, offsets, values, next_offset, end_offset, reason),
-        *_NO_EVENT,
-    )
-
-
-def _completion_half(file: str, position: int, base: int, after: int, ended: list[Any]) -> Row:
-    offset = first_offset = offsets = values = next_offset = end_offset = reason = key = complete_ns = None
-    outcome = {OK: "ok", FAIL: "fail", INFO: "info"}[ended[0]]
-    if outcome != "info":
-        complete_ns = ended[1] + after
-    if outcome == "ok":
-        result, key = ended[3], ended[4]
-        if type(result) is list:
-            next_offset, first_offset, offsets, values, end_offset = _seen(result)
-        else:
-            offset = result
-    else:
-        reason = ended[3]
-    return (
-        *("completion", file, position, base + ended[2], None, None, key, None, outcome, None, complete_ns),
-        *(offset, None, first_offset, offsets, values, next_offset, end_offset, reason),
-        *_NO_EVENT,
-    )
-
-
-def _seen(result: list[Any]) -> tuple[int, int | None, list[int] | None, list[str], int | None]:
-    """next_offset, first_offset, offsets (None if contiguous), values, end_offset of a read's result."""
-    next_offset, offsets, values, end_offset = result
-    if not values:
-        return next_offset, None, None, values, end_offset
-    if type(offsets) is int:
-        return next_offset, offsets, None, values, end_offset
-    first = offsets[0]
-    contiguous = all(offset == first + index for index, offset in enumerate(offsets))
-    return next_offset, first, None if contiguous else offsets, values, end_offset
-
-
-# Where each element of an event record goes: names of schema.EVENT_COLUMNS.
-_EVENT_FIELDS: Final = {
-    16: ("start", "term", "last_index", "commit_index"),
-    17: ("stop",),
-    18: ("role", "role", "term", "leader", "last_index", "last_term"),
-    19: ("append", "first_index", "last_index", "term", "digest"),
-    20: ("truncate", "last_index"),
-    21: ("commit", "last_index", "term"),
-    22: ("digest", "last_index", "digest"),
-    23: ("reset", "first_index"),
-    24: ("dispatch", "last_index"),
-    32: ("fault", "detail", "targets", "detail"),
-    33: ("note", "detail"),
-}
-_EVENT_PLACE: Final = {name: place for place, name in enumerate(schema.EVENT_NAMES)}
-
-
-def _event(node: str, shift: int, item: list[Any]) -> Row:
-    kind, *fields = _EVENT_FIELDS[item[0]]
-    row: list[Any] = list(_NO_EVENT)
-    row[_EVENT_PLACE["node"]], row[_EVENT_PLACE["kind"]] = node, kind
-    row[_EVENT_PLACE["time_ns"]] = item[1] + shift
-    for name, value in zip(fields, item[2:], strict=True):
-        row[_EVENT_PLACE[name]] = value
-    if kind == "fault":
-        row[_EVENT_PLACE["detail"]] = f"{item[2]}: {item[4]}" if item[4] else item[2]
-    return tuple(row)
-
-
-def _damage_row(damage: Damage) -> Row:
-    row: list[Any] = list(_NO_EVENT)
-    row[_EVENT_PLACE["kind"]] = "cut" if damage.cut else "bad"
-    row[_EVENT_PLACE["detail"]] = damage.reason
-    return ("damage", damage.name, damage.offset, *_NO_OPERATION, *row)

@@ -189,9 +189,10 @@ class Note:
     text: str
 
 
-# Other languages read these into signed 64-bit integers. Times may be negative: a clock's zero is arbitrary.
-MAX_INTEGER: Final = 2**63 - 1
-MIN_TIME_NS: Final = -(2**63)
+# Other languages read these into signed 64-bit integers, and the sum of two must fit these too.
+# Times may be negative: a clock's zero is arbitrary.
+MAX_INTEGER: Final = 2**62
+MIN_TIME_NS: Final = -(2**62)
 
 ClientEvent = Invoke | Ok | Fail | Info
 ReplicaEvent = (
@@ -224,6 +225,14 @@ class Damage:
         return f"{self.name}: byte {self.offset}: {self.reason}"
 
 
+def brief(value: object, characters: int = 60) -> str:
+    """The beginning of what a value looks like, for complaints about it; whatever it is."""
+    try:
+        return repr(value)[:characters]
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in thousands of lists
+        return f"a huge {type(value).__name__}"
+
+
 def parse_event(record: Sequence[Any]) -> TraceEvent | None:
     """The event that a decoded record states;
 
@@ -234,16 +243,19 @@ def parse_event(record: Sequence[Any]) -> TraceEvent | None:
         return None
     shape = _SHAPES.get(kind)
     if shape is None:
-        raise TraceFormatError(f"unknown record kind {kind!r}")
+        raise TraceFormatError(f"unknown record kind {brief(kind)}")
     if len(record) != len(shape.types) + 1:
         raise TraceFormatError(f"record kind {kind} has {len(record)} elements, not {len(shape.types) + 1}")
     values = list(record[1:])
     minimum = -1 if START <= kind < FAULT else 0  # a replica's log may be empty: index -1
     for position, (allowed, value) in enumerate(zip(shape.types, values, strict=True), 1):
         if type(value) not in allowed:
-            raise TraceFormatError(f"record kind {kind}: element {position} is {value!r:.60}")
-        if type(value) is int and not (MIN_TIME_NS if position == 1 else minimum) <= value <= MAX_INTEGER:
-            raise TraceFormatError(f"record kind {kind}: element {position} is out of range: {value}")
+            raise TraceFormatError(f"record kind {kind}: element {position} is {brief(value)}")
+        least = MIN_TIME_NS if position == 1 else minimum
+        if type(value) is int and not least <= value <= MAX_INTEGER:
+            raise TraceFormatError(
+                f"record kind {kind}: element {position} is {brief(value)}; allowed are {least} to {MAX_INTEGER}"
+            )
     if kind == INVOKE:
         values[3], values[5] = _function_and_argument(values[3], values[5], values[6])
     elif kind == OK and type(values[2]) is list:
@@ -285,7 +297,7 @@ _SHAPES: Final[dict[int, _Shape]] = {
 def _function_and_argument(function: int, argument: Any, group: str | None) -> tuple[str, Any]:
     name = FUNCTION_NAMES.get(function)
     if name is None:
-        raise TraceFormatError(f"unknown function {function}")
+        raise TraceFormatError(f"unknown function {brief(function)}")
     if function == F_APPEND:
         argument = _texts(argument)
         if not argument:
@@ -296,21 +308,21 @@ def _function_and_argument(function: int, argument: Any, group: str | None) -> t
             or [type(part) for part in argument] != [int, bool]
             or not 0 <= argument[0] <= MAX_INTEGER
         ):
-            raise TraceFormatError(f"a read's argument is {argument!r:.60}, not [offset, filtered]")
+            raise TraceFormatError(f"a read's argument is {brief(argument)}, not [offset, filtered]")
         argument = tuple(argument)
     elif function == F_COMMIT_OFFSET:
         if type(argument) is not int:
-            raise TraceFormatError(f"a committed offset is {argument!r:.60}")
+            raise TraceFormatError(f"a committed offset is {brief(argument)}")
     elif argument is not None:
-        raise TraceFormatError(f"{name} takes no argument, not {argument!r:.60}")
+        raise TraceFormatError(f"{name} takes no argument, not {brief(argument)}")
     if (function in (F_COMMIT_OFFSET, F_FETCH_OFFSET)) != (group is not None):
-        raise TraceFormatError(f"{name} with group {group!r:.60}")
+        raise TraceFormatError(f"{name} with group {brief(group)}")
     return name, argument
 
 
 def _read_result(result: list[Any]) -> ReadResult:
     def wrong() -> NoReturn:
-        raise TraceFormatError(f"a read's result is {result!r:.100}, not [next, offsets, values, end]")
+        raise TraceFormatError(f"a read's result is {brief(result, 100)}, not [next, offsets, values, end]")
 
     if len(result) != 4 or type(result[0]) is not int or type(result[3]) not in _OPTIONAL_INT:
         wrong()
@@ -332,5 +344,5 @@ def _read_result(result: list[Any]) -> ReadResult:
 
 def _texts(values: Any) -> tuple[str, ...]:
     if type(values) is not list or any(type(value) is not str for value in values):
-        raise TraceFormatError(f"not a list of texts: {values!r:.60}")
+        raise TraceFormatError(f"not a list of texts: {brief(values)}")
     return tuple(values)

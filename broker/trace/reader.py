@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import cbor2
 
-from broker.trace.events import Damage, TraceEvent, parse_event
+from broker.trace.events import MAX_INTEGER, MIN_TIME_NS, Damage, TraceEvent, brief, parse_event
 from broker.trace.format import (
     FORMAT_NAME,
     FORMAT_VERSION,
@@ -78,10 +78,11 @@ def _parse_header(item: object, name: str) -> TraceHeader:
         or type(clock) is not str
         or type(zero_wall_ns) is not int
         or type(clock_error_ns) is not int
-        or clock_error_ns < 0
+        or not MIN_TIME_NS <= zero_wall_ns <= MAX_INTEGER
+        or not 0 <= clock_error_ns <= MAX_INTEGER
         or not isinstance(attributes, Mapping)
     ):
-        raise TraceFormatError(f"{name}: a trace header with missing or wrong fields: {item!r:.300}")
+        raise TraceFormatError(f"{name}: a trace header with missing or wrong fields: {brief(item, 300)}")
     pairs = tuple((str(key), str(value)) for key, value in attributes.items())
     return TraceHeader(source, process, clock, zero_wall_ns, clock_error_ns, pairs)
 
@@ -137,7 +138,7 @@ def _read_run(
             elif pending.startswith(mark, consumed):
                 yield position + consumed, header
             else:
-                problem = f"neither a record nor this file's header: {item!r:.100}"
+                problem = f"neither a record nor this file's header: {brief(item, 100)}"
                 yield position + consumed, Damage(name, position + consumed, problem)
             consumed = buffer.tell()
         if last_chunk:

@@ -19,6 +19,7 @@ from spark_analysis.history import History, no_events
 from spark_analysis.importers import BadLine, KeyedCall, calls, parse
 from spark_analysis.json_lines import load_json_lines, log_operations, operations_table
 from spark_analysis.models import MODELS
+from spark_analysis.moments import Period
 from spark_analysis.schema import OPERATION_NAMES
 from spark_analysis.search import Call, search
 from spark_analysis.verdict import LINEARIZABLE, VIOLATED
@@ -298,11 +299,22 @@ def test_the_page_shows_every_function() -> None:
 @pytest.mark.slow
 def test_the_page_is_a_good_history(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "page.jsonl"
-    path.write_text("".join(f"{line}\n" for line in page_lines()))
+    # The last line has a wall clock's time: it is left out, and its tail was never answered.
+    absurd = [
+        {"time": at, "process": "late", "type": kind, "f": "tail", "key": "orders/2", "value": value}
+        for at, kind, value in ((4000, "invoke", None), (1_763_000_000 * 10**9, "ok", 0))
+    ]
+    lines = [*page_lines(), *map(json.dumps, absurd)]
+    path.write_text("".join(f"{line}\n" for line in lines))
     operations, damage = load_json_lines(spark, str(path), tmp_path.as_uri())
     # The queue is older than the page: 17 messages that nobody recorded are gaps to it.
     verdict = check(History(str(path), operations, no_events(spark), damage), sparse=True)
-    assert (verdict.verdict, verdict.counts, verdict.damage) == (LINEARIZABLE, {}, ())
+    assert (verdict.verdict, verdict.counts) == (LINEARIZABLE, {})
+    (bad,) = verdict.damage
+    assert bad.startswith(
+        f"{path}: line {len(lines)}: time 1763000000000000000 is 56 years after most others"
+    )
+    assert verdict.facts["functions"]["tail"] == {"ok": 1, "info": 1}
     assert verdict.facts["transactions"] == 1
     dense = check(History(str(path), operations, no_events(spark), damage))
     assert dense.counts == {"unexplained-offset": 1}
@@ -391,9 +403,115 @@ def test_a_clock_that_goes_back_makes_the_outcome_unknown() -> None:
     ]
     bad, row = log_operations(parse("jsonl", lines))
     assert isinstance(bad, BadLine)
-    assert (bad.number, bad.reason) == (2, "process p completes append before it invokes it, by time")
+    assert (bad.number, bad.reason) == (2, "process p completes append at time 8, before its invocation at 9")
     assert not isinstance(row, BadLine)
     assert row[OPERATION_NAMES.index("outcome")] == "info"
+
+
+FAR = 1 << 59
+NEAR = Period(-FAR, FAR - 1)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "bad_line", "complaint", "kept"),
+    [
+        # A clock's zero is arbitrary: only distances count.
+        (-5, 3, None, "", (-5, 3)),
+        (-5, -9, 2, "completes append at time -9, before its invocation at -5", (-5, None)),
+        (7, 7, None, "", (7, 7)),
+        (7, FAR - 1, None, "", (7, FAR - 1)),
+        (7, FAR, 2, f"18 years after most others; allowed are {-FAR} to {FAR - 1}", (7, None)),
+        (-FAR - 1, 7, 1, "18 years before most others", None),
+        (7, 1_763_000_000 * 10**9, 2, "56 years after most others", (7, None)),
+        (7, 1 << 62, 2, "146 years after", (7, None)),
+        (7, (1 << 62) + 1, 2, f"allowed are nanoseconds from {-(1 << 62)} to {1 << 62}", (7, None)),
+        (7, -(1 << 80), 2, "allowed are nanoseconds from", (7, None)),
+        (7, 8.5, 2, "'time' is 8.5, no integer", (7, None)),
+        (7, None, 2, "'time' is None, no integer", (7, None)),
+        (7, True, 2, "'time' is True, no integer", (7, None)),
+    ],
+)
+def test_an_absurd_time_costs_its_line(
+    begin: Any, end: Any, bad_line: int | None, complaint: str, kept: tuple[int, int | None] | None
+) -> None:
+    lines = [
+        json.dumps({"time": at, "process": "p", "type": kind, "f": "append", "key": "t/0", "value": value})
+        for at, kind, value in ((begin, "invoke", "a"), (end, "ok", 0))
+    ]
+    found = list(log_operations(parse("jsonl", lines), NEAR))
+    bad = [row for row in found if isinstance(row, BadLine)]
+    rows = [row for row in found if not isinstance(row, BadLine)]
+    if bad_line is None:
+        assert not bad
+    else:
+        assert bad[0].number == bad_line
+        assert complaint in bad[0].reason
+    places = [OPERATION_NAMES.index(name) for name in ("invoke_ns", "complete_ns")]
+    assert [tuple(row[place] for place in places) for row in rows] == ([] if kept is None else [kept])
+    assert all(
+        row[OPERATION_NAMES.index("outcome")] == ("ok" if row[places[1]] is not None else "info")
+        for row in rows
+    )
+
+
+def test_lines_with_and_without_a_time_are_not_mixed() -> None:
+    """Where the first operation has a time, the place of a line without one is not known; and the reverse."""
+    timed, untimed = "{:process 0, :type :invoke, :f :read, :time 5}", "{:process 0, :type :ok, :f :read}"
+    for lines, complaint in (([timed, untimed], ":time is missing"), ([untimed, timed], ":time is given")):
+        (bad,) = [line for line in parse("knossos", lines) if isinstance(line, BadLine)]
+        assert bad.number == 2
+        assert bad.reason.startswith(complaint)
+
+
+_EDN_PIECES = st.sampled_from(
+    [
+        *(
+            "{",
+            "}",
+            "[",
+            "]",
+            "#{",
+            "(",
+            ")",
+            '"',
+            ":process",
+            ":type",
+            ":invoke",
+            ":f",
+            ":read",
+            ":time",
+            "nil",
+        ),
+        *(
+            "0",
+            "-5",
+            str(1 << 63),
+            "9" * 5000,
+            "1e999",
+            " ",
+            "\n",
+            ";",
+            "INFO  jepsen.util - 0\t:ok\t:cas\t[3",
+        ),
+        *(
+            "{:process 0, :type :ok, :f :cas, :value [1 2]}",
+            "{:process 0, :type :invoke, :f :cas, :value [1 2]}",
+        ),
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_EDN_PIECES, max_size=12), st.sampled_from(["knossos", "porcupine-kv", "jepsen-etcd"]))
+def test_any_text_becomes_calls_or_is_located(pieces: list[str], format: str) -> None:
+    """Nothing that a file of another system holds ends the analysis."""
+    lines = "".join(pieces).splitlines(keepends=True)
+    for one in calls(format, parse(format, lines)):
+        if isinstance(one, BadLine):
+            assert one.number >= 1
+            assert one.reason
+        else:
+            assert abs(one.call.invoke_ns) <= 1 << 62
 
 
 JSON = st.recursive(

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import cbor2
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.trace import TraceHeader, TraceWriter
+from broker.trace.format import FAIL, FAULT, INFO, INVOKE, OK, ROLE
 from spark_analysis import schema
-from spark_analysis.source import TraceReader, TraceSplit, read_rows, trace_files
+from spark_analysis.history import early_completions, join_halves
+from spark_analysis.log_model import LONGEST_NS
+from spark_analysis.source import TraceReader, arrow_batch, trace_files
+from spark_analysis.trace_rows import TraceSplit, read_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _RECORD, _FILE, _POSITION, _OP = range(4)
 
@@ -92,6 +103,219 @@ def test_a_cut_and_a_bad_record_are_located(tmp_path: Path) -> None:
     assert damages[0][_POSITION] == bad_at
     assert damages[1][_POSITION] == bad_at + 4
     assert whole_and_halves(rows) == (0, {0}, set())
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_halves_are_joined(spark: SparkSession, tmp_path: Path) -> None:
+    """Every other operation completes before it began: that is no completion, wherever it is met."""
+    path = tmp_path / "long.trace"
+    count = 60
+    with path.open("wb") as stream:
+        writer = TraceWriter(stream.write, HEADER, buffered_events=1, sync_bytes=1)
+        begun = [writer.invoke_append(100 + number, "p", "t/0", [f"a{number}"]) for number in range(count)]
+        for number, operation in enumerate(begun):
+            writer.ok_append(50 if number % 2 else 500 + number, operation, number)
+        writer.flush()
+    rows = [row for part in rows_of(path, 700) for row in part]
+    assert whole_and_halves(rows)[0] == 0
+    halves = spark.createDataFrame(rows, schema.RECORDS).where("record <> 'damage'")
+    joined = {row["values"][0]: row for row in join_halves(halves).collect()}
+    assert len(joined) == count
+    for number in range(count):
+        row, is_early = joined[f"a{number}"], number % 2
+        assert (row["outcome"], row["complete_ns"], row["first_offset"]) == (
+            ("info", None, None) if is_early else ("ok", 500 + number, number)
+        )
+    places = {row[_OP]: row[_POSITION] for row in rows if row[_RECORD] == "completion"}
+    damage = {(row["file"], row["position"], row["reason"]) for row in early_completions(halves).collect()}
+    assert damage == {
+        (str(path), places[number], f"append completes at time 50, before its invocation at {100 + number}")
+        for number in range(1, count, 2)
+    }
+
+
+# ---- what cannot be true -------------------------------------------------------------------------------------------
+
+HEADER = TraceHeader("client", "producer0", "clock", 0)
+YEAR_NS = 31_556_952 * 10**9
+INVOKED = [INVOKE, 50, 9, "p", 1, "t/0", ["a"], None]
+
+
+def written(
+    path: Path, *records: list[Any], header: TraceHeader = HEADER, ordinary: bool = True
+) -> list[int]:
+    """A trace of a few ordinary operations and then ``records``; returns where each of these begins."""
+    places = []
+    with path.open("wb") as stream:
+        stream.write(header.encode())
+        for number in range(5 if ordinary else 0):
+            stream.write(cbor2.dumps([INVOKE, 10 * number, number, "p", 3, "t/0", None, None]))
+            stream.write(cbor2.dumps([OK, 10 * number + 5, number, 0, None]))
+        for record in records:
+            places.append(stream.tell())
+            stream.write(cbor2.dumps(record))
+    return places
+
+
+def named(row: tuple[object, ...]) -> dict[str, Any]:
+    return dict(zip((name for name, _, _ in schema.RECORD_COLUMNS), row, strict=True))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [named(row) for part in rows_of(path, 1 << 30) for row in part]
+
+
+@pytest.mark.parametrize(
+    ("end", "complaint"),
+    [
+        ([OK, 60, 9, 0, None], None),
+        ([OK, 50, 9, 0, None], None),
+        ([OK, 49, 9, 0, None], "operation 9 completes at time 49, before its invocation at 50"),
+        ([FAIL, 49, 9, None], "operation 9 completes at time 49, before its invocation at 50"),
+        ([OK, -60, 9, 0, None], "before its invocation"),
+        ([OK, 56 * YEAR_NS, 9, 0, None], "56 years after most others; allowed are -5764607523034"),
+        ([INFO, -30 * YEAR_NS, 9, None], "30 years before most others"),
+        (
+            [OK, (1 << 62) + 1, 9, 0, None],
+            f"element 1 is {(1 << 62) + 1}; allowed are {-(1 << 62)} to {1 << 62}",
+        ),
+        ([OK, 1 << 64, 9, 0, None], "element 1 is 18446744073709551616; allowed are"),
+        ([OK, 1 << 60_000, 9, 0, None], "element 1 is a huge int; allowed are"),
+        ([OK, 60.5, 9, 0, None], "element 1 is 60.5"),
+        ([OK, 60, 9, (1 << 62) + 1, None], "element 3 is"),
+        ([OK, 60, 9, None, None], "append completes with the result None"),
+        ([OK, 60, 9, [0, 0, [], None], None], "append completes with the result [0, 0, [], None]"),
+    ],
+)
+def test_a_completion_that_cannot_be_true_is_left_out(
+    tmp_path: Path, end: list[Any], complaint: str | None
+) -> None:
+    """With its place; and its operation has an unknown outcome."""
+    path = tmp_path / "c.trace"
+    _, at = written(path, INVOKED, end)
+    rows = read(path)
+    damages = [row for row in rows if row["record"] == "damage"]
+    append = next(row for row in rows if row["function"] == "append")
+    if complaint is None:
+        assert not damages
+        assert (append["outcome"], append["complete_ns"]) == ("ok", end[1])
+        return
+    (damage,) = damages
+    assert (damage["file"], damage["position"], damage["kind"]) == (str(path), at, "bad")
+    assert complaint in damage["detail"]
+    assert (append["outcome"], append["complete_ns"]) == (
+        ("info", None) if append["record"] == "operation" else (None, None)
+    )
+    assert (append["values"], append["client"], append["node"]) == (["a"], "p", "producer0")
+
+
+@pytest.mark.parametrize("time_ns", [-30 * YEAR_NS, 30 * YEAR_NS, 1 << 70, None])
+def test_an_invocation_without_a_time_is_left_out(tmp_path: Path, time_ns: int | None) -> None:
+    path = tmp_path / "c.trace"
+    at, _ = written(path, [INVOKE, time_ns, *INVOKED[2:]], [OK, 60, 9, 0, None])
+    rows = read(path)
+    assert [row["position"] for row in rows if row["record"] == "damage"] == [at]
+    assert not [row for row in rows if row["function"] == "append"]
+    assert len([row for row in rows if row["record"] == "operation"]) == 5
+
+
+def test_any_record_may_be_the_wrong_one(tmp_path: Path) -> None:
+    """The first as well: what most records say counts."""
+    path = tmp_path / "c.trace"
+    invoked = [[INVOKE, 70 + number, 10 + number, "p", 3, "t/0", None, None] for number in range(5)]
+    at, *_ = written(path, [INVOKE, 56 * YEAR_NS, *INVOKED[2:]], *invoked, ordinary=False)
+    assert [row["position"] for row in read(path) if row["record"] == "damage"] == [at]
+
+
+def test_an_event_counts_by_its_place(tmp_path: Path) -> None:
+    """A replica's events say in which order things happened, whatever their times: none is left out for one."""
+    path = tmp_path / "n0.trace"
+    role = ["leader", 1, "n0", -1, 0]
+    first, _, far = written(
+        path, [ROLE, 1 << 61, *role], [ROLE, 60, *role], [FAULT, -(1 << 61), "kill", ["n0"], ""]
+    )
+    rows = read(path)
+    assert [row["position"] for row in rows if row["record"] == "damage"] == [first, far]
+    middle_ns, at, same = (row["time_ns"] for row in rows if row["record"] == "event")
+    assert (at, same) == (60, 60)
+    assert 0 <= middle_ns <= 60
+
+
+def test_files_of_clocks_that_are_decades_apart(tmp_path: Path) -> None:
+    """One file among three whose header has a wrong wall clock costs that file, and says so once."""
+    now = 1_700_000_000 * 10**9
+    for name, clock, zero in (("a", "one", now), ("b", "two", now + 10**9), ("c", "three", 0)):
+        header = TraceHeader("client", name, clock, zero, clock_error_ns=3)
+        written(tmp_path / f"{name}.trace", [OK, 1 << 61, 0, 0, None], header=header)
+    rows = read(tmp_path)
+    damages = [(Path(row["file"]).name, row["detail"]) for row in rows if row["record"] == "damage"]
+    assert [name for name, _ in damages] == ["a.trace", "b.trace", "c.trace"]
+    assert "time 2305843009213693952 is 73 years after most others" in damages[0][1]
+    assert "nothing of this file was read" in damages[2][1]
+    shifted = [row for row in rows if row["record"] == "operation" and row["file"].endswith("b.trace")]
+    assert [row["invoke_ns"] for row in shifted] == [10**9 - 3 + 10 * number for number in range(5)]
+
+
+def test_a_header_beyond_all_clocks_is_refused(tmp_path: Path) -> None:
+    for zero, error in ((1 << 63, 0), (0, 1 << 63), (-(1 << 70), 0)):
+        path = tmp_path / "c.trace"
+        written(path, header=TraceHeader("client", "c", "clock", zero, clock_error_ns=error))
+        (row,) = read(path)
+        assert (row["record"], row["position"]) == ("damage", 0)
+        assert "missing or wrong fields" in row["detail"]
+
+
+_NUMBERS = st.sampled_from(
+    [-(1 << 80), -(1 << 62), -1, 0, 1, 5, 40, 1 << 59, 1 << 62, (1 << 63) - 1, 1 << 80]
+)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | _NUMBERS | st.sampled_from(["", "t/0", "leader"]) | st.floats(),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=6,
+)
+_RECORDS = (
+    st.lists(_VALUES, max_size=8)
+    | st.tuples(
+        st.sampled_from([*range(1, 5), *range(16, 25), 32, 33, 70]), st.lists(_VALUES, max_size=8)
+    ).map(lambda one: [one[0], *one[1]])
+    | st.tuples(st.integers(0, 9) | _NUMBERS, st.integers(0, 2), st.integers(1, 6)).map(
+        lambda one: [
+            INVOKE,
+            one[0],
+            one[1],
+            "p",
+            one[2],
+            "t/0",
+            {1: ["a"], 2: [3, False], 5: 7}.get(one[2]),
+            None,
+        ]
+    )
+    | st.tuples(st.integers(0, 9) | _NUMBERS, st.integers(0, 2), _NUMBERS | st.just([4, 3, ["a"], None])).map(
+        lambda one: [OK, *one, None]
+    )
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(records=st.lists(_RECORDS, max_size=8), zero=_NUMBERS)
+def test_any_records_become_rows_or_are_located(
+    tmp_path_factory: pytest.TempPathFactory, records: list[list[Any]], zero: int
+) -> None:
+    """Nothing that a file holds ends the analysis: what is kept fits the table, what is not has its place."""
+    directory = tmp_path_factory.getbasetemp() / "any"
+    directory.mkdir(exist_ok=True)
+    written(directory / "a.trace")
+    written(directory / "b.trace", *records, header=TraceHeader("client", "b", "other", zero), ordinary=False)
+    rows = [row for part in rows_of(directory, 1 << 30) for row in part]
+    assert arrow_batch(rows).num_rows == len(rows)
+    times = []
+    for row in map(named, rows):
+        if row["record"] == "operation" and row["complete_ns"] is not None:
+            assert row["invoke_ns"] <= row["complete_ns"]
+        times += [row[name] for name in ("invoke_ns", "complete_ns") if row[name] is not None]
+        assert row["record"] != "damage" or row["detail"]
+    assert max(times, default=0) - min(times, default=0) < LONGEST_NS
 
 
 def test_the_documentation_has_the_schema() -> None:

@@ -1,0 +1,352 @@
+"""The rows of one part of a trace: records in, rows of schema.RECORDS out, and what cannot be true as damage.
+
+An operation whose invocation and completion are both in the part leaves as one finished row, others as halves. Left out
+as damage, with file and byte, are a record of a wrong shape, one whose time is decades away from the others
+(:mod:`spark_analysis.moments`), and a completion that does not fit its invocation: that operation has an unknown
+outcome. An event of a replica stays, as its place in the file says when it happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.datasource import InputPartition
+
+from broker.trace import Damage, TraceFormatError, TraceHeader, parse_event, read_items
+from broker.trace.events import brief
+from broker.trace.format import (
+    F_APPEND,
+    F_COMMIT_OFFSET,
+    F_FETCH_OFFSET,
+    F_HEAD,
+    F_READ,
+    F_TAIL,
+    FAIL,
+    FIRST_FOREIGN_KIND,
+    FUNCTION_NAMES,
+    INFO,
+    INVOKE,
+    OK,
+)
+from spark_analysis import schema
+from spark_analysis.moments import Period
+
+# Operation ids count from 0 in every file; the file's number in the upper bits makes them unique in the
+# history.
+FILE_SHIFT: Final = 40
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What brings a file's times to the history's, and which of them, as the file states them, can be true.
+
+    ``widen_ns``: the error of ``shift_ns``, by which operations begin earlier and end later.
+    """
+
+    shift_ns: int = 0
+    widen_ns: int = 0
+    period: Period = Period()  # noqa: RUF009 - frozen
+
+
+@dataclass
+class TraceSplit(InputPartition):
+    """A range of one file. ``problem``: why nothing of the file can be used."""
+
+    file: str
+    number: int
+    start: int
+    stop: int
+    axis: Axis
+    problem: str | None
+
+    def __init__(
+        self, file: str, number: int, start: int, stop: int, axis: Axis, problem: str | None = None
+    ) -> None:
+        super().__init__(None)
+        self.file, self.number, self.start, self.stop = file, number, start, stop
+        self.axis, self.problem = axis, problem
+
+
+_NO_EVENT: Final = (None,) * len(schema.EVENT_COLUMNS)
+_NO_OPERATION: Final = (None,) * len(schema.OPERATION_COLUMNS)
+
+
+def read_rows(split: TraceSplit) -> Iterator[Row]:
+    """The rows of one split, in the order of schema.RECORDS."""
+    if split.problem is not None:
+        yield _damage_row(Damage(split.file, 0, split.problem))
+        return
+    rows = _Rows(split)
+    with Path(split.file).open("rb") as stream:
+        items = read_items(stream, split.file, start=split.start, stop=split.stop)
+        while True:
+            try:
+                position, item = next(items)
+            except StopIteration:
+                break
+            except TraceFormatError as error:
+                yield _damage_row(Damage(split.file, 0, str(error).removeprefix(f"{split.file}: ")))
+                return
+            if type(item) is list:
+                yield from rows.of(position, item)
+            elif isinstance(item, TraceHeader):
+                rows.recorder = item.process
+            else:
+                assert isinstance(item, Damage)
+                yield _damage_row(item)
+    yield from rows.open_halves()
+
+
+class _Rows:
+    """What the records of a split come to, one after the other."""
+
+    def __init__(self, split: TraceSplit) -> None:
+        axis = split.axis
+        self.recorder = ""
+        self._file, self._base = split.file, split.number << FILE_SHIFT
+        self._shift, self._period = axis.shift_ns, axis.period
+        self._before, self._after = axis.shift_ns - axis.widen_ns, axis.shift_ns + axis.widen_ns
+        self._open: dict[int, tuple[int, list[Any]]] = {}
+        self._latest_ns = (axis.period.low_ns + axis.period.high_ns) // 2
+
+    def of(self, position: int, item: list[Any]) -> Sequence[Row]:
+        """Those that are finished with this record."""
+        kind, period = item[0], self._period
+        if kind == INVOKE:
+            if _is_plain_invocation(item, period) or (problem := _complaint(item, period)) is None:
+                self._open[item[2]] = (position, item)
+                return ()
+            return (self._damage(position, problem),)
+        if kind in (OK, FAIL, INFO):
+            problem = _complaint(item, period)
+            if problem is not None:
+                return (self._damage(position, problem),)
+            begun = self._open.pop(item[2], None)
+            if begun is None:
+                return (self._completion_half(position, item),)
+            problem = _misfit(begun[1], item)
+            if problem is None:
+                return (self._operation(*begun, item),)
+            unknown = [INFO, item[1], item[2], "its completion is in the list of what could not be read"]
+            return self._operation(*begun, unknown), self._damage(position, problem)
+        if kind >= FIRST_FOREIGN_KIND:
+            return ()
+        problem = _shape_problem(item)
+        if problem is not None:
+            return (self._damage(position, problem),)
+        problem = period.complaint(item[1])
+        if problem is None:
+            self._latest_ns = item[1]
+            return (self._event(position, item),)
+        # When an event happened is said by its place in the file, too.
+        return self._event(position, item), self._damage(
+            position, f"{problem}; the record is taken without it"
+        )
+
+    def open_halves(self) -> Iterator[Row]:
+        """The invocations whose completion is not in this split."""
+        for position, item in self._open.values():
+            yield self._operation(position, item, None)
+
+    def _damage(self, position: int, problem: str) -> Row:
+        return _damage_row(Damage(self._file, position, problem))
+
+    def _event(self, position: int, item: list[Any]) -> Row:
+        at_ns = self._latest_ns + self._shift
+        return ("event", self._file, position, *_NO_OPERATION, *_event(self.recorder, at_ns, item))
+
+    def _operation(self, position: int, begun: list[Any], ended: list[Any] | None) -> Row:
+        """A finished row, or an ``invocation`` half without ``ended``."""
+        _, time_ns, operation, client, function, key, argument, group = begun
+        offset = first_offset = offsets = values = next_offset = end_offset = reason = None
+        filtered = False
+        if function == F_APPEND:
+            values = argument
+        elif function == F_READ:
+            offset, filtered = argument
+        else:
+            offset = argument
+        record: str = "operation"
+        outcome: str | None = "info"
+        complete_ns: int | None = None
+        if ended is None:
+            record, outcome = "invocation", None
+        elif ended[0] == OK:
+            outcome, complete_ns = "ok", ended[1] + self._after
+            result = ended[3]
+            key = ended[4] or key
+            if function == F_READ:
+                next_offset, first_offset, offsets, values, end_offset = _seen(result)
+            elif function == F_APPEND:
+                first_offset = result
+            elif result is not None:
+                offset = result
+        else:
+            reason = ended[3]
+            if ended[0] == FAIL:
+                outcome, complete_ns = "fail", ended[1] + self._after
+        return (
+            *(
+                record,
+                self._file,
+                position,
+                self._base + operation,
+                client,
+                FUNCTION_NAMES[function],
+                key,
+                group,
+            ),
+            *(outcome, time_ns + self._before, complete_ns),
+            *(offset, filtered, first_offset, offsets, values, next_offset, end_offset, reason),
+            *(self.recorder, *_NO_EVENT[1:]),
+        )
+
+    def _completion_half(self, position: int, ended: list[Any]) -> Row:
+        offset = first_offset = offsets = values = next_offset = end_offset = reason = key = complete_ns = (
+            None
+        )
+        outcome = {OK: "ok", FAIL: "fail", INFO: "info"}[ended[0]]
+        if outcome != "info":
+            complete_ns = ended[1] + self._after
+        if outcome == "ok":
+            result, key = ended[3], ended[4]
+            if type(result) is list:
+                next_offset, first_offset, offsets, values, end_offset = _seen(result)
+            else:
+                offset = result
+        else:
+            reason = ended[3]
+        return (
+            *(
+                "completion",
+                self._file,
+                position,
+                self._base + ended[2],
+                None,
+                None,
+                key,
+                None,
+                outcome,
+                None,
+            ),
+            *(complete_ns, offset, None, first_offset, offsets, values, next_offset, end_offset, reason),
+            *_NO_EVENT,
+        )
+
+
+def _is_plain_invocation(item: list[Any], period: Period) -> bool:
+    """The cheap check of the most frequent records; whatever it does not accept gets the full one."""
+    if len(item) != 8:
+        return False
+    _, time_ns, operation, client, function, key, argument, group = item
+    return (
+        type(time_ns) is int
+        and period.low_ns <= time_ns <= period.high_ns
+        and type(operation) is int
+        and 0 <= operation < 1 << FILE_SHIFT
+        and type(client) is str
+        and type(key) is str
+        and group is None
+        and (
+            (
+                function == F_APPEND
+                and type(argument) is list
+                and len(argument) == 1
+                and type(argument[0]) is str
+            )
+            or (function == F_TAIL and argument is None)
+        )
+    )
+
+
+def _shape_problem(item: list[Any]) -> str | None:
+    try:
+        parse_event(item)
+    except TraceFormatError as error:
+        return str(error)
+    return None
+
+
+def _complaint(item: list[Any], period: Period) -> str | None:
+    """What is wrong with an invocation or a completion by itself."""
+    try:
+        parse_event(item)
+    except TraceFormatError as error:
+        return str(error)
+    if not period.low_ns <= item[1] <= period.high_ns:
+        return period.complaint(item[1])
+    if item[2] >= 1 << FILE_SHIFT:
+        return f"operation id {item[2]} is too large; allowed are 0 to {(1 << FILE_SHIFT) - 1}"
+    return None
+
+
+_RESULTS: Final[dict[int, tuple[type, ...]]] = {
+    F_APPEND: (int,),
+    F_READ: (list,),
+    F_TAIL: (int,),
+    F_HEAD: (int,),
+    F_COMMIT_OFFSET: (type(None),),
+    F_FETCH_OFFSET: (int, type(None)),
+}
+
+
+def _misfit(begun: list[Any], ended: list[Any]) -> str | None:
+    """Why a completion cannot be that of its invocation."""
+    if ended[1] < begun[1]:
+        return f"operation {ended[2]} completes at time {ended[1]}, before its invocation at {begun[1]}"
+    if ended[0] == OK and type(ended[3]) not in _RESULTS[begun[4]]:
+        return f"{FUNCTION_NAMES[begun[4]]} completes with the result {brief(ended[3])}"
+    return None
+
+
+def _seen(result: list[Any]) -> tuple[int, int | None, list[int] | None, list[str], int | None]:
+    """next_offset, first_offset, offsets (None if contiguous), values, end_offset of a read's result."""
+    next_offset, offsets, values, end_offset = result
+    if not values:
+        return next_offset, None, None, values, end_offset
+    if type(offsets) is int:
+        return next_offset, offsets, None, values, end_offset
+    first = offsets[0]
+    contiguous = all(offset == first + index for index, offset in enumerate(offsets))
+    return next_offset, first, None if contiguous else offsets, values, end_offset
+
+
+# Where each element of an event record goes: names of schema.EVENT_COLUMNS.
+_EVENT_FIELDS: Final = {
+    16: ("start", "term", "last_index", "commit_index"),
+    17: ("stop",),
+    18: ("role", "role", "term", "leader", "last_index", "last_term"),
+    19: ("append", "first_index", "last_index", "term", "digest"),
+    20: ("truncate", "last_index"),
+    21: ("commit", "last_index", "term"),
+    22: ("digest", "last_index", "digest"),
+    23: ("reset", "first_index"),
+    24: ("dispatch", "last_index"),
+    32: ("fault", "detail", "targets", "detail"),
+    33: ("note", "detail"),
+}
+_EVENT_PLACE: Final = {name: place for place, name in enumerate(schema.EVENT_NAMES)}
+
+
+def _event(node: str, time_ns: int, item: list[Any]) -> Row:
+    kind, *fields = _EVENT_FIELDS[item[0]]
+    row: list[Any] = list(_NO_EVENT)
+    row[_EVENT_PLACE["node"]], row[_EVENT_PLACE["kind"]] = node, kind
+    row[_EVENT_PLACE["time_ns"]] = time_ns
+    for name, value in zip(fields, item[2:], strict=True):
+        row[_EVENT_PLACE[name]] = value
+    if kind == "fault":
+        row[_EVENT_PLACE["detail"]] = f"{item[2]}: {item[4]}" if item[4] else item[2]
+    return tuple(row)
+
+
+def _damage_row(damage: Damage) -> Row:
+    row: list[Any] = list(_NO_EVENT)
+    row[_EVENT_PLACE["kind"]] = "cut" if damage.cut else "bad"
+    row[_EVENT_PLACE["detail"]] = damage.reason
+    return ("damage", damage.name, damage.offset, *_NO_OPERATION, *row)
