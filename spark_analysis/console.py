@@ -15,7 +15,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from spark_analysis.stories import name_of, place_of, story
+from spark_analysis.stories import place_of, story
+from spark_analysis.stories.words import name_of
 from spark_analysis.verdict import EXPLANATIONS, LINEARIZABLE, VIOLATED, Anomaly, Verdict, jepsen_name
 
 _STYLES: Final = {LINEARIZABLE: "bold green", VIOLATED: "bold red"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from spark_analysis.figures import Panel, Series
-from spark_analysis.report_data import Event, ReportData, Window, places_to_draw, window_around
+from spark_analysis.report.run_figure import Panel, Series
+from spark_analysis.report.tables import Event, ReportData, Window
+from spark_analysis.report.windows import places_to_draw, window_around
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
 
 QUEUE = "orders/broker-a:2"

@@ -6,11 +6,13 @@ import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_analysis import figures
-from spark_analysis.figures import Band, Bar, Mark, Panel, Series
+from spark_analysis.report.lanes import Band, Mark
+from spark_analysis.report.run_figure import Panel, Series, run
+from spark_analysis.report.svg import WIDTH, number_text, round_steps, shortened, text_width
+from spark_analysis.report.timeline import Bar, timeline
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ def texts_of(svg: str) -> list[Written]:
     found = []
     for element in ElementTree.fromstring(svg).iter("text"):
         text = "".join(part for part in (element.text, *(child.tail for child in element)) if part)
-        x, width = float(element.attrib["x"]), figures.text_width(text)
+        x, width = float(element.attrib["x"]), text_width(text)
         left = {"start": x, "middle": x - width / 2, "end": x - width}[element.attrib["text-anchor"]]
         found.append(Written(text, left, left + width, float(element.attrib["y"])))
     return found
@@ -37,7 +39,7 @@ def check_nothing_overlaps(svg: str) -> None:
     texts = texts_of(svg)
     for number, one in enumerate(texts):
         assert one.left >= -1, one
-        assert one.right <= figures.WIDTH, one
+        assert one.right <= WIDTH, one
         for other in texts[:number]:
             if abs(one.baseline - other.baseline) < 9:
                 assert one.left >= other.right - 0.5 or other.left >= one.right - 0.5, (one, other)
@@ -61,7 +63,7 @@ marks = st.lists(st.builds(Mark, st.floats(0, 100), st.integers(1, 99), st.just(
 @given(st.lists(bars, max_size=25), marks)
 def test_no_text_of_a_timeline_covers_another(drawn: list[Bar], faults: list[Mark]) -> None:
     bands = [Band("n0", "leader", -10, 40, "leader, term 3"), Band("n1", "follower", 0, 200, "follower")]
-    check_nothing_overlaps(figures.timeline(drawn, bands, faults, 0, 100))
+    check_nothing_overlaps(timeline(drawn, bands, faults, 0, 100))
 
 
 @settings(max_examples=60, deadline=None)
@@ -75,22 +77,46 @@ def test_no_text_of_a_run_covers_another(
 ) -> None:
     series = [Series(name, sorted(points, key=lambda point: point[0])) for name in ("append", "read", "tail")]
     panels = [Panel("latency", "milliseconds", series, is_logarithmic)]
-    check_nothing_overlaps(figures.run(panels, [Band("n0", "leader", 0, 50, "1")], faults, 0, 100))
+    check_nothing_overlaps(run(panels, [Band("n0", "leader", 0, 50, "1")], faults, 0, 100))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=4), st.booleans())
+@example([5e-324], True)
+@example([5e-324, 1e9], True)
+@example([1e-9, 3e-9], False)
+def test_a_scale_has_different_numbers(values: list[float], is_logarithmic: bool) -> None:
+    """However small or far apart the values are."""
+    panel = Panel("latency", "milliseconds", [Series("append", list(enumerate(values)))], is_logarithmic)
+    svg = run([panel], [], [], 0, 100)
+    numbers = re.findall(r'text-anchor="end">([^<]*)<', svg)
+    assert 2 <= len(numbers) == len(set(numbers)), numbers
+
+
+def test_small_numbers_of_an_axis_are_told_apart() -> None:
+    labels = [number_text(step) for step in round_steps(0, 1e-6, 8)]
+    assert labels == ["0", "2e-07", "4e-07", "6e-07", "8e-07", "0.000001"]
+    assert [number_text(value) for value in (0.0, -0.0, 1234567.5, -0.25)] == [
+        "0",
+        "0",
+        "1,234,567.5",
+        "-0.25",
+    ]
 
 
 def test_steps_are_round() -> None:
-    assert figures.round_steps(0, 1, 4) == [0, 0.5, 1.0]
-    assert figures.round_steps(-3, 38, 8) == [0, 10, 20, 30]
+    assert round_steps(0, 1, 4) == [0, 0.5, 1.0]
+    assert round_steps(-3, 38, 8) == [0, 10, 20, 30]
 
 
 def test_a_name_that_is_too_long_keeps_its_ends() -> None:
-    short = figures.shortened("10.0.2.4@104#177242353491581", 100)
+    short = shortened("10.0.2.4@104#177242353491581", 100)
     assert short.startswith("10.0.2")
     assert short.endswith("491581")
-    assert figures.text_width(short) <= 100
-    assert figures.shortened("abc", 5) == ""
+    assert text_width(short) <= 100
+    assert shortened("abc", 5) == ""
 
 
 def test_what_clients_wrote_is_text_and_not_markup() -> None:
-    svg = figures.timeline([Bar("<script>", 0, 1, "<b>", True, '"&')], [], [], 0, 1)
+    svg = timeline([Bar("<script>", 0, 1, "<b>", True, '"&')], [], [], 0, 1)
     assert not re.search(r"<script|<b>", svg)

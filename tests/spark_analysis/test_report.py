@@ -15,22 +15,26 @@ from rich.console import Console
 
 from spark_analysis import stories
 from spark_analysis.console import LOG_WIDTH, console_for_output, print_verdicts
-from spark_analysis.figures import Bar, Mark, timeline
-from spark_analysis.report import FINDINGS_LISTED, checked_and_not, proof_figures, render, words
-from spark_analysis.report_data import (
-    EVENTS_MAX,
+from spark_analysis.report import render
+from spark_analysis.report.answer import checked_and_not, words
+from spark_analysis.report.data import EVENTS_MAX
+from spark_analysis.report.evidence import telling
+from spark_analysis.report.lanes import Mark
+from spark_analysis.report.page import FINDINGS_LISTED
+from spark_analysis.report.parts import fault_marks, role_bands
+from spark_analysis.report.proof_figures import proof_figures
+from spark_analysis.report.run_data import (
     NODES_SHOWN,
     SLICES_MAX,
     SLICES_MIN,
-    Event,
-    ReportData,
     lag,
-    places_to_draw,
     rate_and_latency,
     slices_for,
-    telling,
 )
-from spark_analysis.report_parts import fault_marks, role_bands
+from spark_analysis.report.tables import Event, ReportData
+from spark_analysis.report.timeline import Bar, timeline
+from spark_analysis.report.windows import places_to_draw
+from spark_analysis.stories.words import duration
 from spark_analysis.verdict import (
     EXPLANATIONS,
     LINEARIZABLE,
@@ -171,7 +175,7 @@ def test_a_pair_that_is_not_in_the_proof_is_not_invented() -> None:
     ],
 )
 def test_durations(nanoseconds: int, words: str) -> None:
-    assert stories.duration(nanoseconds) == words
+    assert duration(nanoseconds) == words
 
 
 # ---- the page ------------------------------------------------------------------------------------------------------

@@ -9,15 +9,9 @@ import pytest
 from spark_analysis import schema
 from spark_analysis.history import History
 from spark_analysis.report import render
-from spark_analysis.report_data import (
-    EVENTS_MAX,
-    FUNCTIONS_SHOWN,
-    NODES_SHOWN,
-    SLICES_MAX,
-    TIMELINE_OPERATIONS,
-    WINDOWS,
-    collect_report,
-)
+from spark_analysis.report.data import EVENTS_MAX, collect_report
+from spark_analysis.report.run_data import FUNCTIONS_SHOWN, NODES_SHOWN, SLICES_MAX
+from spark_analysis.report.windows import TIMELINE_OPERATIONS, WINDOWS
 from spark_analysis.verdict import Anomaly, Verdict
 from tests.spark_analysis.reports import MILLISECOND, QUEUE, append, operation, read
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from spark_analysis.console import call_words
-from spark_analysis.figures import Band, Bar, Mark
-from spark_analysis.report_data import Event
+from spark_analysis.report.lanes import Band, Mark
+from spark_analysis.report.tables import Event
+from spark_analysis.report.timeline import Bar
 
 FAULTS_MAX: Final = 400
 ENDS_PROCESSES: Final = frozenset({"kill", "kill all", "power", "power of all", "new disk"})

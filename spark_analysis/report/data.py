@@ -1,0 +1,44 @@
+"""What the report shows of a history, as small rows on the driver: bounded, whatever the history's size.
+
+:func:`collect_report` asks Spark a handful of questions whose answers have a known greatest size: moments of the run
+(:mod:`.run_data`), `EVENTS_MAX` changes of roles and faults, proofs with the operations next to each
+(:mod:`.windows`), and a few events of replicas for a finding about them (:mod:`.evidence`). Everything after it is a
+pure function of :class:`ReportData`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_analysis.history import History
+from spark_analysis.report.evidence import EVENT_COLUMNS, event_of, evidence_of
+from spark_analysis.report.run_data import panels_of
+from spark_analysis.report.tables import Event, ReportData
+from spark_analysis.report.windows import windows_of
+from spark_analysis.verdict import Verdict
+
+EVENTS_MAX: Final = 5000
+
+
+def collect_report(verdict: Verdict, history: History) -> ReportData:
+    """Everything that the page of one history needs from Spark."""
+    start_ns = verdict.facts.get("first_ns") or 0
+    seconds = max(verdict.facts.get("seconds", 0.0), 1e-6)
+    return ReportData(
+        tuple(_events(history)),
+        tuple(panels_of(history, start_ns, seconds, verdict.operations)) if verdict.operations else (),
+        windows_of(verdict.anomalies, history),
+        evidence_of(verdict.anomalies, history),
+    )
+
+
+def _events(history: History) -> list[Event]:
+    """Roles, starts, stops and faults in the order of their times; the first `EVENTS_MAX`."""
+    rows = (
+        history.events.where("kind IN ('role', 'start', 'stop', 'fault')")
+        .select(*EVENT_COLUMNS, "file", "position")
+        .orderBy("time_ns", "file", "position")
+        .limit(EVENTS_MAX)
+        .collect()
+    )
+    return [event_of(row) for row in rows]

@@ -1,0 +1,88 @@
+"""The page: verdict and small tables in, HTML text out (its design: templates/report.html)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spark_analysis import stories
+from spark_analysis.console import describe
+from spark_analysis.history import History
+from spark_analysis.report.answer import checked_and_not, words
+from spark_analysis.report.data import EVENTS_MAX, collect_report
+from spark_analysis.report.parts import fault_marks, role_bands, sentence
+from spark_analysis.report.proof_figures import proof_figures
+from spark_analysis.report.run_figure import run
+from spark_analysis.report.tables import Event, ReportData
+from spark_analysis.verdict import EXPLANATIONS, Anomaly, Verdict
+
+FAULTS_LISTED: Final = 60
+FINDINGS_LISTED: Final = 40
+FINDINGS_OPEN: Final = 3
+LINES_LISTED: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding in words: what, where, and the operations or events that show it."""
+
+    kind: str
+    place: str
+    story: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+def write_report(verdict: Verdict, history: History | None, target: Path) -> Path:
+    """Write the page for one history to the file ``target``, making its directory; returns the path."""
+    data = ReportData() if history is None else collect_report(verdict, history)
+    page = render(verdict, data)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(page, encoding="utf-8")
+    return target
+
+
+def render(verdict: Verdict, data: ReportData) -> str:
+    """The page."""
+    import jinja2
+
+    first_ns = verdict.facts.get("first_ns") or 0
+    seconds = verdict.facts.get("seconds", 0.0)
+    marks = fault_marks(data.events, first_ns)
+    proofs = proof_figures(verdict, data, marks)
+    listed = verdict.anomalies[:FINDINGS_LISTED]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("spark_analysis", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    bands = role_bands(data.events, seconds, first_ns)
+    drawn = run(data.panels, bands, marks, 0.0, max(seconds, 1e-6)) if data.panels else None
+    return environment.get_template("report.html").render(
+        verdict=verdict,
+        words=words(verdict),
+        example=proofs[0] if proofs else None,
+        proofs=proofs,
+        explanations=EXPLANATIONS,
+        checked=checked_and_not(verdict),
+        run=drawn,
+        has_roles=bool(bands),
+        has_all_events=len(data.events) < EVENTS_MAX,
+        faults=marks[:FAULTS_LISTED],
+        more_faults=len(marks) - FAULTS_LISTED,
+        findings=[_finding(one, data.evidence.get(place, ()), first_ns) for place, one in enumerate(listed)],
+        findings_open=FINDINGS_OPEN,
+        lines_listed=LINES_LISTED,
+    )
+
+
+def _finding(anomaly: Anomaly, evidence: Sequence[Event], first_ns: int) -> Finding:
+    lines = tuple(describe(one, first_ns) for one in anomaly.proof)
+    return Finding(
+        anomaly.kind,
+        stories.place_of(anomaly),
+        tuple(stories.story(anomaly, first_ns)),
+        lines or tuple(sentence(event, first_ns) for event in evidence),
+    )

@@ -1,0 +1,83 @@
+"""Findings about what replicas recorded of themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from spark_analysis.verdict import Anomaly
+
+
+def numbers_in(detail: str) -> list[int]:
+    """The numbers of a finding's detail, in their order."""
+    return [int(found) for found in re.findall(r"-?\d+", detail)]
+
+
+def number_in(detail: str) -> int | None:
+    """The last one: what stood against the finding's position."""
+    return next(reversed(numbers_in(detail)), None)
+
+
+def _two_leaders(anomaly: Anomaly) -> list[str]:
+    return [
+        f"{anomaly.detail} were both leader in term {anomaly.position}.",
+        "A majority elects one leader a term; two of them can acknowledge different messages for one place.",
+    ]
+
+
+def _term_went_back(anomaly: Anomaly) -> list[str]:
+    return [
+        f"{anomaly.key} had been in term {number_in(anomaly.detail)} and was in term {anomaly.position} afterwards.",
+        "A node that forgets its term forgets its vote, and can help to elect two leaders.",
+    ]
+
+
+def _commit_went_back(anomaly: Anomaly) -> list[str]:
+    return [
+        f"{anomaly.key} knew entries up to {number_in(anomaly.detail)} as committed.",
+        f"Then, without a restart between, it knew only those up to {anomaly.position}.",
+    ]
+
+
+def _committed_truncated(anomaly: Anomaly) -> list[str]:
+    return [
+        f"{anomaly.key} knew entries up to {number_in(anomaly.detail)} as committed.",
+        f"Then it removed all from {anomaly.position} on.",
+        "What is committed may have been acknowledged, and must stay.",
+    ]
+
+
+def _leader_incomplete(anomaly: Anomaly) -> list[str]:
+    assert anomaly.position is not None
+    return [
+        f"{anomaly.key} became {anomaly.detail.split(';', maxsplit=1)[0]}.",
+        f"Its log ended before entry {anomaly.position}.",
+        f"Entries up to {number_in(anomaly.detail)} had been committed in an earlier term.",
+        "A leader makes all others agree with its own log: what it lacks is lost.",
+    ]
+
+
+def _log_mismatch(anomaly: Anomaly) -> list[str]:
+    return [
+        f"{anomaly.key} hold different bytes at entry {anomaly.position}, under the same term.",
+        "An index and a term name one entry.",
+    ]
+
+
+def _prefix_mismatch(anomaly: Anomaly) -> list[str]:
+    return [
+        f"{anomaly.key} have committed different bytes somewhere up to entry {anomaly.position}.",
+        "The replicas are no copies of each other any more.",
+    ]
+
+
+REPLICA_STORIES: Final[dict[str, Callable[[Anomaly], list[str]]]] = {
+    "two-leaders": _two_leaders,
+    "term-went-back": _term_went_back,
+    "commit-went-back": _commit_went_back,
+    "committed-truncated": _committed_truncated,
+    "leader-incomplete": _leader_incomplete,
+    "log-mismatch": _log_mismatch,
+    "prefix-mismatch": _prefix_mismatch,
+}
