@@ -261,7 +261,7 @@ class BrokerServer:
                 self._access.look()
             oldest = trio.current_time() - self._config.limits.idle_seconds
             for client in list(self._clients.values()):
-                if client.last_active < oldest:
+                if client.last_active() < oldest:
                     client.close()
 
     # ------------------------------------------------------------------ worker threads

@@ -152,7 +152,7 @@ class NameServerProcess:
                     expired.close()
             oldest = trio.current_time() - self._config.idle_seconds
             for open_socket in list(self._open.values()):
-                if open_socket.last_active < oldest:
+                if open_socket.last_active() < oldest:
                     open_socket.close()
 
 

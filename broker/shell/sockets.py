@@ -50,7 +50,8 @@ class SocketConnection:
         self._tls = tls
         self._unsent_bytes_high = unsent_bytes_high
         self.closed = False
-        self.last_active = trio.current_time()
+        self._last_active = trio.current_time()
+        self._has_written = False
         self._unsent: deque[memoryview] = deque()
         self._has_unsent = trio.Event()
         self._sent = trio.Event()
@@ -71,7 +72,7 @@ class SocketConnection:
                     continue
                 if not data:
                     return
-                self.last_active = trio.current_time()
+                self._last_active = trio.current_time()
                 received(data)
                 while self.connection.unsent_bytes > self._unsent_bytes_high:
                     self._sent = trio.Event()
@@ -151,11 +152,11 @@ class SocketConnection:
 
     def _try(self, buffers: list[Buffer]) -> int:
         try:
-            if len(buffers) == 1:
-                return self.socket.send(buffers[0])
-            return self.socket.sendmsg(buffers)
+            sent = self.socket.send(buffers[0]) if len(buffers) == 1 else self.socket.sendmsg(buffers)
         except (BlockingIOError, InterruptedError):
             return 0
+        self._has_written = True
+        return sent
 
     def _keep(self, buffers: list[Buffer]) -> None:
         self._unsent.extend(memoryview(buffer) for buffer in buffers if len(buffer))
@@ -176,8 +177,6 @@ class SocketConnection:
                     continue  # it may have been closed, or written, meanwhile
                 await trio.lowlevel.wait_writable(sock)
                 sent = self._try([unsent[k] for k in range(min(len(unsent), 64))])
-                if sent:
-                    self.last_active = trio.current_time()
                 self.connection.unsent_bytes -= sent
                 while unsent and sent >= len(unsent[0]):
                     sent -= len(unsent.popleft())
@@ -189,6 +188,13 @@ class SocketConnection:
             return
         finally:
             self.close()
+
+    def last_active(self) -> float:
+        """When something was read, or written as far as these calls see it: a write costs no look at the clock."""
+        if self._has_written:
+            self._has_written = False
+            self._last_active = trio.current_time()
+        return self._last_active
 
     def close(self) -> None:
         """Closes the socket and ends both tasks; may be called more than once."""

@@ -2,12 +2,16 @@
 
 import socket
 import struct
+from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 import trio.testing
 
 from broker.connection import Connection, Outgoing
+from broker.remoting.command import encode, request
+from broker.settings import BrokerConfig, LimitSettings, NameServerConfig
 from broker.shell.sockets import (
     UNSENT_BYTES_HIGH,
     SocketConnection,
@@ -15,6 +19,7 @@ from broker.shell.sockets import (
     packed_host,
     split_address,
 )
+from tests.broker.shell.servers import running
 
 
 def _pair() -> tuple[SocketConnection, socket.socket]:
@@ -118,3 +123,55 @@ def test_hosts_are_packed_as_records_hold_them() -> None:
     assert packed_host(("10.0.0.1", 1234)).hex() == "0a000001000004d2"
     assert packed_host(("::ffff:10.0.0.1", 1234)).hex() == "0a000001000004d2"
     assert len(packed_host(("fe80::1%eth0", 1))) == 20
+
+
+async def test_neither_reading_nor_writing_is_idle(autojump_clock: trio.testing.MockClock) -> None:
+    """A client that only takes what it is sent is not: it is closed when both have ceased."""
+    connection, remote = _pair()
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.read, lambda _: None)
+        await trio.sleep(50)
+        assert connection.last_active() == began
+        connection.connection.send(b"notice")
+        connection.flush()
+        assert connection.last_active() == began + 50
+        await trio.sleep(50)
+        assert connection.last_active() == began + 50
+        remote.send(b"request")
+        await trio.testing.wait_all_tasks_blocked()
+        assert connection.last_active() == began + 100
+        nursery.cancel_scope.cancel()
+    remote.close()
+
+
+@pytest.mark.parametrize("server", ["broker", "name server"])
+async def test_idle_connection_is_closed_and_one_in_use_is_not(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("broker_server", "name_server"):
+        monkeypatch.setattr(f"broker.shell.{module}._SWEEP_S", 0.05)
+    base = NameServerConfig(idle_seconds=1)
+
+    def short(config: BrokerConfig) -> BrokerConfig:
+        return msgspec.structs.replace(config, limits=LimitSettings(idle_seconds=1))
+
+    async with running(tmp_path, name_server=base, change=short) as servers:
+        await servers.wait_leader()
+        address = servers.name_server if server == "name server" else servers.brokers["n0"].address
+        host, _, port = address.rpartition(":")
+        silent, busy = [await trio.open_tcp_stream(host, int(port)) for _ in range(2)]
+        closed = trio.Event()
+
+        async def wait_closed() -> None:
+            assert await silent.receive_some(1) == b""
+            closed.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_closed)
+            opaque = 0
+            while not closed.is_set():
+                opaque += 1
+                await busy.send_all(encode(request(9999, opaque=opaque)))
+                assert await busy.receive_some(4096), "it is in use"
+                await trio.sleep(0.1)
