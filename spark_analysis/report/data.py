@@ -12,6 +12,7 @@ from typing import Final
 
 from spark_analysis.history import History
 from spark_analysis.report.evidence import EVENT_COLUMNS, event_of, evidence_of
+from spark_analysis.report.names import names_of
 from spark_analysis.report.run_data import panels_of
 from spark_analysis.report.tables import Event, ReportData
 from spark_analysis.report.windows import windows_of
@@ -24,11 +25,13 @@ def collect_report(verdict: Verdict, history: History) -> ReportData:
     """Everything that the page of one history needs from Spark."""
     start_ns = verdict.facts.get("first_ns") or 0
     seconds = max(verdict.facts.get("seconds", 0.0), 1e-6)
+    windows = windows_of(verdict.anomalies, history)
     return ReportData(
         tuple(_events(history)),
         tuple(panels_of(history, start_ns, seconds, verdict.operations)) if verdict.operations else (),
-        windows_of(verdict.anomalies, history),
+        windows,
         evidence_of(verdict.anomalies, history),
+        names_of(history, verdict.anomalies, windows.values()),
     )
 
 

@@ -12,6 +12,7 @@ from spark_analysis.console import describe
 from spark_analysis.history import History
 from spark_analysis.report.answer import checked_and_not, words
 from spark_analysis.report.data import EVENTS_MAX, collect_report
+from spark_analysis.report.names import identities, with_names
 from spark_analysis.report.parts import fault_marks, role_bands, sentence
 from spark_analysis.report.proof_figures import proof_figures
 from spark_analysis.report.run_figure import run
@@ -47,6 +48,7 @@ def render(verdict: Verdict, data: ReportData) -> str:
     """The page."""
     import jinja2
 
+    verdict, data = with_names(verdict, data)
     first_ns = verdict.facts.get("first_ns") or 0
     seconds = verdict.facts.get("seconds", 0.0)
     marks = fault_marks(data.events, first_ns)
@@ -75,6 +77,12 @@ def render(verdict: Verdict, data: ReportData) -> str:
         findings=[_finding(one, data.evidence.get(place, ()), first_ns) for place, one in enumerate(listed)],
         findings_open=FINDINGS_OPEN,
         lines_listed=LINES_LISTED,
+        clients=identities(
+            [
+                *(operation for one in listed for operation in one.proof),
+                *(operation for window in data.windows.values() for operation in window.operations),
+            ]
+        ),
     )
 
 

@@ -123,7 +123,10 @@ def _tooltip(operation: dict[str, Any]) -> str:
     took = "no answer" if end is None else f"took {(end - operation['invoke_ns']) / 1e6:.3f} ms"
     named = ", ".join(str(value) for value in values[:3])
     more = f", {len(values) - 3} more" if values[3:] else ""
-    return f"{operation.get('client')}: {short_label(operation)}; {took}; {named}{more}".rstrip("; ")
+    identity = f" ({operation['identity']})" if "identity" in operation else ""
+    return f"{operation.get('client')}{identity}: {short_label(operation)}; {took}; {named}{more}".rstrip(
+        "; "
+    )
 
 
 # ---- what replicas recorded ----------------------------------------------------------------------------------------

@@ -39,9 +39,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """``windows`` and ``evidence`` are by the finding's place in ``Verdict.anomalies``."""
+    """``windows`` and ``evidence`` are by the finding's place in ``Verdict.anomalies``; ``names`` by client."""
 
     events: tuple[Event, ...] = ()
     panels: tuple[Panel, ...] = ()
     windows: dict[int, Window] = field(default_factory=dict)
     evidence: dict[int, tuple[Event, ...]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from spark_analysis.report.answer import checked_and_not, words
 from spark_analysis.report.data import EVENTS_MAX
 from spark_analysis.report.evidence import telling
 from spark_analysis.report.lanes import Mark
+from spark_analysis.report.names import one_to_one
 from spark_analysis.report.page import FINDINGS_LISTED
 from spark_analysis.report.parts import fault_marks, role_bands
 from spark_analysis.report.proof_figures import proof_figures
@@ -311,6 +312,22 @@ def test_a_proof_is_drawn_with_its_culprits() -> None:
     assert "3.00 ms between" in figure.svg
     assert "leader, term 1" in figure.svg  # behind: what the replicas were
     assert len(figure.lines) == 2
+
+
+def test_clients_are_called_by_their_processes() -> None:
+    """Who recorded one client alone is its name, in words and lanes; what the protocol calls it stands beside it."""
+    pairs = [("producer-1", "shop0"), ("consumer-1", "crowd"), ("consumer-2", "crowd"), ("auditor", None)]
+    names = one_to_one([*pairs, ("bystander", "b1"), ("bystander", "b2")])
+    assert names == {"producer-1": "shop0"}
+    verdict = verdict_of("stale-read")
+    data = replace(data_for(verdict), names=names | {"bystander": "visitor0"})
+    page = render(verdict, data)
+    assert "shop0 was told that message message-a stands at offset 17" in page
+    assert "<title>shop0 (producer-1): append @17" in page
+    assert "<td>shop0</td><td><code>producer-1</code></td>" in page
+    assert "<td>visitor0</td><td><code>bystander</code></td>" in page
+    assert "consumer-1 asked for offset 17" in page
+    assert "Who the clients are" not in render(verdict, data_for(verdict))
 
 
 def test_one_figure_for_each_kind_pairs_first() -> None:

@@ -71,6 +71,7 @@ def test_a_bounded_part_of_the_history(spark: SparkSession) -> None:
         spark.createDataFrame(rows, schema.OPERATIONS),
         spark.createDataFrame([*roles, *commits], f"file STRING, position BIGINT, {schema.EVENTS}"),
         spark.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING"),
+        spark.createDataFrame([("p", "producer0")] * 3 + [("x", "x0")], "client STRING, recorder STRING"),
     )
     anomalies = (
         *(Anomaly("stale-read", QUEUE, 17, (acknowledged, stale)) for _ in range(WINDOWS + 4)),
@@ -111,6 +112,8 @@ def test_a_bounded_part_of_the_history(spark: SparkSession) -> None:
     assert sum(value or 0 for _, value in rate.series[0].points[:-1]) * 20.0 / SLICES_MAX == pytest.approx(
         CLIENTS + 1, rel=0.01
     )
+
+    assert data.names == {"p": "producer0"}
 
     page = render(verdict, data)
     assert len(page.encode()) < 3_000_000
