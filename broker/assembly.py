@@ -81,7 +81,7 @@ def build_node(
     `advertised` is the ``host:port`` that clients are told, if it is not what `config` says; its host must be a
     numeric address. `store_options` replaces what follows from `config`. `boot` names the time since the machine was
     started, "" if that is unknown: pages that were not flushed do not outlive it (broker/recovering.py). `hour_of_day`
-    tells the hour at a time in milliseconds, for retention.
+    tells the hour at a time in milliseconds.
     `memory_bytes` is what the machine has, 0 if unknown.
 
     Raises `log.errors.LogFault` when the store cannot be used (locked, damaged, disk), `log.errors.RecordError` when
@@ -183,6 +183,7 @@ def build_node(
             stats=stats,
             disk=disk,
             process_id=process_id,
+            hour_of_day=hour_of_day,
         ),
         CleaningProcessor(node, lambda: retention.run(at_any_hour=True)),
         ConfigurationProcessor(node, live),

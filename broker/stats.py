@@ -20,10 +20,12 @@ class Stats:
     """Messages put and got on this node since it started; `sample` is due every `SAMPLE_NS`."""
 
     __slots__ = (
+        "_hour",
         "_samples",
         "got",
         "got_by_group",
         "got_windows",
+        "mornings",
         "next_sample_ns",
         "put",
         "put_windows",
@@ -43,10 +45,16 @@ class Stats:
         self.started_ns = now_ns
         self.started_wall_ms = wall_ms
         self.next_sample_ns = now_ns + SAMPLE_NS
+        self.mornings = ((0, 0), (0, 0))
+        """Messages put and got up to the beginning of yesterday, and of today."""
+        self._hour = 0
         self._samples: deque[tuple[int, int, int]] = deque([(now_ns, 0, 0)], maxlen=_SAMPLES_KEPT)
 
-    def sample(self, now_ns: int) -> None:
-        """Notes the counts of this moment."""
+    def sample(self, now_ns: int, hour: int) -> None:
+        """Notes the counts of this moment, which is in that hour of the day."""
+        if hour == 0 < self._hour:
+            self.mornings = (self.mornings[1], (self.put, self.got))
+        self._hour = hour
         _, put_before, got_before = self._samples[-1]
         self.put_windows.add(now_ns // 1_000_000_000, self.put - put_before)
         self.got_windows.add(now_ns // 1_000_000_000, self.got - got_before)

@@ -29,7 +29,8 @@ _MS: Final = 1_000_000
 class StatusProcessor:
     """TRIVET_NODE_STATUS 90001 and GET_BROKER_RUNTIME_INFO 28.
 
-    `address` is what clients are told to connect to; `recovered` what was repaired at the start, a sentence each.
+    `address` is what clients are told to connect to; `recovered` what was repaired at the start, a sentence each;
+    `hour_of_day` tells the hour at a time in milliseconds.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class StatusProcessor:
         stats: Stats,
         disk: Disk,
         process_id: Callable[[], int],
+        hour_of_day: Callable[[int], int],
     ) -> None:
         self._node = node
         self._config = config
@@ -50,7 +52,9 @@ class StatusProcessor:
         self._stats = stats
         self._disk = disk
         self._process_id = process_id
-        node.add_timer(lambda: stats.next_sample_ns, lambda: stats.sample(node.now_ns))
+        node.add_timer(
+            lambda: stats.next_sample_ns, lambda: stats.sample(node.now_ns, hour_of_day(node.wall_ms))
+        )
 
     def routes(self) -> Iterable[Route]:
         """Always this node."""
@@ -127,6 +131,7 @@ class StatusProcessor:
         log = replica.store.log
         got = _three_rates(stats.get_rates(now_ns))
         run_s = (now_ns - stats.started_ns) // 1_000_000_000
+        (put_yesterday, got_yesterday), (put_today, got_today) = stats.mornings
         usage = self._disk.usage()
         used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
         table = {
@@ -140,11 +145,11 @@ class StatusProcessor:
             "getTotalTps": got,
             "getMissTps": _three_rates((0.0, 0.0, 0.0)),
             "msgPutTotalTodayNow": str(stats.put),
-            "msgPutTotalTodayMorning": "0",
-            "msgPutTotalYesterdayMorning": "0",
+            "msgPutTotalTodayMorning": str(put_today),
+            "msgPutTotalYesterdayMorning": str(put_yesterday),
             "msgGetTotalTodayNow": str(stats.got),
-            "msgGetTotalTodayMorning": "0",
-            "msgGetTotalYesterdayMorning": "0",
+            "msgGetTotalTodayMorning": str(got_today),
+            "msgGetTotalYesterdayMorning": str(got_yesterday),
             "putMessageTimesTotal": str(stats.put),
             "commitLogMinOffset": str(log.first_position),
             "commitLogMaxOffset": str(log.end_position),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 
@@ -171,6 +173,34 @@ def test_runtime_table(group: Group) -> None:
     client.wait(client.start_send("T", b"x", properties={"DELAY": "18"}))
     table = decode_body(client.ok(RequestCode.GET_BROKER_RUNTIME_INFO).body, KeyValueTable).table
     assert table["scheduleMessageOffset_18"] == "0,1"
+
+
+def test_days_begin_at_midnight(group: Group) -> None:
+    """mqadmin clusterList takes the messages of today and of yesterday from these."""
+    client = group.connect()
+    client.create_topic("T")
+
+    def totals() -> tuple[int, int, int]:
+        table = decode_body(client.ok(RequestCode.GET_BROKER_RUNTIME_INFO).body, KeyValueTable).table
+        moments = ("YesterdayMorning", "TodayMorning", "TodayNow")
+        return tuple(int(table[f"msgPutTotal{moment}"]) for moment in moments)  # type: ignore[return-value]
+
+    def next_noon() -> None:
+        for _ in range(12):
+            group.wall_offset_ms += 2 * 3_600_000
+            group.advance(11)
+
+    while time.localtime(group.wall_ms / 1000).tm_hour != 12:
+        group.wall_offset_ms += 3_600_000
+    group.advance(11)
+    client.send("T", b"x")
+    assert totals() == (0, 0, 1)
+    next_noon()
+    client.send("T", b"x")
+    client.send("T", b"x")
+    assert totals() == (0, 1, 3)
+    next_noon()
+    assert totals() == (1, 3, 3)
 
 
 @pytest.mark.parametrize("code", [50, RequestCode.QUERY_ASSIGNMENT, 31_000, 200_050])
