@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MINIMUM_JAVA: Final = 17
-LARGE_JVM: Final = "-XX:+UseSerialGC -Xss4m"
-SMALL_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
+LARGE_JVM: Final = "-XX:+UseSerialGC -Xss4m -Xlog:disable -Xlog:all=warning:stderr"
+"""Options of every Java; its warnings would go to standard output, into the middle of a verdict."""
+SMALL_JVM: Final = f"{LARGE_JVM} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""With one compiler the code cache is 48 MB by default, which a session of many histories fills."""
 
 
 def _quiet_logs() -> str:
