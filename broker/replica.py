@@ -859,14 +859,19 @@ class Replica:
         if len(starts) < 2:
             return 0
 
-        waiting_from = first_waiting_index(store, self.metadata)
+        waiting_from: int | None = None
+
+        def find_waiting() -> int | None:
+            nonlocal waiting_from
+            waiting_from = first_waiting_index(store, self.metadata)
+            return waiting_from
 
         def delete() -> int:
             return store.delete_expired(
                 policy,
                 wall_ms=self.wall_ms,
                 is_delete_hour=is_delete_hour,
-                waiting_from_index=waiting_from,
+                find_waiting=find_waiting,
             )
 
         removed = delete()

@@ -29,6 +29,11 @@ class DataFile:
     next_index: int
 
 
+def may_delete(policy: RetentionPolicy, used_ratio: float, is_delete_hour: bool) -> bool:
+    """Whether the hour or the disk allows to delete anything at all."""
+    return is_delete_hour or used_ratio > min(policy.delete_ratio, policy.force_ratio)
+
+
 def files_to_delete(
     files: Sequence[DataFile],
     policy: RetentionPolicy,
@@ -45,7 +50,7 @@ def files_to_delete(
     messages that are still to be delivered: age does not delete them, only a disk that is nearly full.
     """
     forced = used_ratio > policy.force_ratio
-    if not (forced or is_delete_hour or used_ratio > policy.delete_ratio):
+    if not may_delete(policy, used_ratio, is_delete_hour):
         return 0
     count = 0
     for file in files[: policy.files_per_pass]:

@@ -17,6 +17,7 @@ checksum); dispatch then goes on from there, as far as the group says is committ
 commit index is dispatched before that.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from log.checkpoint import ABORT, CheckpointJob, Notes, read_notes, remove_other_notes
@@ -34,7 +35,7 @@ from log.index_file import IndexFiles
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from log.record import peek
-from log.retention import DataFile, RetentionPolicy, files_to_delete
+from log.retention import DataFile, RetentionPolicy, files_to_delete, may_delete
 from log.snapshot import Snapshot, read_snapshot, write_snapshot
 from log.tail import PrepareJob
 from log.timer_index import TimerIndex
@@ -319,15 +320,18 @@ class Store:
         wall_ms: int,
         is_delete_hour: bool,
         needed_from_index: int | None = None,
-        waiting_from_index: int | None = None,
+        find_waiting: Callable[[], int | None] | None = None,
     ) -> int:
         """Deletes data files by age and disk usage, and queue and index files below the new beginning.
 
-        Nothing behind the snapshot, the durable and the dispatched index goes, nor from `needed_from_index`
-        on; for its age nothing from `waiting_from_index` on. Returns the number of data files deleted. Raises
-        DiskError.
+        Nothing behind the snapshot, the durable and the dispatched index goes, nor from `needed_from_index` on; for its
+        age nothing from the index on that `find_waiting` gives, which is asked when something would go. Returns the
+        number of data files deleted. Raises DiskError.
         """
         usage = self._disk.usage()
+        used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
+        if not may_delete(policy, used_ratio, is_delete_hour):
+            return 0
         covered = min(self.snapshot_index, self.dispatched_index, self.log.durable_index)
         if needed_from_index is not None:
             covered = min(covered, needed_from_index - 1)
@@ -340,15 +344,21 @@ class Store:
             except (RecordError, OutOfRangeError):
                 newest_ms = wall_ms
             files.append(DataFile(newest_ms, index))
-        count = files_to_delete(
-            files,
-            policy,
-            wall_ms=wall_ms,
-            used_ratio=1 - usage.free_bytes / max(usage.total_bytes, 1),
-            is_delete_hour=is_delete_hour,
-            covered_index=covered,
-            waiting_index=waiting_from_index,
-        )
+
+        def count_expired(waiting_index: int | None) -> int:
+            return files_to_delete(
+                files,
+                policy,
+                wall_ms=wall_ms,
+                used_ratio=used_ratio,
+                is_delete_hour=is_delete_hour,
+                covered_index=covered,
+                waiting_index=waiting_index,
+            )
+
+        count = count_expired(None)
+        if count and find_waiting is not None:
+            count = count_expired(find_waiting())
         if not count:
             return 0
         removed = self.log.delete_before(files[count - 1].next_index)

@@ -176,6 +176,8 @@ class TimerIndex:
             # Where an empty queue begins may be a guess of the store's until its units are dispatched again.
             return True
         self.end = max(self.end, floor, queue.min_offset)
+        if self.end >= queue.max_offset:
+            return True
         for offset, dues in _dues(queue, self.end, self.end + CATCH_UP_UNITS):
             offsets = np.arange(offset, offset + len(dues), dtype=np.int64)
             pending = ~_are_done(steps, dues, offsets)
@@ -242,6 +244,8 @@ class TimerIndex:
 
     def due(self, steps: Steps, until_ms: int, count: int) -> list[tuple[int, int]]:
         """(due time, offset) of the first `count` units due at `until_ms` or before that are not done, in order."""
+        if not self._runs and not len(self._tail_dues):
+            return []
         found = [self._first_of(run, steps, until_ms, count) for run in self._runs]
         pending = ~_are_done(steps, self._tail_dues, self._tail_offsets) & (self._tail_dues <= until_ms)
         found.append((self._tail_dues[pending], self._tail_offsets[pending]))
@@ -250,10 +254,9 @@ class TimerIndex:
         order = np.lexsort((offsets, dues))[:count]
         return list(zip(dues[order].tolist(), offsets[order].tolist(), strict=True))
 
-    def next_due_ms(self, steps: Steps) -> int | None:
-        """When the first unit is due that is not done; None if there is none."""
-        first = self.due(steps, _LATEST, 1)
-        return first[0][0] if first else None
+    def pending(self, steps: Steps, count: int) -> list[tuple[int, int]]:
+        """(due time, offset) of the first `count` units that are not done, whenever they are due, in order."""
+        return self.due(steps, _LATEST, count)
 
     def first_pending(self, floor: int, steps: Steps) -> int:
         """The first offset from `floor` on that is not done, or how far a call may look for it.
