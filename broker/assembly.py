@@ -155,7 +155,7 @@ def build_node(
         OffsetsProcessor(node, offsets),
         LocksProcessor(node, config.broker),
         QueriesProcessor(node),
-        TopicsProcessor(node, creations, config),
+        TopicsProcessor(node, creations, offsets, config),
         AdministrationProcessor(node, broker_name=config.node.group),
         ClientQuestionsProcessor(node, broker_name=config.node.group),
         StatisticsProcessor(

@@ -3,7 +3,8 @@
 Consumers report offsets far more often than anyone reads them: with every pull, and every five seconds for each
 queue. So a report that nobody waits for is staged, and one command takes all that has been staged within
 `COALESCE_NS`. A report that wants an answer, or a question for an offset that is staged, sends the command off at
-once. What was staged and lost with the leader is reported again by its consumer.
+once, and so does whatever else sets or deletes positions: it goes behind what was reported before it. What was staged
+and lost with the leader is reported again by its consumer.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,13 +76,14 @@ class OffsetCommits:
     def commit_all(
         self, offsets: Sequence[StoredOffset], done: Callable[[object], None], lost: Callable[[], None]
     ) -> None:
-        """Many offsets at once, past what is staged; raises as `commit`, and as `Replica.propose_command`."""
+        """Many offsets at once, behind what is staged; raises as `commit`, and as `Replica.propose_command`."""
         metadata, most = self._node.replica.metadata, self._node.config.limits.max_stored_offsets
         new = sum(
             queue_id not in metadata.offsets.get((group, topic), ()) for group, topic, queue_id, _ in offsets
         )
         if new and metadata.offset_count + self._staged_new + self._under_way_new + new > most:
             raise _too_many(most)
+        self.propose()  # what was reported before may not come after it
         self._propose_all(offsets, done, lost)
 
     def _propose_all(

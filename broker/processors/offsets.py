@@ -50,7 +50,7 @@ class OffsetsProcessor:
             Route(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search, Place.LEADER_READ),
             Route(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time, Place.LEADER_READ),
             Route(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets, Place.LEADER_READ),
-            Route(RequestCode.CLONE_GROUP_OFFSET, self.clone, Place.LEADER),
+            Route(RequestCode.CLONE_GROUP_OFFSET, self.clone, Place.LEADER_READ),
         )
 
     # ------------------------------------------------------------------ a group's offsets

@@ -12,6 +12,7 @@ from broker.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopi
 from broker.connection import Connection
 from broker.creation import Creations, TooManyError, missing_of_the_broker
 from broker.node import OUTCOME_UNKNOWN, Node
+from broker.offset_commits import OffsetCommits
 from broker.processing import Place, RequestError, Route
 from broker.proposals import ReplicaError
 from broker.remoting.admin_headers import (
@@ -57,8 +58,11 @@ _PERMISSION_BITS = int(Permission.READ | Permission.WRITE | Permission.INHERIT |
 class TopicsProcessor:
     """Requests 17, 18, 21, 200, 201, 207, 215, 225, 305, 351 and 352."""
 
-    def __init__(self, node: Node, creations: Creations, config: BrokerConfig) -> None:
+    def __init__(
+        self, node: Node, creations: Creations, offsets: OffsetCommits, config: BrokerConfig
+    ) -> None:
         self._node = node
+        self._offsets = offsets
         self._creations = creations
         self._config = config
         self._was_serving = False
@@ -210,6 +214,7 @@ class TopicsProcessor:
         """Deletes a subscription group, with its offsets if asked."""
         header = command.decode_fields(DeleteSubscriptionGroupHeader)
         clean = bool(header.clean_offset) or bool(header.remove_offset)
+        self._offsets.propose()  # what was reported before must not outlive the group
         self._carry_out(connection, command, DeleteGroup(header.group_name, clean, self._node.wall_ms))
 
     def all_groups(self, connection: Connection, command: RemotingCommand) -> None:

@@ -159,6 +159,24 @@ def test_all_offsets_and_clones(client: Client) -> None:
     assert parse_loose_json(body) == {"offsetTable": {"T@g": {"0": 7, "1": 3}, "T@h": {"0": 7, "1": 3}}}
 
 
+def test_what_was_reported_before_does_not_undo_a_clone(group: Group, client: Client) -> None:
+    commit(client, 100)
+    report = {"consumerGroup": "h", "topic": "T", "queueId": 0, "commitOffset": 5}
+    client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, report)
+    client.ok(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g", "destGroup": "h"})
+    group.advance(1)
+    assert stored(client, 0, "h") == 100
+
+
+def test_what_was_reported_before_does_not_outlive_its_group(group: Group, client: Client) -> None:
+    commit(client, 4)
+    report = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 5}
+    client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, report)
+    client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": "true"})
+    group.advance(1)
+    assert ("g", "T") not in group.node(group.leader).replica.metadata.offsets
+
+
 @pytest.mark.parametrize(
     ("code", "fields", "answer", "remark"),
     [
