@@ -705,6 +705,8 @@ class Node:
         replica = self.replica
         replica.tick(now_ns, wall_ms)
         if self._held:
+            if replica.serving and replica.raft.transferee is None:
+                self._release_held()  # a transfer has come to nothing, and this node leads on
             self._expire_held()
         for deadline_ns, due in self._timers:
             if deadline_ns() <= now_ns:

@@ -126,6 +126,11 @@ class Raft:
         return self._state.leader
 
     @property
+    def transferee(self) -> str | None:
+        """The voter that this leader hands over to; nothing may be proposed meanwhile."""
+        return None if self._leader is None else self._leader.transferee
+
+    @property
     def commit_index(self) -> int:
         return self._state.commit_index
 
@@ -508,7 +513,7 @@ class Raft:
             persisted_index=state.persisted.index,
             configuration_index=state.configurations.current_index,
             configuration=state.configurations.current,
-            transferee=leader.transferee if leader is not None else None,
+            transferee=self.transferee,
             recovering=None if self._recovery is None else self._recovery.loss.value,
             peers=peers,
         )

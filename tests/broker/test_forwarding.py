@@ -10,7 +10,7 @@ from broker.remoting.bodies import LockBatchBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ
 from broker.remoting.json_body import encode_body
-from raft.messages import AppendResponse
+from raft.messages import AppendResponse, TimeoutNow
 from tests.broker.harness import Group
 
 
@@ -413,3 +413,22 @@ def test_unlock_of_unknown_outcome_is_never_repeated_by_the_broker(group: Group)
         LockBatchBody(client_id="b", consumer_group="g", queues=[MessageQueue("broker-a", 0, "T")])
     )
     assert b'"lockOKMQSet":[]' in bytes(client.ok(RequestCode.LOCK_BATCH_MQ, None, other).body)
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+def test_requests_go_on_as_soon_as_a_transfer_is_given_up(group: Group, place: str) -> None:
+    """They wait for the next leader, and the old one stays it."""
+    old, heir = group.leader, group.follower
+    client = group.connect(old if place == "leader" else heir)
+    group.lose = lambda source, target, frame: (
+        isinstance(frame, RaftFrame) and isinstance(frame.message, TimeoutNow)
+    )
+    leader = group.node(old)
+    leader.begin(group.now_ns, group.wall_ms)
+    leader.replica.transfer_leadership(heir)
+    group.members[old].due_ns = group.now_ns
+    opaque = client.start_send("T", b"x")
+    group.settle()
+    assert leader.held_count == 1
+    assert client.wait(opaque, 2).code == ResponseCode.SUCCESS
+    assert group.leader == old
