@@ -1,0 +1,120 @@
+"""Plans full of the faults that make one rare situation, for planted mistakes that show in nothing else.
+
+A seed of the simulator draws from all kinds of faults, and some situations come up in one of dozens: a leader deposed
+while clients still ask it, a power failure between a batch's announcement and the batch. What the plans here show is
+that the world can make the situation and that an invariant sees it; how long drawn plans take is in the table of
+docs/simulation.md beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from simulation.plan import Fault, Plan
+from simulation.scheduler import SECOND
+from simulation.world import Result, run_plan
+from tests.simulation.planted_bugs import PLANTED, plan_of
+
+__all__ = ["AIMED", "AIMED_SEEDS", "aimed_plan", "hunt_aimed"]
+
+AIMED_SEEDS = 20
+"""Each is found within so many."""
+
+Schedule = Callable[[Random], list[Fault]]
+
+_BEGIN_S, _END_S = 5.0, 19.0
+"""Faults come in this time of a run of 40 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The faults of which a situation is made, the invariant that sees the mistake, the settings that it takes."""
+
+    faults: Schedule
+    found_as: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def _often(*kinds: str, gap_s: float, seconds: tuple[float, float] = (0.0, 5.0)) -> Schedule:
+    """Faults of these kinds in turn, on average every `gap_s`, each for so many seconds."""
+
+    def draw(random: Random) -> list[Fault]:
+        faults = []
+        at_s = _BEGIN_S
+        while at_s < _END_S:
+            duration_ns = int(random.uniform(*seconds) * SECOND)
+            kind = random.choice(kinds)
+            faults.append(
+                Fault(int(at_s * SECOND), kind, random.randrange(1 << 16), duration_ns, random.random())
+            )
+            at_s += 2 * gap_s * random.random()
+        return faults
+
+    return draw
+
+
+def _power_within_a_batch(random: Random) -> list[Fault]:
+    """Disks are slow, the leader's clock is set forward so that much falls due at once, and power fails in between."""
+    end_s = 40.0
+    slow_ns = int((end_s - _BEGIN_S) * SECOND)
+    faults = [Fault(int(_BEGIN_S * SECOND), "slow disk", 2 * node, slow_ns, 0.9) for node in range(3)]
+    at_s = _BEGIN_S + 2
+    while at_s < end_s:
+        faults.append(Fault(int(at_s * SECOND), "wall jump", 1, 0, 0.5 + 0.5 * random.random()))
+        failure_ns = int((at_s + 0.5 * random.random()) * SECOND)
+        faults.append(Fault(failure_ns, "power of all", 0, SECOND // 5, 0.5))
+        at_s += 4 + 2 * random.random()
+    return faults
+
+
+_END_OF_A_QUEUE = "the end of a queue is linearizable"
+AIMED: dict[str, Aim] = {
+    "stale read from a deposed leader": Aim(_often("depose", gap_s=4), _END_OF_A_QUEUE),
+    "read index without a round": Aim(_often("depose", gap_s=4), _END_OF_A_QUEUE),
+    "previous entry not looked at": Aim(_often("depose", gap_s=4), "state machine safety"),
+    "peer forgotten after its link broke": Aim(_often("link", gap_s=4), "liveness"),
+    "double vote": Aim(_often("rivals", gap_s=1), "one vote a term"),
+    "membership change before commit": Aim(_often("membership", gap_s=1), "one member at a time"),
+    "lost no-op": Aim(_often("kill", "power", "transfer", gap_s=1.5), "commit by current term"),
+    "CRC unchecked": Aim(_often("messages", gap_s=2), "log matching"),
+    "index file not rebuilt": Aim(_often("power", "bit rot", gap_s=1.5), "index agrees with log"),
+    # Cut off from all brokers for longer than a lock lives, with a handler at work.
+    "order: lock counted on for ever": Aim(
+        _often("partition", gap_s=4, seconds=(9, 12)), "handled under its own lock"
+    ),
+    "timer: announced taken for delivered": Aim(
+        _power_within_a_batch,
+        "timed messages come",
+        {
+            "flush": "sync",
+            "data_file_bytes": 16 * 1024,
+            "actors": ("producer", "consumer", "scheduler"),
+            "calm_ns": 42 * SECOND,
+            "end_ns": 62 * SECOND,
+        },
+    ),
+}
+"""By the name in `PLANTED`."""
+
+
+def aimed_plan(name: str, seed: int) -> Plan:
+    """The seed's plan with the mistake's faults and no others."""
+    aim = AIMED[name]
+    faults = sorted(aim.faults(Random(seed)), key=lambda fault: fault.time_ns)
+    return replace(plan_of(PLANTED[name], seed), faults=tuple(faults), **aim.settings)
+
+
+def hunt_aimed(name: str) -> Result | None:
+    """The first of the seeds that finds the mistake."""
+    with pytest.MonkeyPatch.context() as patch:
+        PLANTED[name].patch(patch)
+        for seed in range(AIMED_SEEDS):
+            result = run_plan(aimed_plan(name, seed))
+            if result.violation is not None:
+                return result
+    return None
