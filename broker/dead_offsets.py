@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from broker.commands import ForgetOffsets
+from broker.deadline import NEVER
 from broker.node import Node
 from broker.offset_commits import OFFSETS_PER_COMMAND, StoredOffset
 from broker.proposals import ReplicaError
@@ -30,7 +31,6 @@ INTERVAL_NS: Final = 600_000_000_000
 SLICE: Final = 1_000
 """Topics by group that are looked at in one turn."""
 
-_NEVER: Final = 1 << 62
 
 _Key = tuple[str, str]
 
@@ -40,7 +40,6 @@ class DeadOffsets:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._due_ns = _NEVER
         self._remaining: deque[_Key] = deque()
         """What this look has yet to come to."""
         self._unused: dict[_Key, None] = {}
@@ -48,15 +47,15 @@ class DeadOffsets:
         self._unused_before: dict[_Key, None] = {}
         """of the one before: what no client uses."""
         node.on_role_change(self._role_changed)
-        node.add_timer(lambda: self._due_ns, self._run)
+        self._deadline = node.add_deadline(self._run)
 
     def _role_changed(self) -> None:
         if not self._node.replica.serving:
-            self._due_ns = _NEVER
+            self._deadline.due_ns = NEVER
             self._remaining.clear()
             self._unused, self._unused_before = {}, {}
-        elif self._due_ns == _NEVER:
-            self._due_ns = self._node.now_ns + INTERVAL_NS
+        elif self._deadline.due_ns == NEVER:
+            self._deadline.due_ns = self._node.now_ns + INTERVAL_NS
 
     def _run(self) -> None:
         node = self._node
@@ -79,7 +78,7 @@ class DeadOffsets:
                 dead += [(group, topic, queue_id, offset) for queue_id, offset in offsets[key].items()]
         if dead:
             self._forget(dead)
-        self._due_ns = node.now_ns if self._remaining else node.now_ns + INTERVAL_NS
+        self._deadline.due_ns = node.now_ns if self._remaining else node.now_ns + INTERVAL_NS
 
     def _leads_nowhere(self, key: _Key) -> bool:
         """Whether in every queue the message that comes next is deleted."""

@@ -18,6 +18,7 @@ import structlog
 
 from broker.commands import DeliverDelayed, SettleDelayed
 from broker.connection import Connection
+from broker.deadline import NEVER
 from broker.deliveries import (
     Destination,
     addressed_properties,
@@ -55,8 +56,6 @@ CLOCK_CHECK_NS: Final = 10_000_000_000
 IDLE_NS: Final = 60_000_000_000
 """After so much time without deliveries the log is told that the last batches are done; retention waits for that."""
 
-_NEVER: Final = 1 << 62
-
 
 def delay_level(properties: bytes, level_max: int) -> int:
     """The level that a message asks for, at most `level_max`; 0 for none, or for what is no number."""
@@ -89,12 +88,11 @@ class DelayService:
         """level -> the announcement that is not committed yet."""
         self._unsettled: dict[int, int] = {}
         """level -> where a batch broke off: nothing else of the level may be announced before that is in the log."""
-        self._due_ns = _NEVER
         self._idle_from_ns = node.now_ns
         self._blocked_until_ns = 0
         node.on_role_change(self._role_changed)
         node.on_arrival(self._arrived)
-        node.add_timer(lambda: self._due_ns, self._run)
+        self._deadline = node.add_deadline(self._run)
 
     def routes(self) -> Iterable[Route]:
         """As the other tables of the group."""
@@ -110,14 +108,14 @@ class DelayService:
 
     def _arrived(self, arrivals: Iterable[Arrival]) -> None:
         if self._next and any(arrival.topic == SCHEDULE_TOPIC for arrival in arrivals):
-            self._due_ns = min(self._due_ns, self._node.now_ns)
+            self._deadline.due_ns = min(self._deadline.due_ns, self._node.now_ns)
 
     def _role_changed(self) -> None:
         if not self._node.replica.serving:
             self._next.clear()
             self._under_way.clear()
             self._unsettled.clear()
-            self._due_ns = _NEVER
+            self._deadline.due_ns = NEVER
         elif not self._next:
             self._begin()
 
@@ -131,26 +129,26 @@ class DelayService:
                 offset += self._count_delivered(level, progress)
                 self._unsettled[level] = offset
             self._next[level] = offset
-        self._due_ns = self._node.now_ns
+        self._deadline.due_ns = self._node.now_ns
 
     def _run(self) -> None:
         """Delivers all that is due, and finds out when the next message will be."""
         node = self._node
         if node.now_ns < self._blocked_until_ns:
-            self._due_ns = self._blocked_until_ns
+            self._deadline.due_ns = self._blocked_until_ns
             return
-        self._due_ns = _NEVER
+        self._deadline.due_ns = NEVER
         try:
             for level in self._next:
                 self._settle(level)
                 while due_ns := self._deliver_due(level):
                     if due_ns > node.now_ns:
-                        self._due_ns = min(self._due_ns, due_ns)
+                        self._deadline.due_ns = min(self._deadline.due_ns, due_ns)
                         break
             self._settle_when_idle()
         except (ReplicaError, DiskFullError) as error:
             log.info("deliveries wait", reason=str(error))
-            self._due_ns = self._blocked_until_ns = node.now_ns + RETRY_NS
+            self._deadline.due_ns = self._blocked_until_ns = node.now_ns + RETRY_NS
 
     # ------------------------------------------------------------------ deliveries
 
@@ -172,7 +170,7 @@ class DelayService:
                 self._propose(SettleDelayed(level, self._next[level]))
             self._idle_from_ns = node.now_ns
         else:
-            self._due_ns = min(self._due_ns, self._idle_from_ns + IDLE_NS)
+            self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
 
     def _deliver_due(self, level: int) -> int:
         """Delivers one batch: when to look again (ns), or 0 if something else will say so."""
@@ -231,7 +229,7 @@ class DelayService:
     def _committed(self, announcement: DeliverDelayed) -> None:
         if self._under_way.get(announcement.level) is announcement:
             del self._under_way[announcement.level]
-            self._due_ns = self._idle_from_ns = self._node.now_ns
+            self._deadline.due_ns = self._idle_from_ns = self._node.now_ns
 
     def _skip(self, level: int, offset: int) -> None:
         self._propose(SettleDelayed(level, offset))

@@ -25,6 +25,7 @@ from broker.client_calls import ClientCalls
 from broker.client_registry import ClientRegistry
 from broker.commands import Command, DeleteTopic, PutTopic, Several
 from broker.connection import Buffer, Connection, Outgoing, RelayedConnection
+from broker.deadline import NEVER, Deadline
 from broker.held_requests import HeldRequests
 from broker.late_positions import without_late_position
 from broker.peer_protocol import (
@@ -134,6 +135,7 @@ class Node:
         self._disconnect_listeners: list[Callable[[Connection], None]] = []
         self._leader_listeners: list[Callable[[], None]] = []
         self._timers: list[tuple[Callable[[], int], Callable[[], None]]] = []
+        self._deadlines: list[Deadline] = []
         self._clients: dict[int, Connection] = {}
         self._client_numbers: dict[Connection, int] = {}
         self._next_client = 0
@@ -696,8 +698,14 @@ class Node:
         self._disconnect_listeners.append(listener)
 
     def add_timer(self, deadline_ns: Callable[[], int], due: Callable[[], None]) -> None:
-        """Registers a processor that must act at a time; `deadline_ns` is asked after every turn."""
+        """Registers a processor that must act at a time, which `deadline_ns` is asked for twice a turn."""
         self._timers.append((deadline_ns, due))
+
+    def add_deadline(self, act: Callable[[], None], due_ns: int = NEVER) -> Deadline:
+        """Registers a processor that must act at a time, which it sets in what this returns."""
+        deadline = Deadline(act, due_ns)
+        self._deadlines.append(deadline)
+        return deadline
 
     def turn(self, now_ns: int, wall_ms: int) -> int:
         """Everything that has become possible; returns when the next turn is due at the latest (ns)."""
@@ -711,11 +719,17 @@ class Node:
         for deadline_ns, due in self._timers:
             if deadline_ns() <= now_ns:
                 due()
+        for entry in self._deadlines:
+            if entry.due_ns <= now_ns:
+                entry.act()
         replica.turn(now_ns, wall_ms)
         self._relayed_bytes.clear()
         deadline = replica.deadline_ns()
         if self._held:
             deadline = min(deadline, self._held.deadline_ns())
+        for entry in self._deadlines:
+            if entry.due_ns < deadline:
+                deadline = entry.due_ns
         for deadline_ns, _ in self._timers:
             due_ns = deadline_ns()
             if due_ns < deadline:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.commands import CommitOffsets
+from broker.deadline import NEVER
 from broker.node import Node
 from broker.processing import RequestError
 from broker.proposals import ReplicaError
@@ -25,8 +26,6 @@ OFFSETS_PER_COMMAND: Final = 500
 StoredOffset = tuple[str, str, int, int]
 """Group, topic, queue id, offset."""
 
-_NEVER: Final = 1 << 62
-
 
 class OffsetCommits:
     """Staged consumer offsets of the leader."""
@@ -36,9 +35,8 @@ class OffsetCommits:
         self._staged: dict[tuple[str, str, int], int] = {}
         self._staged_new = self._under_way_new = 0
         """How many of these are a group's first position in a queue."""
-        self._due_ns = _NEVER
         self._waiting: list[tuple[Callable[[], None], Callable[[], None]]] = []
-        node.add_timer(lambda: self._due_ns, self.propose)
+        self._deadline = node.add_deadline(self.propose)
         node.on_role_change(self._role_changed)
 
     def stage(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -50,7 +48,7 @@ class OffsetCommits:
                 return  # nothing new: an idle consumer must not grow the log
         if key not in self._staged and not self._has_room(key):
             return  # whoever asks for an answer is told
-        self._due_ns = min(self._due_ns, self._node.now_ns + COALESCE_NS)
+        self._deadline.due_ns = min(self._deadline.due_ns, self._node.now_ns + COALESCE_NS)
         self._staged[key] = offset
 
     def commit(
@@ -71,7 +69,7 @@ class OffsetCommits:
             raise _too_many(self._node.config.limits.max_stored_offsets)
         self._staged[key] = offset
         self._waiting.append((done, lost))
-        self._due_ns = self._node.now_ns
+        self._deadline.due_ns = self._node.now_ns
 
     def commit_all(
         self, offsets: Sequence[StoredOffset], done: Callable[[object], None], lost: Callable[[], None]
@@ -118,12 +116,12 @@ class OffsetCommits:
         if (group, topic, queue_id) not in self._staged:
             return False
         self._waiting.append((ready, lost))
-        self._due_ns = self._node.now_ns
+        self._deadline.due_ns = self._node.now_ns
         return True
 
     def propose(self) -> None:
         """Sends off what is staged."""
-        self._due_ns = _NEVER
+        self._deadline.due_ns = NEVER
         staged, self._staged = self._staged, {}
         waiting, self._waiting = self._waiting, []
         if not staged:
@@ -151,7 +149,7 @@ class OffsetCommits:
         if not self._node.replica.serving:
             self._staged.clear()
             self._staged_new = 0
-            self._due_ns = _NEVER
+            self._deadline.due_ns = NEVER
             waiting, self._waiting = self._waiting, []
             for _, lost in waiting:
                 lost()

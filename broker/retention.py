@@ -35,8 +35,7 @@ class Retention:
         self._hour_of_day = hour_of_day
         self._disk = disk
         self.configure(settings)
-        self._due_ns = node.now_ns + settings.interval_ms * _MS
-        node.add_timer(lambda: self._due_ns, self.run)
+        self._deadline = node.add_deadline(self.run, node.now_ns + settings.interval_ms * _MS)
 
     def configure(self, settings: RetentionSettings) -> None:
         """Takes over settings, which may change at run time."""
@@ -50,7 +49,7 @@ class Retention:
     def run(self, *, at_any_hour: bool = False) -> None:
         """One look: the full flag, then what may go."""
         node = self._node
-        self._due_ns = node.now_ns + self._settings.interval_ms * _MS
+        self._deadline.due_ns = node.now_ns + self._settings.interval_ms * _MS
         usage = self._disk.usage()
         used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
         was_full, full = node.replica.disk_full, used > self._settings.disk_full_percent / 100

@@ -25,6 +25,7 @@ from typing import Final
 import structlog
 
 from broker.commands import DeliverTimed, SettleTimed
+from broker.deadline import NEVER
 from broker.deliveries import (
     Destination,
     addressed_properties,
@@ -63,7 +64,6 @@ IDLE_NS: Final = 10_000_000_000
 """After so long without a delivery the last batch is settled."""
 
 _DIGITS_MAX: Final = 18
-_NEVER: Final = 1 << 62
 
 
 def due_ms_of(properties: bytes, wall_ms: int, delay_ms_max: int) -> int | None:
@@ -130,12 +130,11 @@ class TimerService:
         """The announcement that is not committed yet."""
         self._unsettled = False
         """The log must say what is done before anything else is announced: a batch broke off."""
-        self._due_ns = node.now_ns
         self._idle_from_ns = node.now_ns
         self._blocked_until_ns = 0
         node.on_role_change(self._role_changed)
         node.on_arrival(self._arrived)
-        node.add_timer(lambda: self._due_ns, self._run)
+        self._deadline = node.add_deadline(self._run, node.now_ns)
 
     def routes(self) -> Iterable[Route]:
         """No requests of its own."""
@@ -151,7 +150,7 @@ class TimerService:
         if any(arrival.topic == TIMER_TOPIC for arrival in arrivals) and (
             self._leads or self._index.behind >= TAIL_UNITS
         ):
-            self._due_ns = min(self._due_ns, self._node.now_ns)
+            self._deadline.due_ns = min(self._deadline.due_ns, self._node.now_ns)
 
     def _role_changed(self) -> None:
         serving = self._node.replica.serving
@@ -185,7 +184,7 @@ class TimerService:
                         step = Step(unit[2], offset, batch.step[2])
                         break
             self._settle_later(step)
-        self._due_ns = self._node.now_ns
+        self._deadline.due_ns = self._node.now_ns
 
     def _settle_later(self, step: Step | None) -> None:
         self._unsettled = True
@@ -196,12 +195,12 @@ class TimerService:
         """Brings the index up to date, delivers what is due, and finds out when the next message will be."""
         node = self._node
         if node.now_ns < self._blocked_until_ns:
-            self._due_ns = self._blocked_until_ns
+            self._deadline.due_ns = self._blocked_until_ns
             return
-        self._due_ns = _NEVER
+        self._deadline.due_ns = NEVER
         progress = node.replica.metadata.timers
         if not self._index.catch_up(progress.floor, progress.steps):
-            self._due_ns = node.now_ns  # the rest in further turns: others wait, too
+            self._deadline.due_ns = node.now_ns  # the rest in further turns: others wait, too
             return
         if not self._leads:
             return
@@ -211,7 +210,7 @@ class TimerService:
                 pass
         except (ReplicaError, DiskFullError) as error:
             log.info("deliveries wait", reason=str(error))
-            self._due_ns = self._blocked_until_ns = node.now_ns + RETRY_NS
+            self._deadline.due_ns = self._blocked_until_ns = node.now_ns + RETRY_NS
 
     # ------------------------------------------------------------------ deliveries
 
@@ -230,10 +229,10 @@ class TimerService:
             self._unsettled = True
             self._settle()
         else:
-            self._due_ns = min(self._due_ns, self._idle_from_ns + IDLE_NS)
+            self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
 
     def _deliver_due(self) -> bool:
-        """Delivers a batch; False when nothing more is due, and `_due_ns` says when to look again."""
+        """Delivers a batch; False when nothing more is due, and `_deadline` says when to look again."""
         node = self._node
         pending = self._index.pending(self._steps, BATCH_MAX)
         due = list(takewhile(lambda unit: unit[0] <= node.wall_ms, pending))
@@ -241,7 +240,7 @@ class TimerService:
             self._settle_when_idle()
             if pending:
                 wait_ns = (pending[0][0] - node.wall_ms) * 1_000_000
-                self._due_ns = min(self._due_ns, node.now_ns + min(wait_ns, CLOCK_CHECK_NS))
+                self._deadline.due_ns = min(self._deadline.due_ns, node.now_ns + min(wait_ns, CLOCK_CHECK_NS))
             return False
         queue = self._index.queue
         assert queue is not None, "the index holds units of the queue"
@@ -296,7 +295,7 @@ class TimerService:
     def _committed(self, announcement: DeliverTimed) -> None:
         if self._under_way is announcement:
             self._under_way = None
-            self._due_ns = self._idle_from_ns = self._node.now_ns
+            self._deadline.due_ns = self._idle_from_ns = self._node.now_ns
 
 
 def _nothing(_: object = None) -> None:

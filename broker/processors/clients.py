@@ -16,6 +16,7 @@ from broker.client_registry import RegisteredClient
 from broker.commands import SingleCommand
 from broker.connection import Connection, RelayedConnection
 from broker.creation import Creations, TooManyError, missing_for_consumers
+from broker.deadline import NEVER
 from broker.node import Node
 from broker.processing import Place, RequestError, Route
 from broker.proposals import ReplicaError
@@ -40,8 +41,6 @@ HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
 COMMANDS_AT_ONCE: Final = 64
 """Topics and groups that one entry of the log creates for a heartbeat."""
 
-_NEVER: Final = 1 << 62
-
 
 class ClientsProcessor:
     """HEART_BEAT 34, UNREGISTER_CLIENT 35, GET_CONSUMER_LIST_BY_GROUP 38, CHECK_CLIENT_CONFIG 46."""
@@ -65,7 +64,7 @@ class ClientsProcessor:
         self._changed: dict[str, None] = {}
         """Groups whose members are to be told that there are others now."""
         node.add_timer(self._next_expiry_ns, self._expire)
-        node.add_timer(lambda: node.now_ns if self._changed else _NEVER, self._send_notices)
+        self._notices = node.add_deadline(self._send_notices)
         node.on_disconnect(self._disconnected)
         node.on_role_change(self._role_changed)
         node.on_leader_reachable(self._tell_leader)
@@ -203,8 +202,11 @@ class ClientsProcessor:
         """
         if self._notify_changes:
             self._changed.update(dict.fromkeys(groups))
+            if self._changed:
+                self._notices.due_ns = self._node.now_ns
 
     def _send_notices(self) -> None:
+        self._notices.due_ns = NEVER
         changed, self._changed = self._changed, {}
         if not self._node.replica.serving:
             return
@@ -230,7 +232,7 @@ class ClientsProcessor:
 
     def _next_expiry_ns(self) -> int:
         deadline = self._node.registry.deadline_ns()
-        return _NEVER if deadline is None else deadline
+        return NEVER if deadline is None else deadline
 
     def _expire(self) -> None:
         node = self._node

@@ -52,9 +52,12 @@ class StatusProcessor:
         self._stats = stats
         self._disk = disk
         self._process_id = process_id
-        node.add_timer(
-            lambda: stats.next_sample_ns, lambda: stats.sample(node.now_ns, hour_of_day(node.wall_ms))
-        )
+        self._hour_of_day = hour_of_day
+        self._next_sample = node.add_deadline(self._sample, stats.next_sample_ns)
+
+    def _sample(self) -> None:
+        self._stats.sample(self._node.now_ns, self._hour_of_day(self._node.wall_ms))
+        self._next_sample.due_ns = self._stats.next_sample_ns
 
     def routes(self) -> Iterable[Route]:
         """Always this node."""

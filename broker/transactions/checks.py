@@ -23,6 +23,7 @@ import structlog
 from broker.client_registry import RegisteredClient
 from broker.commands import CheckTransactions, CommitOffsets, PutTopic, ResumeTransaction
 from broker.connection import Connection
+from broker.deadline import NEVER
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
 from broker.processors.queries import committed_record
@@ -62,7 +63,6 @@ GROUPS_REMEMBERED_MAX: Final = 10_000
 """Producer groups of which it is known whose turn it is to be asked; of more, all begin again."""
 
 _HOUR_MS: Final = 3_600_000
-_NEVER: Final = 1 << 62
 
 
 class TransactionChecks:
@@ -75,8 +75,7 @@ class TransactionChecks:
         self._check_max = settings.transaction_check_max
         self._interval_ns = settings.transaction_check_interval_ms * 1_000_000
         self._reserved_ms = reserved_ms
-        self._due_ns = _NEVER
-        self._pass_due_ns = _NEVER
+        self._pass_due_ns = NEVER
         self._remaining: deque[int] = deque()
         """What this pass has yet to look at."""
         self._under_way = self._topic_under_way = False
@@ -86,7 +85,7 @@ class TransactionChecks:
         """Message ids whose new half message is not committed yet."""
         self._next_opaque = 0
         node.on_role_change(self._role_changed)
-        node.add_timer(lambda: self._due_ns, self._run)
+        self._deadline = node.add_deadline(self._run)
 
     def routes(self) -> Iterable[Route]:
         """The operators' part."""
@@ -98,12 +97,12 @@ class TransactionChecks:
 
     def _role_changed(self) -> None:
         if not self._node.replica.serving:
-            self._due_ns = self._pass_due_ns = _NEVER
+            self._deadline.due_ns = self._pass_due_ns = NEVER
             self._remaining.clear()
             self._under_way = self._topic_under_way = False
             self._resuming.clear()
-        elif self._due_ns == _NEVER:
-            self._due_ns = self._pass_due_ns = self._node.now_ns + self._interval_ns
+        elif self._deadline.due_ns == NEVER:
+            self._deadline.due_ns = self._pass_due_ns = self._node.now_ns + self._interval_ns
 
     # ------------------------------------------------------------------ a pass
 
@@ -114,16 +113,18 @@ class TransactionChecks:
             if not self._remaining:
                 self._remaining.extend(self._decisions.state.open_before(self._decisions.half_queue_end()))
                 self._note_progress()
-        self._due_ns = self._pass_due_ns
+        self._deadline.due_ns = self._pass_due_ns
         if self._remaining and not self._under_way:
             try:
                 self._check_slice()
             except (ReplicaError, DiskFullError) as error:
                 log.info("transaction checks wait", reason=str(error))
-                self._due_ns = node.now_ns + RETRY_NS
+                self._deadline.due_ns = node.now_ns + RETRY_NS
                 return
             if self._remaining and not self._under_way:
-                self._due_ns = node.now_ns  # nobody was asked: the rest in further turns, others wait, too
+                self._deadline.due_ns = (
+                    node.now_ns
+                )  # nobody was asked: the rest in further turns, others wait, too
 
     def _check_slice(self) -> None:
         """Raises, with nothing lost, when nothing can be appended now."""
@@ -225,7 +226,7 @@ class TransactionChecks:
     def _ask(self, halves: list[Record]) -> None:
         """The questions are counted: send them."""
         self._under_way = False
-        self._due_ns = self._node.now_ns
+        self._deadline.due_ns = self._node.now_ns
         for half in halves:
             client = (
                 self._producer(_group_of(half.properties))

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from broker.connection import Connection
+from broker.deadline import NEVER
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
 from broker.processors.queries import committed_record
@@ -50,7 +51,6 @@ OPERATIONS_WAITING_MAX: Final = 400
 RETRY_NS: Final = 500_000_000
 """When to try again what could not be appended."""
 
-_NEVER: Final = 1 << 62
 _NAMES: Final = {TransactionOutcome.COMMIT: "committed", TransactionOutcome.ROLLBACK: "rolled back"}
 
 
@@ -87,10 +87,9 @@ class Decisions:
         self._key_prefix = store_host.hex().upper().encode()
         self._deciding: dict[int, _Deciding] = {}
         """By half offset, what this leader has appended and not seen committed."""
-        self._operations_due_ns = _NEVER
         self._operations_under_way = False
         node.on_role_change(self._role_changed)
-        node.add_timer(lambda: self._operations_due_ns, self._write_operations)
+        self._operations = node.add_deadline(self._write_operations)
 
     def routes(self) -> Iterable[Route]:
         """The leader's, who alone knows what is open."""
@@ -312,11 +311,11 @@ class Decisions:
         owed = len(self.state.operations_owed)
         if owed and not self._operations_under_way:
             delay_ns = 0 if owed >= OPERATIONS_WAITING_MAX else OPERATION_DELAY_NS
-            self._operations_due_ns = min(self._operations_due_ns, self.node.now_ns + delay_ns)
+            self._operations.due_ns = min(self._operations.due_ns, self.node.now_ns + delay_ns)
 
     def _write_operations(self) -> None:
         """One operation message with as many as it takes; the next when this one is committed."""
-        self._operations_due_ns = _NEVER
+        self._operations.due_ns = NEVER
         listed: list[int] = []
         size = 0
         for half_offset in self.state.operations_owed:
@@ -331,7 +330,7 @@ class Decisions:
             self._append_operation(tuple(listed), _OperationsWritten(self))
         except (ReplicaError, DiskFullError) as error:
             log.info("operation messages wait", reason=str(error))
-            self._operations_due_ns = self.node.now_ns + RETRY_NS
+            self._operations.due_ns = self.node.now_ns + RETRY_NS
             return
         self._operations_under_way = True
 
@@ -364,7 +363,7 @@ class Decisions:
         if not self.node.replica.serving:
             self._deciding.clear()
             self._operations_under_way = False
-            self._operations_due_ns = _NEVER
+            self._operations.due_ns = NEVER
         else:
             self._plan_operations()
 
