@@ -21,10 +21,10 @@ def summary_line(result: Result, cpu_seconds: float) -> str:
 
 def describe_plan(plan: Plan) -> list[str]:
     """The settings of a plan, and its faults, one a line."""
+    load = f"{_count(plan.producers, 'producer')}, {_count(plan.queues, 'queue')}"
     settings = (
-        f"{plan.nodes} nodes, {plan.flush} flush, data files of {plan.data_file_bytes // 1024} KiB, "
-        f"{plan.producers} producers, {plan.queues} queues; faults end at {plan.calm_ns / SECOND:.0f} s, "
-        f"the run at {plan.end_ns / SECOND:.0f} s"
+        f"{plan.nodes} nodes, {plan.flush} flush, data files of {plan.data_file_bytes // 1024} KiB, {load}; "
+        f"faults end at {plan.calm_ns / SECOND:.0f} s, the run at {plan.end_ns / SECOND:.0f} s"
     )
     lines = [settings, f"actors: {', '.join(plan.actors)}"]
     lines += [
@@ -39,9 +39,13 @@ def describe_size(plan: Plan) -> str:
     """How much a plan takes, for comparing it with a smaller one."""
     kinds = len({fault.kind for fault in plan.faults})
     return (
-        f"{len(plan.faults)} faults of {kinds} kinds in {plan.calm_ns / SECOND:.0f} s, {len(plan.actors)} actors, "
-        f"{plan.nodes} nodes"
+        f"{_count(len(plan.faults), 'fault')} of {_count(kinds, 'kind')} in {plan.calm_ns / SECOND:.0f} s, "
+        f"{_count(len(plan.actors), 'actor')}, {plan.nodes} nodes"
     )
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def describe_finding(result: Result, replay: str) -> str:

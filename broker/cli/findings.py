@@ -93,7 +93,8 @@ def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge:
     if not small.traces:
         small = run_plan(small.plan, keep_traces=True)  # the same run, with what clients saw
     why = {"minimal": "nothing more can be left out", "runs": "no runs are left", "stopped": stopped_by}
-    print(f"shrunk by {shrunk.runs} runs in {time.monotonic() - begin:.0f} s ({why[shrunk.end]})")
+    runs = f"{shrunk.runs} run{'' if shrunk.runs == 1 else 's'}"
+    print(f"shrunk by {runs} in {time.monotonic() - begin:.0f} s ({why[shrunk.end]})")
     print(f"    from {describe_size(failed.plan)}")
     print(f"      to {describe_size(small.plan)}\n")
     report_finding(small, path, shrunk=True)

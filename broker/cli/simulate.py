@@ -205,6 +205,7 @@ def _batch(
                 print(f"{len(outcomes)} of {len(seeds)}: {outcome.line}", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             interrupted = True
+            print("interrupted: the seeds under way are the last", file=sys.stderr, flush=True)
             pool.shutdown(wait=True, cancel_futures=True)
     _tell_of_batch(outcomes, len(found), differences, time.monotonic() - begin)
     if interrupted:

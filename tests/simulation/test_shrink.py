@@ -327,7 +327,7 @@ def test_an_interrupt_while_shrinking_keeps_the_smallest_so_far(
     assert len(results) == 1, "the run that was under way is the last"
     assert results[0] is not None, "the first run cuts what comes behind the finding"
     assert signal.getsignal(signal.SIGINT) == handler
-    assert "shrunk by 1 runs" in (printed := capsys.readouterr().out)
+    assert "shrunk by 1 run in " in (printed := capsys.readouterr().out)
     assert "(interrupted)" in printed
     small = decode_plan((tmp_path / "out" / "seed-1-shrunk.json").read_bytes())
     assert small == results[0].plan
