@@ -19,7 +19,6 @@ disk that is nearly full takes it, which is logged.
 """
 
 from collections.abc import Iterable
-from itertools import takewhile
 from typing import Final
 
 import structlog
@@ -234,12 +233,12 @@ class TimerService:
     def _deliver_due(self) -> bool:
         """Delivers a batch; False when nothing more is due, and `_deadline` says when to look again."""
         node = self._node
-        pending = self._index.pending(self._steps, BATCH_MAX)
-        due = list(takewhile(lambda unit: unit[0] <= node.wall_ms, pending))
+        due = self._index.due(self._steps, node.wall_ms, BATCH_MAX)
         if not due:
             self._settle_when_idle()
-            if pending:
-                wait_ns = (pending[0][0] - node.wall_ms) * 1_000_000
+            next_ms = self._index.next_due_ms(self._steps)
+            if next_ms is not None:
+                wait_ns = (next_ms - node.wall_ms) * 1_000_000
                 self._deadline.due_ns = min(self._deadline.due_ns, node.now_ns + min(wait_ns, CLOCK_CHECK_NS))
             return False
         queue = self._index.queue

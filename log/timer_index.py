@@ -254,9 +254,10 @@ class TimerIndex:
         order = np.lexsort((offsets, dues))[:count]
         return list(zip(dues[order].tolist(), offsets[order].tolist(), strict=True))
 
-    def pending(self, steps: Steps, count: int) -> list[tuple[int, int]]:
-        """(due time, offset) of the first `count` units that are not done, whenever they are due, in order."""
-        return self.due(steps, _LATEST, count)
+    def next_due_ms(self, steps: Steps) -> int | None:
+        """When the first unit is due that is not done; None if there is none."""
+        first = self.due(steps, _LATEST, 1)
+        return first[0][0] if first else None
 
     def first_pending(self, floor: int, steps: Steps) -> int:
         """The first offset from `floor` on that is not done, or how far a call may look for it.

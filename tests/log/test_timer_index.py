@@ -70,9 +70,9 @@ def test_units_come_in_the_order_of_their_times() -> None:
     waiting.catch_up()
     assert waiting.index.due((), 300, 10) == [(100, 1), (100, 3), (200, 4), (300, 2)]
     assert waiting.index.due((), 300, 2) == [(100, 1), (100, 3)]
-    assert waiting.index.pending((), 1) == [(100, 1)]
-    assert waiting.index.pending((Step(300, 2, 5),), 9) == [(500, 0)]
-    assert waiting.index.pending((Step(500, 0, 5),), 9) == []
+    assert waiting.index.next_due_ms(()) == 100
+    assert waiting.index.next_due_ms((Step(300, 2, 5),)) == 500
+    assert waiting.index.next_due_ms((Step(500, 0, 5),)) is None
 
 
 def test_steps_that_another_makes_superfluous_are_left_out() -> None:
@@ -203,7 +203,7 @@ def test_every_unit_is_delivered_once_in_order(
         while waiting.expected(40, 1):
             waiting.deliver(40, 7)
         assert sorted(waiting.delivered) == list(range(len(waiting.dues)))
-        assert not waiting.index.pending(waiting.steps, 1)
+        assert waiting.index.next_due_ms(waiting.steps) is None
 
 
 assert UNIT.size == timer_index._UNIT_TYPE.itemsize
