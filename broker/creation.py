@@ -136,12 +136,19 @@ def missing_for_consumers(
 
 
 def missing_of_the_broker(
-    metadata: Metadata, *, cluster: str, broker: str, default_queues: int, auto_create: bool, wall_ms: int
+    metadata: Metadata,
+    *,
+    cluster: str,
+    broker: str,
+    default_queues: int,
+    auto_create: bool,
+    trace: bool,
+    wall_ms: int,
 ) -> list[SingleCommand]:
     """Topics and groups that every broker has."""
     commands: list[SingleCommand] = [
         PutTopic(config, wall_ms, if_absent=True)
-        for config in system_topics(cluster, broker, default_queues, auto_create)
+        for config in system_topics(cluster, broker, default_queues, auto_create, trace)
         if config.topic_name not in metadata.topics
     ]
     commands += [

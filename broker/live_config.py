@@ -57,7 +57,6 @@ _FIXED: Final = {
     "filterServerNums": "0",
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
     "traceOn": "true",
-    "traceTopicEnable": "false",
 }
 """What the reference has settings for, and mqadmin's exportConfigs fails without: how it is here, always."""
 

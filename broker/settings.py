@@ -156,6 +156,8 @@ class BrokerSettings(Settings, frozen=True):
     """autoCreateSubscriptionGroup: whether an unknown consumer group is created when it is first seen."""
     default_queue_count: Annotated[int, Meta(ge=1, le=1024)] = 8
     """defaultTopicQueueNums: queues of a topic that a send created, at most."""
+    trace_topic: bool = False
+    """traceTopicEnable: whether RMQ_SYS_TRACE_TOPIC exists from the start; else it is created as any other topic is."""
     permission: Literal["none", "read", "write", "read-write"] = "read-write"
     """brokerPermission: what clients may do here at all."""
     delay_levels: str = DEFAULT_DELAY_LEVELS

@@ -43,7 +43,9 @@ FORBIDDEN_TO_SEND: Final = frozenset(
 every replica as a command.
 """
 
-SYSTEM_TOPICS: Final = FORBIDDEN_TO_SEND | {DEFAULT_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+
+SYSTEM_TOPICS: Final = FORBIDDEN_TO_SEND | {DEFAULT_TOPIC, "BenchmarkTest", TRACE_TOPIC}
 """Topics that cannot be created or deleted by administration, with the cluster's and the broker's own."""
 
 _SYSTEM_GROUPS: Final = (
@@ -112,9 +114,13 @@ def default_template(queues: int, auto_create: bool) -> TopicConfig:
     return topic_config(DEFAULT_TOPIC, queues, _ALL if auto_create else _READ_WRITE)
 
 
-def system_topics(cluster: str, broker: str, default_queues: int, auto_create: bool) -> Iterator[TopicConfig]:
+def system_topics(
+    cluster: str, broker: str, default_queues: int, auto_create: bool, trace: bool
+) -> Iterator[TopicConfig]:
     """The topics that a broker creates by itself."""
     yield default_template(default_queues, auto_create)
+    if trace:
+        yield topic_config(TRACE_TOPIC, 1)
     yield topic_config(SELF_TEST_TOPIC, 1)
     yield topic_config("BenchmarkTest", 1024)
     yield topic_config(cluster, 16, _ALL)

@@ -17,11 +17,9 @@ from broker.remoting.bodies import CheckClientConfigBody, HeartbeatData, LockBat
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import decode_request
+from broker.topics import TRACE_TOPIC
 
 RETRY_PREFIX: Final = "%RETRY%"
-
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-"""Every account may write its traces."""
 
 ADMIN_CODES: Final = frozenset(
     {
@@ -67,7 +65,7 @@ def _topic(name: str | None, permission: Permission) -> list[Need]:
     if name.startswith(RETRY_PREFIX):
         return [Need(True, name.removeprefix(RETRY_PREFIX), Permission.SUB)]
     if name == TRACE_TOPIC and permission is Permission.PUB:
-        return []
+        return []  # every account may write its traces
     return [Need(False, name, permission)]
 
 

@@ -275,6 +275,7 @@ class TopicsProcessor:
             broker=config.node.group,
             default_queues=config.broker.default_queue_count,
             auto_create=config.broker.auto_create_topics,
+            trace=config.broker.trace_topic,
             wall_ms=node.wall_ms,
         )
         if not missing:

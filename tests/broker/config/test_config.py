@@ -236,9 +236,22 @@ def test_every_key_of_the_reference_fills_a_setting_or_warns(tmp_path: Path) -> 
     for key, meaning in BROKER_KEYS.items():
         table, field = meaning.setting.split(".")
         assert hasattr(getattr(BrokerConfig(), table), field), key
-    values = {"brokerRole": "SLAVE"}
+    values = {"brokerRole": "SLAVE", "litePullMessageEnable": "true"}
     text = "\n".join(f"{key}={values.get(key, 'false')}" for key in BROKER_KEYS_WITHOUT_EFFECT)
     assert len(load(write(tmp_path, text, "broker.conf")).warnings) == len(BROKER_KEYS_WITHOUT_EFFECT)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("enableLmq=true", "must be false: there are no light message queues"),
+        ("enableMultiDispatch=true", "must be false: there are no light message queues"),
+        ("litePullMessageEnable=false", "must be true: lite pulls are always answered"),
+    ],
+)
+def test_what_trivet_does_not_do_is_refused(tmp_path: Path, line: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        load(write(tmp_path, line, "broker.conf"))
 
 
 def test_address_told_to_clients() -> None:

@@ -55,6 +55,17 @@ def test_system_topics_are_created_once(group: Group) -> None:
     assert group.node(group.leader).replica.metadata.topics_version == version
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_trace_topic_is_there_for_producers_where_nothing_is_created_by_sending(wanted: bool) -> None:
+    group = Group(1, broker={"trace_topic": wanted, "auto_create_topics": False})
+    group.elect()
+    traces = topics(group.connect()).get("RMQ_SYS_TRACE_TOPIC")
+    assert (traces is not None) == wanted
+    if traces is not None:
+        assert (traces.read_queue_nums, traces.write_queue_nums, traces.perm) == (1, 1, 6)
+        group.connect().send("RMQ_SYS_TRACE_TOPIC", b"trace")
+
+
 def test_topic_is_created_changed_and_deleted(client: Client) -> None:
     client.create_topic("T", 4)
     assert topics(client)["T"].read_queue_nums == 4
