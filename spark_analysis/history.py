@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_analysis import schema
+from spark_analysis.source import TraceReader, read_batches
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from spark_analysis.trace_rows import TraceSplit
 
 
 @dataclass(frozen=True)
 class History:
     """``operations``: schema.OPERATIONS; ``events``: with file and position before schema.EVENTS.
 
-    ``damage``: (file, position, kind, reason). ``recorders``: (client, recorder), with repetitions, where the recording
-    says whose the clients are; None where it does not.
+    ``damage``: (file, position, kind, reason). ``recorders``: (client, recorder, invoke_ns) of each operation where the
+    recording says whose the clients are; None where it does not.
     """
 
     path: str
@@ -34,19 +39,52 @@ def load_trace(spark: SparkSession, path: str, directory: Path | str) -> History
     executors (any URL that Spark can write).
     """
     parquet = f"{directory}/records"
-    records = spark.read.format("trivet_trace").load(path)
+    records = trace_records(spark, TraceReader({"path": path}).partitions())
     records.write.mode("overwrite").partitionBy("record").parquet(parquet)
     return load_parquet(spark, path, parquet)
 
 
+def read_trace(spark: SparkSession, path: str) -> History | None:
+    """The history of the traces at ``path``, decoded once and kept in memory; None if a file is read in several parts.
+
+    For traces so short that writing and reading files would cost more than all the rest.
+    """
+    from pyspark.sql import functions as sf
+
+    parts = TraceReader({"path": path}).partitions()
+    if len({part.file for part in parts}) < len(parts):
+        return None
+    records = trace_records(spark, parts).persist()
+    # Where a file is one part, a half is an operation that nobody ever answered.
+    operations = records.where("record in ('operation', 'invocation')")
+    return History(
+        path,
+        operations.withColumn("outcome", sf.coalesce("outcome", sf.lit("info"))).select(
+            *schema.OPERATION_NAMES
+        ),
+        records.where("record = 'event'").select(*_PLACED, *schema.EVENT_NAMES),
+        _damage(records),
+        _recorders(operations),
+    )
+
+
+def trace_records(spark: SparkSession, parts: Sequence[TraceSplit]) -> DataFrame:
+    """What ``spark.read.format("trivet_trace")`` reads, planned in this process: Spark would start three for it."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_batches(parts[number])
+
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, schema.RECORDS)
+
+
 def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | None = None) -> History:
     """A history from what :func:`load_trace` has written; halves of operations are joined once, into ``joined``."""
-    from pyspark.sql import functions as sf
 
     records = spark.read.schema(schema.RECORDS).parquet(parquet)
     whole = records.where("record = 'operation'").select(*schema.OPERATION_NAMES)
-    placed = ["file", "position"]
-    damage = records.where("record = 'damage'").select(*placed, "kind", sf.col("detail").alias("reason"))
+    damage = _damage(records)
     halves = records.where("record in ('invocation', 'completion')")
     if halves.limit(1).count():
         damage = damage.unionByName(early_completions(halves))
@@ -56,12 +94,25 @@ def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | Non
     return History(
         path,
         whole,
-        records.where("record = 'event'").select(*placed, *schema.EVENT_NAMES),
+        records.where("record = 'event'").select(*_PLACED, *schema.EVENT_NAMES),
         damage,
-        records.where("record in ('operation', 'invocation')").select(
-            "client", sf.col("node").alias("recorder")
-        ),
+        _recorders(records.where("record in ('operation', 'invocation')")),
     )
+
+
+_PLACED: Final = ("file", "position")
+
+
+def _damage(records: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as sf
+
+    return records.where("record = 'damage'").select(*_PLACED, "kind", sf.col("detail").alias("reason"))
+
+
+def _recorders(operations: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as sf
+
+    return operations.select("client", sf.col("node").alias("recorder"), "invoke_ns")
 
 
 def join_halves(halves: DataFrame) -> DataFrame:

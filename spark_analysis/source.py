@@ -76,9 +76,9 @@ class TraceReader(DataSourceReader):
         self._path: str = options["path"]
         self._split_bytes = int(options.get("splitBytes", SPLIT_BYTES))
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[TraceSplit]:
         files = [_beginning(name) for name in trace_files(self._path)]
-        splits: list[InputPartition] = []
+        splits: list[TraceSplit] = []
         for number, (file, axis) in enumerate(zip(files, _axes(files), strict=True)):
             size = max(1, Path(file.name).stat().st_size)
             if isinstance(axis, str):
@@ -91,14 +91,19 @@ class TraceReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TraceSplit)
-        rows: list[Row] = []
-        for row in read_rows(partition):
-            rows.append(row)
-            if len(rows) >= BATCH_ROWS:
-                yield arrow_batch(rows)
-                rows = []
-        if rows:
+        yield from read_batches(partition)
+
+
+def read_batches(split: TraceSplit) -> Iterator[pa.RecordBatch]:
+    """The rows of one split in batches, with the columns of schema.RECORDS."""
+    rows: list[Row] = []
+    for row in read_rows(split):
+        rows.append(row)
+        if len(rows) >= BATCH_ROWS:
             yield arrow_batch(rows)
+            rows = []
+    if rows:
+        yield arrow_batch(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from spark_analysis.verdict import REPLICA_ANOMALIES, Anomaly
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-EVIDENCE_FINDINGS: Final = 40
+EVIDENCE_OF_A_KIND: Final = 6
 EVIDENCE_ROWS: Final = 20
 EVENT_COLUMNS: Final = (
     *("node", "kind", "time_ns", "role", "term", "first_index", "last_index", "digest", "detail"),
@@ -33,19 +33,20 @@ def evidence_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, tup
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as sf
 
-    chosen = [
-        (place, condition)
-        for place, one in enumerate(anomalies)
-        if one.kind in REPLICA_ANOMALIES and (condition := _shows(one)) is not None
-    ][:EVIDENCE_FINDINGS]
+    chosen: list[tuple[int, Column]] = []
+    for kind in REPLICA_ANOMALIES:
+        places = [place for place, one in enumerate(anomalies) if one.kind == kind][:EVIDENCE_OF_A_KIND]
+        chosen += [
+            (place, condition) for place in places if (condition := _shows(anomalies[place])) is not None
+        ]
     if not chosen:
         return {}
     any_of = reduce(lambda one, other: one | other, (condition for _, condition in chosen))
-    places = sf.array(*(sf.when(condition, sf.lit(place)) for place, condition in chosen))
+    shown_by = sf.array(*(sf.when(condition, sf.lit(place)) for place, condition in chosen))
     newest_first = Over.partitionBy("place", "node", "kind").orderBy(sf.desc("time_ns"), sf.desc("position"))
     rows = (
         history.events.where(any_of)
-        .select(*EVENT_COLUMNS, "file", "position", sf.explode(sf.array_compact(places)).alias("place"))
+        .select(*EVENT_COLUMNS, "file", "position", sf.explode(sf.array_compact(shown_by)).alias("place"))
         .withColumn("rank", sf.row_number().over(newest_first))
         .where(sf.col("rank") <= EVIDENCE_ROWS)
         .orderBy("place", "time_ns", "file", "position")

@@ -1,6 +1,7 @@
 """Who the clients of a report are: a client's identity is a number that nobody knows, its process has a name.
 
-A process that recorded one client names it. Where one recorded several, or several one, identities stay.
+A client is called by the process that recorded it, with a number where that recorded several of those shown. One that
+several processes recorded keeps its identity.
 """
 
 from __future__ import annotations
@@ -28,26 +29,28 @@ def names_of(history: History, anomalies: Iterable[Anomaly], windows: Iterable[W
         return {}
     rows = (
         history.recorders.where(sf.col("client").isin(clients))
-        .distinct()
-        .orderBy("client", "recorder")
+        .groupBy("client", "recorder")
+        .agg(sf.min("invoke_ns").alias("begin"))
+        .orderBy("begin", "client", "recorder")
         .limit(NAMED_MAX)
         .collect()
     )
-    return one_to_one((row["client"], row["recorder"]) for row in rows)
+    return names_from((row["client"], row["recorder"]) for row in rows)
 
 
-def one_to_one(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """Of (client, recorder) those in which both stand once."""
-    recorders, clients = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+def names_from(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """Identity -> name, from (client, recorder) in the order in which they appeared."""
+    recorders, clients = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for client, recorder in pairs:
         if recorder:
-            recorders[client].add(recorder)
-            clients[recorder].add(client)
-    return {
-        client: recorder
-        for client, (recorder, *others) in recorders.items()
-        if not others and len(clients[recorder]) == 1
-    }
+            recorders[client].append(recorder)
+            clients[recorder].append(client)
+    names = {}
+    for client, (recorder, *others) in recorders.items():
+        if not others:
+            same = clients[recorder]
+            names[client] = recorder if len(same) == 1 else f"{recorder} #{same.index(client) + 1}"
+    return names
 
 
 def with_names(verdict: Verdict, data: ReportData) -> tuple[Verdict, ReportData]:

@@ -38,12 +38,14 @@ def proof_figures(verdict: Verdict, data: ReportData, marks: Sequence[Mark]) -> 
         _client_figure(verdict.anomalies[place], window, data.events, marks, first_ns)
         for place, window in data.windows.items()
     ]
-    kinds: set[str] = set()
-    for place, events in data.evidence.items():
-        anomaly = verdict.anomalies[place]
-        if anomaly.kind not in kinds and len(kinds) < REPLICA_FIGURES:
-            kinds.add(anomaly.kind)
-            drawn.append(_replica_figure(anomaly, events, data.events, marks, first_ns))
+    of_replicas: dict[str, int] = {}
+    for place in data.evidence:
+        of_replicas.setdefault(verdict.anomalies[place].kind, place)
+    # REPLICA_ANOMALIES begins with what causes the others.
+    for place in [of_replicas[kind] for kind in REPLICA_ANOMALIES if kind in of_replicas][:REPLICA_FIGURES]:
+        drawn.append(
+            _replica_figure(verdict.anomalies[place], data.evidence[place], data.events, marks, first_ns)
+        )
     calls = [one for one in verdict.anomalies if one.kind == "not-linearizable" and one.proof]
     drawn += [_call_figure(one) for one in calls[:1]]
     return drawn
@@ -53,17 +55,21 @@ def proof_figures(verdict: Verdict, data: ReportData, marks: Sequence[Mark]) -> 
 class _Scale:
     """Nanoseconds of the history to the numbers on a drawing's axis, which counts from ``zero_ns``."""
 
+    first_ns: int
+    """The first operation's beginning, from which the stories count."""
     zero_ns: int
     unit_ns: float
     unit: str
 
     @classmethod
-    def of(cls, zero_ns: int, span_ns: int) -> _Scale:
-        """The unit in which a span is a number of one to four digits."""
-        for unit_ns, unit in ((1e9, "seconds"), (1e6, "milliseconds"), (1e3, "microseconds")):
+    def of(cls, first_ns: int, begin_ns: int, span_ns: int) -> _Scale:
+        """The unit in which a span is a number of one to four digits; seconds count as in the stories."""
+        if span_ns >= 5e9:
+            return cls(first_ns, first_ns, 1e9, "seconds")
+        for unit_ns, unit in ((1e6, "milliseconds"), (1e3, "microseconds")):
             if span_ns >= 5 * unit_ns:
-                return cls(zero_ns, unit_ns, unit)
-        return cls(zero_ns, 1.0, "nanoseconds")
+                return cls(first_ns, begin_ns, unit_ns, unit)
+        return cls(first_ns, begin_ns, 1.0, "nanoseconds")
 
     def __call__(self, at_ns: float) -> float:
         return (at_ns - self.zero_ns) / self.unit_ns
@@ -81,23 +87,28 @@ class _Scale:
             for band in role_bands(events, until_ns / 1e9, 0)
         ]
 
-    def marks(self, marks: Sequence[Mark], first_ns: int, low: float, high: float) -> list[Mark]:
+    def marks(self, marks: Sequence[Mark], low: float, high: float) -> list[Mark]:
         """Those within the drawing."""
-        moved = [Mark(self(mark.at * 1e9 + first_ns), mark.number, mark.text) for mark in marks]
+        moved = [Mark(self(mark.at * 1e9 + self.first_ns), mark.number, mark.text) for mark in marks]
         return [mark for mark in moved if low <= mark.at <= high]
 
-    def axis(self, first_ns: int) -> str:
-        """The axis' caption."""
-        return f"{self.unit}, counted from {(self.zero_ns - first_ns) / 1e9:,.6f} s after the first operation"
+    @property
+    def caption(self) -> str:
+        """The axis'."""
+        after = self.zero_ns - self.first_ns
+        return (
+            f"{self.unit}{f', counted from {after / 1e9:,.6f} s' if after else ''} after the first operation"
+        )
 
 
 def _client_figure(
     anomaly: Anomaly, window: Window, events: Sequence[Event], marks: Sequence[Mark], first_ns: int
 ) -> Figure:
     pair = stories.contradiction(anomaly, window.operations)
-    proof = {*window.proof, *(one["op"] for one in pair or ())}
-    window = widened(window, pair or ())
-    scale = _Scale.of(window.begin_ns, window.high_ns - window.low_ns)
+    decisive = stories.decisive(anomaly, window.operations)
+    proof = {one["op"] for one in decisive}
+    window = widened(window, decisive)
+    scale = _Scale.of(first_ns, window.begin_ns, window.high_ns - window.low_ns)
     low, high = scale(window.low_ns), scale(window.high_ns)
     gap = None
     if pair is not None:
@@ -114,7 +125,6 @@ def _client_figure(
         (low, high),
         events,
         marks,
-        first_ns,
         window.high_ns,
         gap,
         tuple(lines),
@@ -136,12 +146,12 @@ def _replica_figure(
 ) -> Figure:
     begin, end = evidence[0].time_ns, evidence[-1].time_ns
     margin = max(1_000_000, (end - begin) // 3)
-    scale = _Scale.of(begin, end - begin + 2 * margin)
+    scale = _Scale.of(first_ns, begin, end - begin + 2 * margin)
     bars = [bar_of_event(event, scale) for event in evidence]
     borders = scale(begin - margin), scale(end + margin)
     lines = tuple(sentence(event, first_ns) for event in evidence)
     told = tuple(stories.story(anomaly, first_ns))
-    return _figure(anomaly, bars, scale, borders, events, marks, first_ns, end + margin, None, lines, told)
+    return _figure(anomaly, bars, scale, borders, events, marks, end + margin, None, lines, told)
 
 
 def _figure(
@@ -151,14 +161,13 @@ def _figure(
     borders: tuple[float, float],
     events: Sequence[Event],
     marks: Sequence[Mark],
-    first_ns: int,
     until_ns: int,
     gap: Gap | None,
     lines: tuple[str, ...],
     told: tuple[str, ...],
 ) -> Figure:
     low, high = borders
-    bands, inside = scale.bands(events, until_ns), scale.marks(marks, first_ns, low, high)
+    bands, inside = scale.bands(events, until_ns), scale.marks(marks, low, high)
     who = "replica" if anomaly.kind in REPLICA_ANOMALIES else "client"
     what = (
         "each red mark something that it recorded"
@@ -176,7 +185,7 @@ def _figure(
         stories.place_of(anomaly),
         told,
         f"Each row is a {who}, {what}.{behind}",
-        timeline(bars, bands, inside, low, high, unit=scale.axis(first_ns), gap=gap),
+        timeline(bars, bands, inside, low, high, unit=scale.caption, gap=gap),
         lines,
     )
 

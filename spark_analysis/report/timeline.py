@@ -150,5 +150,7 @@ def _bar(bar: Bar, placed: _Placed, axis: Axis, y: float) -> str:
     kind = "proof" if bar.is_proof else "other"
     shape = rectangle(begin, y, max(3.0, end - begin), _ROW - 5, f"{kind} open" if bar.stop is None else kind)
     inside = placed.anchor == "start" and placed.x < end
-    label = text_at(placed.x, y + 12, placed.label, placed.anchor, "", f"on-{kind}" if inside else "")
+    label = text_at(
+        placed.x, y + 12, placed.label, placed.anchor, "", f"on-{kind}" if inside else f"of-{kind}"
+    )
     return f"<g><title>{escape(bar.tooltip)}</title>{shape}{label}</g>"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from spark_analysis.history import History
 from spark_analysis.report.tables import Window
-from spark_analysis.stories import contradiction
+from spark_analysis.stories import DISPUTES, contradiction, decisive, refused_value
 from spark_analysis.verdict import Anomaly
 
 WINDOWS: Final = 6
@@ -18,25 +18,23 @@ CHANGES: Final = ("append", "commit_offset")
 
 
 def span_of(anomaly: Anomaly) -> tuple[int, int]:
-    """From the first invocation to the last completion of the proof, nanoseconds.
-
-    Of an order the two operations that contradict each other; of a phantom, who saw it: one is proof enough.
-    """
-    pair = contradiction(anomaly)
-    proof = pair or (anomaly.proof[:1] if anomaly.kind.startswith("phantom-") else anomaly.proof)
+    """From the first invocation to the last completion of the operations that decide, nanoseconds."""
+    proof = decisive(anomaly)
     begin = min(one["invoke_ns"] for one in proof)
     return begin, max(one.get("complete_ns") or one["invoke_ns"] for one in proof)
 
 
 def places_to_draw(anomalies: Sequence[Anomaly]) -> list[int]:
-    """The smallest proof of each kind that clients saw, the smallest of all first; at most `WINDOWS`."""
+    """The smallest proof of each kind that clients saw, what is understood best first; at most `WINDOWS`."""
     smallest: dict[str, tuple[int, int, int]] = {}
     for place, one in enumerate(anomalies):
         if not one.proof or "op" not in one.proof[0]:
             continue
         begin, end = span_of(one)
-        # Two operations that contradict each other explain themselves, one alone seldom does.
-        rank = 0 if contradiction(one) is not None else 1 if len(one.proof) > 1 else 2
+        # Two messages in one place are where most other contradictions come from, and are understood at once. Two
+        # operations that contradict each other explain themselves, too; one alone seldom does.
+        is_cause = one.kind in DISPUTES and len(decisive(one)) > 1
+        rank = 0 if is_cause else 1 if contradiction(one) is not None else 2 if len(one.proof) > 1 else 3
         size = (rank, end - begin, place)
         smallest[one.kind] = min(size, smallest.get(one.kind, size))
     return [place for _, _, place in sorted(smallest.values())][:WINDOWS]
@@ -53,7 +51,7 @@ def window_around(anomaly: Anomaly) -> Window:
     """The borders of the drawing of a proof, without operations."""
     begin, end = span_of(anomaly)
     margin = max(1000, (end - begin) // 6)
-    proof = tuple(one["op"] for one in anomaly.proof if one["invoke_ns"] <= end)
+    proof = tuple(one["op"] for one in decisive(anomaly))
     return Window(begin, end, begin - margin, end + margin, proof)
 
 
@@ -91,6 +89,9 @@ def windows_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, Wind
         )
         says = sf.col("function").isin(*CHANGES) | (sf.col("outcome") == "ok")
         in_proof = sf.col("op").isin(list(window.proof))
+        refused = refused_value(anomalies[place])
+        if refused is not None:
+            in_proof |= (sf.col("outcome") == "fail") & sf.array_contains("values", refused)
         near = (sf.col("key") == queue) & is_concerned & says
         moments = [sf.abs(sf.col("invoke_ns") - at_ns) for at_ns in moments_of(anomalies[place], window)]
         distance = sf.least(*moments) if len(moments) > 1 else moments[0]

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from spark_analysis.stories.words import Operation, began, client_of, ended, messages, name_of, value_at
+from spark_analysis.stories.culprits import decisive, last_stored, refused
+from spark_analysis.stories.words import (
+    Operation,
+    began,
+    client_of,
+    ended,
+    messages,
+    name_of,
+    stand,
+    value_at,
+)
 from spark_analysis.verdict import Anomaly
 
 _NAMED_AT_ONCE: Final = 3
@@ -123,8 +133,21 @@ def _torn_read(anomaly: Anomaly) -> list[str]:
     asked = [f"{began(one)}" for one in anomaly.proof[:1]]
     return [
         f"{asked[0] if asked else 'A read was answered'}.",
-        "The answer contradicts itself: it leaves out offsets, repeats some, or ends elsewhere than it says.",
+        _torn(anomaly.proof[0] if anomaly.proof else {}),
     ]
+
+
+def _torn(read: Operation) -> str:
+    """In which way an answer contradicts itself, as far as a proof shows it."""
+    asked, first = read.get("offset"), read.get("first_offset")
+    if asked is not None and first is not None and first > asked:
+        left_out = f"offset {asked}" if first == asked + 1 else f"offsets {asked} to {first - 1}"
+        return f"The answer leaves out {left_out}, although nothing was to be left out."
+    if asked is not None and first is not None and first < asked:
+        return "The answer begins before the offset that was asked for."
+    return (
+        "The answer contradicts itself: it leaves out offsets, repeats some, or ends elsewhere than it says."
+    )
 
 
 def _torn_append(anomaly: Anomaly) -> list[str]:
@@ -134,29 +157,32 @@ def _torn_append(anomaly: Anomaly) -> list[str]:
     ]
 
 
-def _stored(anomaly: Anomaly) -> tuple[str, str]:
+def _told(anomaly: Anomaly) -> str:
+    """Who asked for a group's position and was told one."""
     key, _, group = anomaly.key.partition(" ")
     readers = [one for one in anomaly.proof if one.get("function") == "fetch_offset"]
-    who = _joined(list(dict.fromkeys(map(client_of, readers)))) or "A client"
-    return who, f"the position of group {group} in {key}"
+    names = list(dict.fromkeys(map(client_of, readers)))
+    return (
+        f"{_joined(names) or 'A client'} asked for the position of group {group} in {key} and "
+        f"{'were' if len(names) > 1 else 'was'} told {anomaly.position or 0}."
+    )
 
 
 def _stale_offset(anomaly: Anomaly) -> list[str]:
-    who, where = _stored(anomaly)
     if not any(one.get("function") == "fetch_offset" for one in anomaly.proof):
+        key, _, group = anomaly.key.partition(" ")
         return [
-            f"{anomaly.position} was stored as {where}.",
+            f"{anomaly.position or 0} was stored as the position of group {group} in {key}.",
             "What others were told before or afterwards fits no order of the commits.",
         ]
     return [
-        f"{who} asked for {where} and was told {anomaly.position}.",
+        _told(anomaly),
         "It had been replaced before, or was stored only afterwards: no order of the commits explains the answer.",
     ]
 
 
 def _phantom_offset(anomaly: Anomaly) -> list[str]:
-    who, where = _stored(anomaly)
-    return [f"{who} asked for {where} and was told {anomaly.position}.", "Nobody had ever stored that."]
+    return [_told(anomaly), "Nobody had ever stored that."]
 
 
 def _inside_poll(anomaly: Anomaly) -> list[str]:
@@ -221,3 +247,26 @@ QUEUE_STORIES: Final[dict[str, Callable[[Anomaly], list[str]]]] = {
     "G1c-realtime": _transactions,
     "not-linearizable": _not_linearizable,
 }
+
+
+def more_of(anomaly: Anomaly, around: Sequence[Operation]) -> list[str]:
+    """What operations beside the proof add to a story; nothing where they do not matter."""
+    match anomaly.kind:
+        case "aborted-read":
+            return [f"That was {client_of(one)}." for one in refused(anomaly, around)]
+        case "phantom-offset":
+            told = decisive(anomaly)[:1]
+            return [
+                f"What {client_of(one)} had stored last was {one.get('offset')}."
+                for one in last_stored(told, around)
+            ]
+        case "torn-read":
+            read = anomaly.proof[0] if anomaly.proof else {}
+            asked, first = read.get("offset"), read.get("first_offset")
+            if asked is None or first is None or first <= asked:
+                return []
+            appends = [
+                one for one in around if one["function"] == "append" and value_at(one, asked) is not None
+            ]
+            return [f"{client_of(one)}'s {messages(one)} {stand(one)} there." for one in appends[:1]]
+    return []

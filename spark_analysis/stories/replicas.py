@@ -19,9 +19,23 @@ def number_in(detail: str) -> int | None:
     return next(reversed(numbers_in(detail)), None)
 
 
+def nodes_of(key: str) -> str:
+    """The nodes of a finding, as "n0, n1 and n2"."""
+    *some, last = key.split(" and ")
+    return f"{', '.join(some)} and {last}" if some else last
+
+
+def _of_nodes(anomaly: Anomaly, two: str, more: str) -> str:
+    """What is wrong with two nodes, or with some among more."""
+    return f"{nodes_of(anomaly.key)} {two if anomaly.key.count(' and ') == 1 else more}"
+
+
 def _two_leaders(anomaly: Anomaly) -> list[str]:
     return [
-        f"{anomaly.detail} were both leader in term {anomaly.position}.",
+        (
+            f"{nodes_of(anomaly.detail)} were {'both' if anomaly.detail.count(' and ') == 1 else 'all'} leader "
+            f"in term {anomaly.position}."
+        ),
         "A majority elects one leader a term; two of them can acknowledge different messages for one place.",
     ]
 
@@ -60,14 +74,20 @@ def _leader_incomplete(anomaly: Anomaly) -> list[str]:
 
 def _log_mismatch(anomaly: Anomaly) -> list[str]:
     return [
-        f"{anomaly.key} hold different bytes at entry {anomaly.position}, under the same term.",
+        (
+            f"{_of_nodes(anomaly, 'hold different', 'do not all hold the same')} bytes at entry {anomaly.position}, "
+            "under the same term."
+        ),
         "An index and a term name one entry.",
     ]
 
 
 def _prefix_mismatch(anomaly: Anomaly) -> list[str]:
     return [
-        f"{anomaly.key} have committed different bytes somewhere up to entry {anomaly.position}.",
+        (
+            f"{_of_nodes(anomaly, 'have committed different', 'have not all committed the same')} bytes up to "
+            f"entry {anomaly.position}."
+        ),
         "The replicas are no copies of each other any more.",
     ]
 

@@ -14,9 +14,9 @@ def ended(operation: Operation) -> str:
     client = client_of(operation)
     match operation["function"]:
         case "append":
-            return (
-                f"{client} was told that {messages(operation)} {_stand(operation)} at {_offsets(operation)}"
-            )
+            return f"{client} was told that {messages(operation)} {stand(operation)} at {_offsets(operation)}"
+        case "read" | "poll" if len(operation.get("values", ())) == 1:
+            return f"{client} had been given {messages(operation)} at {_offsets(operation)}"
         case "read" | "poll" if operation.get("values"):
             return f"{client} had been given {_offsets(operation)}"
         case "read" | "poll":
@@ -66,7 +66,8 @@ def messages(operation: Operation) -> str:
     return f"message {name_of(values[0])}" if len(values) == 1 else f"{len(values)} messages"
 
 
-def _stand(operation: Operation) -> str:
+def stand(operation: Operation) -> str:
+    """The verb for them."""
     return "stands" if len(operation.get("values", ())) == 1 else "stand"
 
 

@@ -20,7 +20,7 @@ from spark_analysis.report.answer import checked_and_not, words
 from spark_analysis.report.data import EVENTS_MAX
 from spark_analysis.report.evidence import telling
 from spark_analysis.report.lanes import Mark
-from spark_analysis.report.names import one_to_one
+from spark_analysis.report.names import names_from
 from spark_analysis.report.page import FINDINGS_LISTED
 from spark_analysis.report.parts import fault_marks, role_bands
 from spark_analysis.report.proof_figures import proof_figures
@@ -74,7 +74,10 @@ SAID = {
         "Then, 3.00 ms later, consumer-1 asked for offset 17 and was told that nothing is there.",
     ],
     "stale-tail": ["3.00 ms later, auditor asked where the queue ends and was told: before offset 17"],
-    "premature-read": ["consumer-2 had been given offset 17", "5.00 ms later, producer-1 began to append"],
+    "premature-read": [
+        "consumer-2 had been given message message-a at offset 17",
+        "5.00 ms later, producer-1 began to append",
+    ],
     "torn-read": ["consumer-2 read from offset 17 on and got offset 17", "contradicts itself"],
     "torn-append": ["offset 17", "torn apart"],
     "aborted-read": ["consumer-2 was given message message-a", "certainly failed"],
@@ -93,8 +96,8 @@ SAID = {
         "no order of the commits",
     ],
     "phantom-offset": ["told 5", "Nobody had ever stored that"],
-    "poll-skip": ["had been given offset 4", "polled and got offset 9", "passed over"],
-    "nonmonotonic-poll": ["had been given offset 4", "polled and got offset 9", "goes back"],
+    "poll-skip": ["had been given message v4 at offset 4", "polled and got offset 9", "passed over"],
+    "nonmonotonic-poll": ["had been given message v4 at offset 4", "polled and got offset 9", "goes back"],
     "int-poll-skip": ["One answer to a poll of consumer-1", "passes over messages"],
     "int-nonmonotonic-poll": ["One answer to a poll of consumer-1", "out of order, or twice"],
     "lost-write": [
@@ -157,6 +160,75 @@ def test_a_stored_position_that_was_replaced() -> None:
         "At 0.004 s, c1 had been told that the group's position 8 is stored.",
         "Then, 2.00 ms later, c2 asked for the group's position and was told 5.",
     ]
+
+
+def test_a_stored_position_that_was_forgotten() -> None:
+    """The group is told what it would be told if it had never stored any."""
+    stored = operation(1, "c1", "commit_offset", 1, 2, offset=5)
+    for told in (
+        operation(2, "c2", "fetch_offset", 6, 7, offset=0),
+        operation(2, "c2", "fetch_offset", 6, 7),
+    ):
+        anomaly = Anomaly("stale-offset", f"{QUEUE} readers", told.get("offset"), (told,))
+        assert stories.contradiction(anomaly, (stored,)) == (stored, told)
+    again = operation(3, "c1", "commit_offset", 3, 4, offset=0)
+    assert stories.contradiction(anomaly, (stored, again)) is None
+
+
+def test_what_was_stored_instead_of_a_phantom() -> None:
+    told = operation(3, "c2", "fetch_offset", 6, 7, offset=5)
+    others = [operation(n, "c1", "commit_offset", n, n + 0.5, offset=7 + n) for n in (1, 2, 8)]
+    anomaly = Anomaly("phantom-offset", f"{QUEUE} readers", 5, (told,))
+    assert stories.decisive(anomaly, others) == [told, others[1]]
+    assert stories.story(anomaly, 0, others)[-1] == "What c1 had stored last was 9."
+    assert stories.place_of(anomaly) == f"{QUEUE}, group readers, position 5"
+
+
+def test_a_refused_message_that_was_read_names_its_sender() -> None:
+    """Its append has no offset: it is found by the message, and what stands elsewhere is no culprit."""
+    elsewhere = operation(1, "p", "append", 1, 2, first_offset=18, values=["x"])
+    anomaly = Anomaly("aborted-read", QUEUE, 17, (elsewhere, read(2, "c", 3, 4, 17, "a")))
+    sent = operation(3, "p2", "append", 1, 2, outcome="fail", values=["a"])
+    assert stories.refused_value(anomaly) == "a"
+    assert stories.decisive(anomaly, [sent]) == [anomaly.proof[1], sent]
+    assert stories.story(anomaly, 0, [sent])[-1] == "That was p2."
+
+
+def test_a_torn_read_says_what_it_leaves_out() -> None:
+    answer = read(1, "c", 1, 2, 38, "b", "c") | {"offset": 37}
+    left_out = append(2, "p", 0, 1, 37, "a")
+    assert stories.story(Anomaly("torn-read", QUEUE, 38, (answer,)), 0, [left_out])[1:] == [
+        "The answer leaves out offset 37, although nothing was to be left out.",
+        "p's message a stands there.",
+    ]
+    told = stories.story(Anomaly("torn-read", QUEUE, 38, (answer | {"offset": 30},)))
+    assert "leaves out offsets 30 to 37" in told[1]
+    assert "begins before" in stories.story(Anomaly("torn-read", QUEUE, 38, (answer | {"offset": 39},)))[1]
+
+
+def test_what_was_read_before_an_append_of_something_else() -> None:
+    early, late = read(1, "c", 1, 2, 17, "a"), append(2, "p", 5, 6, 17, "b")
+    told = stories.story(Anomaly("premature-read", QUEUE, 17, (late, early)))
+    assert told[-1] == "Another message stood there already; what is appended later must stand behind it."
+
+
+def test_of_a_dispute_one_of_each_side_is_red() -> None:
+    appends = [append(n, f"p{n}", n, n + 1, 17, f"v{n}") for n in range(2)]
+    reads = [read(9 + n, "c", 5 + n, 6 + n, 17, f"v{n % 3}") for n in range(6)]
+    tail = operation(30, "t", "tail", 0, 1, offset=17)
+    anomaly = Anomaly("inconsistent-offset", QUEUE, 17, (tail, *reads, *appends))
+    assert stories.decisive(anomaly) == [*appends, reads[2]]
+
+
+def test_three_nodes_that_differ() -> None:
+    key = "n0 and n1 and n2"
+    for kind, words_of in (
+        ("log-mismatch", "do not all hold the same"),
+        ("prefix-mismatch", "have not all committed"),
+    ):
+        told = stories.story(Anomaly(kind, key, 12))
+        assert told[0].startswith(f"n0, n1 and n2 {words_of}")
+    assert "n0, n1 and n2 were all leader" in stories.story(Anomaly("two-leaders", "term 3", 3, (), key))[0]
 
 
 def test_a_pair_that_is_not_in_the_proof_is_not_invented() -> None:
@@ -315,10 +387,10 @@ def test_a_proof_is_drawn_with_its_culprits() -> None:
 
 
 def test_clients_are_called_by_their_processes() -> None:
-    """Who recorded one client alone is its name, in words and lanes; what the protocol calls it stands beside it."""
+    """Who recorded a client is its name, in words and lanes; what the protocol calls it stands beside it."""
     pairs = [("producer-1", "shop0"), ("consumer-1", "crowd"), ("consumer-2", "crowd"), ("auditor", None)]
-    names = one_to_one([*pairs, ("bystander", "b1"), ("bystander", "b2")])
-    assert names == {"producer-1": "shop0"}
+    names = names_from([*pairs, ("bystander", "b1"), ("bystander", "b2")])
+    assert names == {"producer-1": "shop0", "consumer-1": "crowd #1", "consumer-2": "crowd #2"}
     verdict = verdict_of("stale-read")
     data = replace(data_for(verdict), names=names | {"bystander": "visitor0"})
     page = render(verdict, data)
@@ -326,15 +398,16 @@ def test_clients_are_called_by_their_processes() -> None:
     assert "<title>shop0 (producer-1): append @17" in page
     assert "<td>shop0</td><td><code>producer-1</code></td>" in page
     assert "<td>visitor0</td><td><code>bystander</code></td>" in page
-    assert "consumer-1 asked for offset 17" in page
+    assert "crowd #1 asked for offset 17" in page
     assert "Who the clients are" not in render(verdict, data_for(verdict))
 
 
-def test_one_figure_for_each_kind_pairs_first() -> None:
+def test_one_figure_for_each_kind_causes_first() -> None:
+    """Two messages in one place, then pairs; what one operation alone shows comes last."""
     kinds = ["phantom-value", "stale-read", "duplicate-offset", "stale-tail"]
     anomalies = [*(EXAMPLES[kind] for kind in kinds), EXAMPLES["stale-read"]]
     drawn = [anomalies[place].kind for place in places_to_draw(anomalies)]
-    assert drawn == ["stale-read", "stale-tail", "duplicate-offset", "phantom-value"]
+    assert drawn == ["duplicate-offset", "stale-read", "stale-tail", "phantom-value"]
     assert places_to_draw([EXAMPLES[kind] for kind in REPLICA_ANOMALIES]) == []
 
 

@@ -71,7 +71,16 @@ def test_a_bounded_part_of_the_history(spark: SparkSession) -> None:
         spark.createDataFrame(rows, schema.OPERATIONS),
         spark.createDataFrame([*roles, *commits], f"file STRING, position BIGINT, {schema.EVENTS}"),
         spark.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING"),
-        spark.createDataFrame([("p", "producer0")] * 3 + [("x", "x0")], "client STRING, recorder STRING"),
+        spark.createDataFrame(
+            [
+                ("p", "producer0", 1),
+                ("d", "crowd", 9),
+                ("c", "crowd", 4),
+                ("c", "crowd", 11),
+                ("x", "crowd", 1),
+            ],
+            "client STRING, recorder STRING, invoke_ns BIGINT",
+        ),
     )
     anomalies = (
         *(Anomaly("stale-read", QUEUE, 17, (acknowledged, stale)) for _ in range(WINDOWS + 4)),
@@ -113,7 +122,7 @@ def test_a_bounded_part_of_the_history(spark: SparkSession) -> None:
         CLIENTS + 1, rel=0.01
     )
 
-    assert data.names == {"p": "producer0"}
+    assert data.names == {"p": "producer0", "c": "crowd #1", "d": "crowd #2"}
 
     page = render(verdict, data)
     assert len(page.encode()) < 3_000_000
