@@ -15,14 +15,13 @@ import msgspec
 
 from broker.budget import Budget
 from broker.connection import Connection
+from broker.deadline import NEVER, Deadline
 from broker.remoting.command import RemotingCommand, encode, request
 
 TIMEOUT_NS: Final = 10_000_000_000
 """How long a client has to answer (remoting.md 8)."""
 RELAYED_MAX: Final = 20_000
 """Relayed requests without an answer that a node remembers; the oldest are forgotten first."""
-
-_NEVER: Final = 1 << 62
 
 Done = Callable[[RemotingCommand | None], None]
 """Takes the client's answer, or None: it was gone, or gave none in time."""
@@ -39,7 +38,9 @@ class _Call(NamedTuple):
 class ClientCalls:
     """One node's requests to clients, and those that it passes on for others."""
 
-    def __init__(self, node_number: int) -> None:
+    def __init__(self, node_number: int, deadline: Deadline) -> None:
+        """`deadline` calls `expire`."""
+        self._deadline = deadline
         self._opaque_base = (node_number & 0x7F) << 24
         self._last_number = 0
         # All calls live equally long: the first one is the next to expire.
@@ -66,6 +67,7 @@ class ClientCalls:
         question = encode(request(code, header, body, opaque=opaque))
         self._budget.take(asker)
         self._waiting[connection, opaque] = _Call(now_ns + TIMEOUT_NS, done, asker)
+        self._plan_expiry()
         connection.send(question)
 
     def answered(self, connection: Connection, answer: RemotingCommand) -> str | None:
@@ -73,6 +75,7 @@ class ClientCalls:
         key = (connection, answer.opaque)
         call = self._waiting.pop(key, None)
         if call is not None:
+            self._plan_expiry()
             self._end(call, answer)
             return None
         return self._relayed.pop(key, None)
@@ -87,9 +90,9 @@ class ClientCalls:
             del self._relayed[next(iter(self._relayed))]
         self._relayed[connection, opaque] = asking
 
-    def deadline_ns(self) -> int:
-        """When `expire` has something to do."""
-        return next(iter(self._waiting.values())).deadline_ns if self._waiting else _NEVER
+    def _plan_expiry(self) -> None:
+        waiting = self._waiting
+        self._deadline.due_ns = next(iter(waiting.values())).deadline_ns if waiting else NEVER
 
     def expire(self, now_ns: int) -> None:
         """Ends the calls whose time is over."""
@@ -98,6 +101,7 @@ class ClientCalls:
             if call.deadline_ns > now_ns:
                 return
             del self._waiting[key]
+            self._plan_expiry()
             self._end(call, None)
 
     def disconnected(self, connection: Connection) -> None:
@@ -107,4 +111,5 @@ class ClientCalls:
         for key in [key for key in self._waiting if key[0] is connection]:
             call = self._waiting.pop(key, None)
             if call is not None:
+                self._plan_expiry()
                 self._end(call, None)

@@ -134,9 +134,6 @@ class ClientRegistry(Generic[ConnectionType]):
         """Connections that announce a producer group, by client id."""
         # Renewed entries move to the end and all live equally long, so the first one is the next to expire.
         self._renewed_ns: OrderedDict[_Entry[ConnectionType], int] = OrderedDict()
-        self._deadline_ns: int | None = None
-        """What `deadline_ns` says, for as long as no entry comes or goes: it is asked twice in each turn."""
-        self._deadline_is_known = True
         self._entries: dict[ConnectionType, dict[_Entry[ConnectionType], None]] = {}
 
     def heartbeat(
@@ -210,11 +207,8 @@ class ClientRegistry(Generic[ConnectionType]):
 
     def deadline_ns(self) -> int | None:
         """When `expire` has something to do next, None while there are no clients. Costs nothing to ask."""
-        if not self._deadline_is_known:
-            first = next(iter(self._renewed_ns.values()), None)
-            self._deadline_ns = None if first is None else first + self._expiry_ns
-            self._deadline_is_known = True
-        return self._deadline_ns
+        first = next(iter(self._renewed_ns.values()), None)
+        return None if first is None else first + self._expiry_ns
 
     def connections_to_notify(self, group: str) -> list[ConnectionType]:
         """Who must rebalance when the group changes: each client once, none of a broadcasting group."""
@@ -343,7 +337,6 @@ class ClientRegistry(Generic[ConnectionType]):
         return changed
 
     def _renew(self, entry: _Entry[ConnectionType], now_ns: int) -> None:
-        self._deadline_is_known = False
         self._renewed_ns[entry] = now_ns
         self._renewed_ns.move_to_end(entry)
         self._entries.setdefault(entry.connection, {})[entry] = None
@@ -352,7 +345,6 @@ class ClientRegistry(Generic[ConnectionType]):
         """Take known entries out of every table; returns the consumer groups that lost a member."""
         changed: dict[str, None] = {}
         for entry in entries:
-            self._deadline_is_known = False
             del self._renewed_ns[entry]
             of_connection = self._entries[entry.connection]
             del of_connection[entry]

@@ -21,48 +21,49 @@ Held = tuple[Connection, RemotingCommand]
 class HeldRequests:
     """What one node holds, oldest first."""
 
-    __slots__ = ("_budget", "_held")
+    __slots__ = ("_budget", "waiting")
 
     def __init__(self) -> None:
-        self._held: deque[tuple[int, Connection, RemotingCommand]] = deque()
+        self.waiting: deque[tuple[int, Connection, RemotingCommand]] = deque()
+        """(until when, connection, request), to be looked at only: whether any waits is asked twice a turn."""
         self._budget = Budget("a leader", HELD_REQUESTS_MAX, HELD_BYTES_MAX)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.waiting)
 
     def hold(self, connection: Connection, command: RemotingCommand, now_ns: int) -> None:
         """Holds a request. Raises `OverloadedError`."""
         self._budget.take(command)
-        self._held.append((now_ns + HELD_NS_MAX, connection, command))
+        self.waiting.append((now_ns + HELD_NS_MAX, connection, command))
 
     def take_all(self) -> list[Held]:
         """Everything, in order; nothing is held any more."""
-        taken = [(connection, command) for _, connection, command in self._held]
+        taken = [(connection, command) for _, connection, command in self.waiting]
         for _, command in taken:
             self._budget.give_back(command)
-        self._held.clear()
+        self.waiting.clear()
         return taken
 
     def take_if(self, is_wanted: Callable[[Connection], bool]) -> list[Held]:
         """Those of some connections, in order; the others stay held."""
         kept: deque[tuple[int, Connection, RemotingCommand]] = deque()
         taken: list[Held] = []
-        for until_ns, connection, command in self._held:
+        for until_ns, connection, command in self.waiting:
             if is_wanted(connection):
                 self._budget.give_back(command)
                 taken.append((connection, command))
             else:
                 kept.append((until_ns, connection, command))
-        self._held = kept
+        self.waiting = kept
         return taken
 
     def take_expired(self, now_ns: int) -> Iterator[Held]:
         """Those whose time is over."""
-        while self._held and self._held[0][0] <= now_ns:
-            _, connection, command = self._held.popleft()
+        while self.waiting and self.waiting[0][0] <= now_ns:
+            _, connection, command = self.waiting.popleft()
             self._budget.give_back(command)
             yield connection, command
 
     def deadline_ns(self) -> int:
         """When `take_expired` has something next."""
-        return self._held[0][0] if self._held else _NEVER
+        return self.waiting[0][0] if self.waiting else _NEVER

@@ -134,7 +134,6 @@ class Node:
         self._role_listeners: list[Callable[[], None]] = []
         self._disconnect_listeners: list[Callable[[Connection], None]] = []
         self._leader_listeners: list[Callable[[], None]] = []
-        self._timers: list[tuple[Callable[[], int], Callable[[], None]]] = []
         self._deadlines: list[Deadline] = []
         self._clients: dict[int, Connection] = {}
         self._client_numbers: dict[Connection, int] = {}
@@ -159,9 +158,9 @@ class Node:
         """Joins the parts; called once, before anything else."""
         self.replica = replica
         self.stats = stats
-        self.calls = ClientCalls(int(replica.node_id[1:]))
+        answers_due = self.add_deadline(lambda: self.calls.expire(self.now_ns))
+        self.calls = ClientCalls(int(replica.node_id[1:]), answers_due)
         self.on_disconnect(self.calls.disconnected)
-        self.add_timer(self.calls.deadline_ns, lambda: self.calls.expire(self.now_ns))
         self.now_ns, self.wall_ms = replica.now_ns, replica.wall_ms
         for processor in processors:
             for route in processor.routes():
@@ -697,10 +696,6 @@ class Node:
         """Registers a processor that keeps something by connection."""
         self._disconnect_listeners.append(listener)
 
-    def add_timer(self, deadline_ns: Callable[[], int], due: Callable[[], None]) -> None:
-        """Registers a processor that must act at a time, which `deadline_ns` is asked for twice a turn."""
-        self._timers.append((deadline_ns, due))
-
     def add_deadline(self, act: Callable[[], None], due_ns: int = NEVER) -> Deadline:
         """Registers a processor that must act at a time, which it sets in what this returns."""
         deadline = Deadline(act, due_ns)
@@ -712,28 +707,21 @@ class Node:
         self.now_ns, self.wall_ms = now_ns, wall_ms
         replica = self.replica
         replica.tick(now_ns, wall_ms)
-        if self._held:
+        if self._held.waiting:
             if replica.serving and replica.raft.transferee is None:
                 self._release_held()  # a transfer has come to nothing, and this node leads on
             self._expire_held()
-        for deadline_ns, due in self._timers:
-            if deadline_ns() <= now_ns:
-                due()
         for entry in self._deadlines:
             if entry.due_ns <= now_ns:
                 entry.act()
         replica.turn(now_ns, wall_ms)
         self._relayed_bytes.clear()
         deadline = replica.deadline_ns()
-        if self._held:
+        if self._held.waiting:
             deadline = min(deadline, self._held.deadline_ns())
         for entry in self._deadlines:
             if entry.due_ns < deadline:
                 deadline = entry.due_ns
-        for deadline_ns, _ in self._timers:
-            due_ns = deadline_ns()
-            if due_ns < deadline:
-                deadline = due_ns
         return deadline
 
     def _leader_may_hear(self) -> None:

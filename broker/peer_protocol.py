@@ -61,6 +61,9 @@ BODY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 20,000 topics and 8,000 groups with their attributes, a million transactions) is a snapshot of 1 GiB or less.
 """
 
+_INDEX_END: Final = 1 << 62
+_APPEND_INDICES: Final = ("term", "prev_index", "prev_term", "commit_index", "round")
+_RESPONSE_INDICES: Final = ("term", "match_index", "index", "round", "hint_index", "hint_term")
 _FRAME = struct.Struct(">IH")
 _PIECE_HEADER: Final = cbor2.dumps(("piece",))
 
@@ -173,8 +176,9 @@ def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
     """
     body: Buffer = b""
     match frame:
-        case RaftFrame(message, position, applied_index, body):
-            header = _encode_message(message, position, applied_index)
+        case RaftFrame():
+            header = _encode_message(frame.message, frame.position, frame.applied_index)
+            body = frame.body
         case Forward(connection, host, term, body):
             header = cbor2.dumps(("forward", connection, host, term))
         case NotDone(connection, opaque, term):
@@ -213,7 +217,9 @@ def _in_pieces(header: bytes, body: Buffer) -> tuple[Buffer, ...]:
 
 def _encode_message(message: Message, position: int, applied_index: int) -> bytes:
     if isinstance(message, AppendRequest):
-        configurations = [(index, c.voters, c.learners) for index, c in message.configurations]
+        configurations = message.configurations and [
+            (index, c.voters, c.learners) for index, c in message.configurations
+        ]
         return cbor2.dumps(
             (
                 "append",
@@ -396,9 +402,23 @@ def _refuse(name: str, value: object) -> NoReturn:
 
 
 def _index(name: str, value: Any, low: int = -1) -> int:
-    if type(value) is not int or not low <= value < 1 << 62:
+    if type(value) is not int or not low <= value < _INDEX_END:
         _refuse(name, value)
     return value
+
+
+def _check_indices(names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    """As `_index` of each: for the messages of which there are some in every turn."""
+    for value in values:
+        if type(value) is not int or not -1 <= value < _INDEX_END:
+            for name, refused in zip(names, values, strict=True):
+                _index(name, refused)
+
+
+def _check_ends(source: Any, target: Any) -> None:
+    if type(source) is not str or type(target) is not str:
+        _text("source", source)
+        _text("target", target)
 
 
 def _text(name: str, value: Any) -> str:
@@ -429,40 +449,47 @@ def _decode_append(fields: list[Any], body: memoryview) -> RaftFrame:
     source, target, term, prev_index, prev_term, spans, commit_index, round_, configurations, position = (
         fields
     )
+    _check_ends(source, target)
+    _check_indices(_APPEND_INDICES, (term, prev_index, prev_term, commit_index, round_))
     message = AppendRequest(
-        _text("source", source),
-        _text("target", target),
-        _index("term", term),
-        _index("prev_index", prev_index),
-        _index("prev_term", prev_term),
-        tuple(
-            (_index("span term", span_term, 1), _index("span count", count, 1)) for span_term, count in spans
-        ),
-        _index("commit_index", commit_index),
-        _index("round", round_),
-        tuple(
-            (_index("index", index), _configuration(voters, learners))
-            for index, voters, learners in configurations
-        ),
+        source,
+        target,
+        term,
+        prev_index,
+        prev_term,
+        () if spans == [] else tuple([_span(*span) for span in spans]),
+        commit_index,
+        round_,
+        () if configurations == [] else tuple([_configuration_at(*item) for item in configurations]),
     )
-    if bool(message.spans) != bool(body):
+    if bool(spans) != bool(body):
         raise PeerProtocolError("an append's entries and its bytes do not go together")
     return RaftFrame(message, _index("position", position, 0), body=body)
 
 
+def _span(term: Any, count: Any) -> tuple[int, int]:
+    return _index("span term", term, 1), _index("span count", count, 1)
+
+
+def _configuration_at(index: Any, voters: Any, learners: Any) -> tuple[int, Configuration]:
+    return _index("index", index), _configuration(voters, learners)
+
+
 def _decode_append_response(fields: list[Any], body: memoryview) -> RaftFrame:
     source, target, term, success, match_index, index, round_, hint_index, hint_term, recovering = fields
+    _check_ends(source, target)
+    _check_indices(_RESPONSE_INDICES, (term, match_index, index, round_, hint_index, hint_term))
     return RaftFrame(
         AppendResponse(
-            _text("source", source),
-            _text("target", target),
-            _index("term", term),
+            source,
+            target,
+            term,
             _flag("success", success),
-            _index("match_index", match_index),
-            _index("index", index),
-            _index("round", round_),
-            _index("hint_index", hint_index),
-            _index("hint_term", hint_term),
+            match_index,
+            index,
+            round_,
+            hint_index,
+            hint_term,
             _flag("recovering", recovering),
         )
     )

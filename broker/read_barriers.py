@@ -17,34 +17,31 @@ Barrier = tuple[Callable[[], None], Callable[[], None]]
 class ReadBarriers:
     """The barriers of one replica."""
 
-    __slots__ = ("_confirmed", "_confirming", "_next_token", "_wanted")
+    __slots__ = ("_confirming", "_next_token", "confirmed_at", "wanted")
 
     def __init__(self) -> None:
-        self._wanted: list[Barrier] = []
+        self.wanted: list[Barrier] = []
+        """For which a round has to begin."""
         self._confirming: dict[object, list[Barrier]] = {}
-        self._confirmed: deque[tuple[int, Callable[[], None]]] = deque()
+        self.confirmed_at: deque[tuple[int, Callable[[], None]]] = deque()
+        """(index, what to call) of those that only wait for `applied`."""
         self._next_token = 0
-
-    @property
-    def are_wanted(self) -> bool:
-        """Whether a round has to begin."""
-        return bool(self._wanted)
 
     def add(self, barrier: Barrier) -> None:
         """One more for the next round."""
-        self._wanted.append(barrier)
+        self.wanted.append(barrier)
 
     def begin_round(self, raft: Raft, now_ns: int) -> None:
         """A round for all that are wanted; raft answers with their token, maybe at once."""
         token = self._next_token
         self._next_token += 1
-        self._confirming[token], self._wanted = self._wanted, []
+        self._confirming[token], self.wanted = self.wanted, []
         raft.read_index(token, now_ns)
 
     def confirmed(self, token: object, index: int) -> None:
         """The round's barriers are passed when `index` is applied."""
         for ready, _ in self._confirming.pop(token):
-            self._confirmed.append((index, ready))
+            self.confirmed_at.append((index, ready))
 
     def lost(self, token: object) -> None:
         """Leadership ended during the round."""
@@ -53,12 +50,12 @@ class ReadBarriers:
 
     def applied(self, index: int) -> None:
         """Everything up to `index` is applied."""
-        confirmed = self._confirmed
+        confirmed = self.confirmed_at
         while confirmed and confirmed[0][0] <= index:
             confirmed.popleft()[1]()
 
     def abandon_wanted(self) -> None:
         """Leadership ended before their round began."""
-        wanted, self._wanted = self._wanted, []
+        wanted, self.wanted = self.wanted, []
         for _, lost in wanted:
             lost()

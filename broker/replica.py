@@ -194,6 +194,8 @@ class Replica:
         self._reads = ReadBarriers()
         self._frame: RaftFrame | None = None
         self._entry_range: EntryRange | None = None
+        self._written_index = -2
+        """Up to where the log was acknowledged from the page cache."""
         self._flushing = False
         self._flush_generation = 0
         self._flush_due_ns = now_ns + flush_interval_ns
@@ -440,15 +442,18 @@ class Replica:
         while effects := raft.take_effects():
             for effect in effects:
                 self._HANDLERS[type(effect)](self, effect)
-            self._acknowledge_written()
+            if not self._sync_flush:
+                self._acknowledge_written()
 
     def _acknowledge_written(self) -> None:
         """With ``flush = "async"`` an entry is acknowledged from the page cache: it survives this process."""
-        if not self._sync_flush:
-            last_index = self._log.last_index
-            self._log.write_back()
-            self._recovering.acknowledged(last_index)
-            self.raft.persisted(last_index, self.raft.log_generation, self.now_ns)
+        last_index = self._log.last_index
+        if last_index == self._written_index and last_index == self.raft.persisted_index:
+            return
+        self._written_index = last_index
+        self._log.write_back()
+        self._recovering.acknowledged(last_index)
+        self.raft.persisted(last_index, self.raft.log_generation, self.now_ns)
 
     def _on_send(self, effect: fx.Send) -> None:
         message = effect.message
@@ -594,19 +599,24 @@ class Replica:
         """
         self.now_ns, self.wall_ms = now_ns, wall_ms
         raft = self.raft
+        reads = self._reads
         while True:
-            if self._reads.are_wanted:
-                self._reads.begin_round(raft, now_ns)
-            self._acknowledge_written()
-            self._trace.appended(now_ns)
+            if reads.wanted:
+                reads.begin_round(raft, now_ns)
+            if not self._sync_flush:
+                self._acknowledge_written()
+            if self._log.last_index != self._trace.appended_index:
+                self._trace.appended(now_ns)
             raft.replicate(now_ns)
-            self._carry_out()
+            if raft.has_effects:
+                self._carry_out()
             if self._committed_index > self.applied_index:
                 self._apply_committed()
-            elif not self._reads.are_wanted:
+            elif not reads.wanted:
                 break
-            self._reads.applied(self.applied_index)
-        self._reads.applied(self.applied_index)
+            reads.applied(self.applied_index)
+        if reads.confirmed_at:
+            reads.applied(self.applied_index)
 
     def _apply_committed(self) -> None:
         """4 dispatch, then 5 answer: whoever is answered can read what it wrote."""
@@ -692,7 +702,7 @@ class Replica:
             return None
         self._flush_due_ns = self.now_ns + self._flush_interval_ns
         self._flushed_position = self._log.end_position
-        job = self.store.flush_job()
+        job = self._log.flush_job()
         if job is not None:
             self._flushing = True
             self._flush_generation = self.raft.log_generation
@@ -702,7 +712,7 @@ class Replica:
         """The job has run without an error. (After a failed flush the node must stop: what was lost is unknown.)"""
         self.now_ns = now_ns
         self._flushing = False
-        durable = self.store.flushed(job)
+        durable = self._log.flushed(job)
         if self._sync_flush:
             self.raft.persisted(durable, self._flush_generation, self.now_ns)
             self._carry_out()
@@ -711,14 +721,14 @@ class Replica:
         """Files and pages to make ready ahead of the writer; run it in a worker thread, report with `prepared`."""
         if self._preparing:
             return None
-        job = self.store.prepare_job()
+        job = self._log.prepare_job()
         self._preparing = job is not None
         return job
 
     def prepared(self, job: PrepareJob) -> None:
         """The job has run; a full disk shows again, as an error, when the writer gets there."""
         self._preparing = False
-        self.store.prepared(job)
+        self._log.prepared(job)
 
     def checkpoint_job(self) -> CheckpointJob | None:
         """From time to time, what makes the next start short; run it in a worker thread, report `checkpointed`."""

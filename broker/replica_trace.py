@@ -22,7 +22,8 @@ class ReplicaTrace:
     ) -> None:
         self._writer = writer
         self._log = entry_log
-        self._appended_index = entry_log.last_index
+        self.appended_index = entry_log.last_index
+        """What is behind it has not been recorded."""
         self._digest = 0
         self._digest_index = -1
         self._digest_known = entry_log.first_index == 0
@@ -32,10 +33,10 @@ class ReplicaTrace:
     def appended(self, now_ns: int) -> None:
         """Records what joined the log since the last call."""
         writer = self._writer
-        if writer is None or self._log.last_index == self._appended_index:
+        if writer is None or self._log.last_index == self.appended_index:
             return
         log = self._log
-        first = self._appended_index + 1
+        first = self.appended_index + 1
         while first <= log.last_index:
             last, _, data = log.run(first, log.last_index, _RUN_BYTES_MAX)
             term = log.term_of(first)
@@ -44,11 +45,11 @@ class ReplicaTrace:
                 data = log.slice(first, last)
             writer.append(now_ns, first, last, term, extend_digest(0, data))
             first = last + 1
-        self._appended_index = log.last_index
+        self.appended_index = log.last_index
 
     def truncated(self, now_ns: int, last_index: int) -> None:
         """Every entry after `last_index` has left the log."""
-        self._appended_index = min(self._appended_index, last_index)
+        self.appended_index = min(self.appended_index, last_index)
         if self._writer is not None:
             self._writer.truncate(now_ns, last_index)
 
@@ -88,7 +89,7 @@ class ReplicaTrace:
 
     def reset(self, now_ns: int, first_index: int) -> None:
         """The log begins anew from a snapshot: the digest of what came before is not known here any more."""
-        self._appended_index = first_index - 1
+        self.appended_index = first_index - 1
         self._digest_known = False
         if self._writer is not None:
             self._writer.reset(now_ns, first_index)

@@ -170,10 +170,12 @@ class Raft:
         """When to call `tick` and `replicate` next, or None while only a message can change anything."""
         if self._leader is not None:
             return self._leader.deadline()
-        due = self._election.deadline if self._may_campaign else None
-        if self._recovery is not None and (due is None or self._recovery.deadline < due):
-            due = self._recovery.deadline
-        return due
+        recovery = self._recovery
+        if recovery is None:
+            return self._election.deadline if self._state.may_campaign else None
+        if self._may_campaign and self._election.deadline < recovery.deadline:
+            return self._election.deadline
+        return recovery.deadline
 
     @property
     def recovering(self) -> Loss | None:
@@ -183,6 +185,11 @@ class Raft:
     @property
     def _may_campaign(self) -> bool:
         return self._state.may_campaign and (self._recovery is None or self._recovery.may_vote)
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether `take_effects` would give any."""
+        return bool(self._state.effects)
 
     def take_effects(self) -> list[Effect]:
         """What is to be done now, in order; see effects.py."""
@@ -206,8 +213,10 @@ class Raft:
         match message:
             case AppendResponse():
                 if self._leader is not None:
+                    committed = state.commit_index
                     self._leader.append_response(message, now)
-                    self._step_down_if_removed(now)
+                    if state.commit_index > committed:
+                        self._step_down_if_removed(now)
             case AppendRequest():
                 self._follow(message.source, now)
                 self._follower.append(message)

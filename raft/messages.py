@@ -78,14 +78,12 @@ class AppendRequest:
     configurations: tuple[tuple[int, Configuration], ...] = ()
 
     @property
-    def count(self) -> int:
-        """How many entries the request carries."""
-        return sum(count for _, count in self.spans)
-
-    @property
     def last_index(self) -> int:
         """The index of its last entry; `prev_index` when it carries none."""
-        return self.prev_index + self.count
+        index = self.prev_index
+        for _, count in self.spans:
+            index += count
+        return index
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class ClientsProcessor:
         self._next_opaque = 0
         self._changed: dict[str, None] = {}
         """Groups whose members are to be told that there are others now."""
-        node.add_timer(self._next_expiry_ns, self._expire)
+        self._next_expiry = node.add_deadline(self._expire)
         self._notices = node.add_deadline(self._send_notices)
         node.on_disconnect(self._disconnected)
         node.on_role_change(self._role_changed)
@@ -92,6 +92,7 @@ class ClientsProcessor:
         self._check(connection, data, len(command.body))
         client = RegisteredClient(connection, data.client_id, command.language_code, command.version)
         changed = node.registry.heartbeat(client, data, node.now_ns)
+        self._plan_expiry()
         replica = node.replica
         missing = missing_for_consumers(
             replica.metadata,
@@ -171,6 +172,7 @@ class ClientsProcessor:
         header = command.decode_fields(UnregisterClientHeader)
         node = self._node
         changed = node.registry.unregister(header.client_id, header.producer_group, header.consumer_group)
+        self._plan_expiry()
         if node.replica.serving:
             self._notify(changed)
         else:
@@ -227,16 +229,18 @@ class ClientsProcessor:
 
     def _disconnected(self, connection: Connection) -> None:
         changed = self._node.registry.connection_closed(connection)
+        self._plan_expiry()
         if self._node.replica.serving:
             self._notify(changed)
 
-    def _next_expiry_ns(self) -> int:
-        deadline = self._node.registry.deadline_ns()
-        return NEVER if deadline is None else deadline
+    def _plan_expiry(self) -> None:
+        due_ns = self._node.registry.deadline_ns()
+        self._next_expiry.due_ns = NEVER if due_ns is None else due_ns
 
     def _expire(self) -> None:
         node = self._node
         expired = node.registry.expire(node.now_ns)
+        self._plan_expiry()
         for connection in expired.connections:
             if not isinstance(connection, RelayedConnection):
                 connection.close()  # a client that still lives connects anew and says so

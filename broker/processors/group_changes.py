@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from broker.connection import Connection
+from broker.deadline import NEVER
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -28,8 +29,6 @@ from raft.status import PeerStatus
 
 _TRANSFER_GRACE_NS: Final = 1_000_000_000
 """How much longer than raft tries a transfer its answer is waited for: the next leader has to be heard of."""
-
-_NEVER: Final = 1 << 62
 
 
 class ChangeGroupHeader(msgspec.Struct):
@@ -50,16 +49,13 @@ class TransferLeadershipHeader(msgspec.Struct):
 class _Transfer:
     """A transfer that waits for its end."""
 
-    __slots__ = ("command", "connection", "deadline_ns", "target", "term")
+    __slots__ = ("command", "connection", "target", "term")
 
-    def __init__(
-        self, connection: Connection, command: RemotingCommand, target: str, term: int, deadline_ns: int
-    ) -> None:
+    def __init__(self, connection: Connection, command: RemotingCommand, target: str, term: int) -> None:
         self.connection = connection
         self.command = command
         self.target = target
         self.term = term
-        self.deadline_ns = deadline_ns
 
 
 class _ChangeWaiter:
@@ -88,7 +84,7 @@ class GroupChangesProcessor:
         self._transfer: _Transfer | None = None
         node.on_role_change(self._role_changed)
         node.on_disconnect(self._disconnected)
-        node.add_timer(self._deadline_ns, self._give_up)
+        self._deadline = node.add_deadline(self._give_up)
 
     def routes(self) -> Iterable[Route]:
         """The leader's."""
@@ -183,28 +179,26 @@ class GroupChangesProcessor:
             raise _refusal(error) from error
         if self._transfer is not None:
             self._give_up()  # raft has given it up before
-        deadline_ns = node.now_ns + self._election_timeout_ns + _TRANSFER_GRACE_NS
-        self._transfer = _Transfer(connection, command, target, replica.term, deadline_ns)
+        self._transfer = _Transfer(connection, command, target, replica.term)
+        self._deadline.due_ns = node.now_ns + self._election_timeout_ns + _TRANSFER_GRACE_NS
 
     def _role_changed(self) -> None:
         transfer, replica = self._transfer, self._node.replica
         if transfer is None or replica.leader is None:
             return
         if replica.leader == transfer.target:
-            self._transfer = None
+            self._forget()
             self._node.reply(transfer.connection, transfer.command, ResponseCode.SUCCESS)
         elif replica.term != transfer.term:
             self._refuse(f"{replica.leader} leads now")
-
-    def _deadline_ns(self) -> int:
-        return _NEVER if self._transfer is None else self._transfer.deadline_ns
 
     def _give_up(self) -> None:
         self._refuse(f"the leader is {self._node.replica.leader or 'unknown'}")
 
     def _refuse(self, state: str) -> None:
-        transfer, self._transfer = self._transfer, None
+        transfer = self._transfer
         assert transfer is not None
+        self._forget()
         self._node.reply(
             transfer.connection,
             transfer.command,
@@ -214,7 +208,11 @@ class GroupChangesProcessor:
 
     def _disconnected(self, connection: Connection) -> None:
         if self._transfer is not None and self._transfer.connection is connection:
-            self._transfer = None
+            self._forget()
+
+    def _forget(self) -> None:
+        self._transfer = None
+        self._deadline.due_ns = NEVER
 
 
 def _node_id(text: str) -> str:

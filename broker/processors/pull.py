@@ -17,6 +17,7 @@ from typing import Final
 
 from broker.connection import Connection, RelayedConnection
 from broker.creation import Creations, TooManyError, missing_for_consumers
+from broker.deadline import NEVER
 from broker.late_positions import without_late_position
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
@@ -47,8 +48,6 @@ _ABOUT_THE_END: Final = frozenset((ResponseCode.PULL_NOT_FOUND, ResponseCode.PUL
 
 _SPREAD_BYTES: Final = 1 << 30
 """Readers of different parts of the log are pointed at different followers."""
-
-_NEVER: Final = 1 << 62
 
 
 class _HeldPull:
@@ -125,7 +124,7 @@ class PullProcessor:
         node.on_arrival(self._arrived)
         node.on_role_change(self._role_changed)
         node.on_disconnect(self._disconnected)
-        node.add_timer(self._next_deadline_ns, self._expire)
+        self._deadline = node.add_deadline(self._expire)
 
     def configure(self, config: BrokerConfig) -> None:
         """Takes over the settings that may change at run time."""
@@ -436,6 +435,7 @@ class PullProcessor:
         self._held_count += 1
         self._sequence += 1
         heapq.heappush(self._deadlines, (held.deadline_ns, self._sequence, held))
+        self._deadline.due_ns = min(self._deadline.due_ns, held.deadline_ns)
 
     def _arrived(self, arrivals: Iterable[Arrival]) -> None:
         held_by_queue = self._held
@@ -472,16 +472,15 @@ class PullProcessor:
         del others[held]
         if not others:
             del self._held_by[held.connection]
-
-    def _next_deadline_ns(self) -> int:
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][2].done:
-            heapq.heappop(deadlines)
-        return deadlines[0][0] if deadlines else _NEVER
+        if held.deadline_ns <= self._deadline.due_ns:
+            deadlines = self._deadlines
+            while deadlines and deadlines[0][2].done:
+                heapq.heappop(deadlines)
+            self._deadline.due_ns = deadlines[0][0] if deadlines else NEVER
 
     def _expire(self) -> None:
-        while self._next_deadline_ns() <= self._node.now_ns:
-            held = heapq.heappop(self._deadlines)[2]
+        while self._deadline.due_ns <= self._node.now_ns:
+            held = self._deadlines[0][2]
             self._take_out(held)
             self._answer_behind_barrier(held.connection, held.command, held.header, held.filter)
 
@@ -501,6 +500,7 @@ class PullProcessor:
         self._held_by.clear()
         self._held_count = 0
         self._deadlines.clear()
+        self._deadline.due_ns = NEVER
         for waiting in held_by_queue.values():
             for held in waiting:
                 if not held.done and not isinstance(held.connection, RelayedConnection):
