@@ -194,7 +194,8 @@ class EntryLog:
 
     def position_of(self, index: int) -> int:
         """Where the entry begins. Raises OutOfRangeError, DamagedLogError."""
-        self._check_index(index)
+        if not self.first_index <= index <= self.last_index:
+            self._check_index(index)
         return (self._index.unit(index) if index >= self._sound_from else self._unit(index))[0]
 
     def index_at(self, position: int) -> int:
@@ -265,7 +266,9 @@ class EntryLog:
         if end > start + file_bytes or end - begin > max_bytes:
             last_index = self.clip(first_index, last_index, max_bytes)
             end = self._end_of(last_index)
-        return last_index, begin, self._buffer(start)[at : end - start]
+        tail = self._tail
+        buffer = tail.buffer if start == tail.start else self._data.mapping(start).buffer
+        return last_index, begin, buffer[at : end - start]
 
     def record_at(self, physical_offset: int, size: int | None = None) -> memoryview:
         """The record whose bytes begin at `physical_offset` (entry position + 48).

@@ -315,8 +315,7 @@ class BrokerProcess:
 
     def begin(self) -> None:
         """See `Node.begin`."""
-        clock = self.host.clock
-        self.node.begin(clock.now_ns(), clock.wall_ms())
+        self.node.begin(*self.host.clock.read())
 
     # ---- turns ---------------------------------------------------------------------------------------
 
@@ -331,10 +330,9 @@ class BrokerProcess:
     def _turn(self) -> None:
         host = self.host
         self._turn_planned = False
-        clock = host.clock
-        deadline_ns = self.node.turn(clock.now_ns(), clock.wall_ms())
+        deadline_ns = self.node.turn(*host.clock.read())
         host.world.monitor.turned(host, self.node)
-        for connection in self.outgoing.take():
+        for connection in self.outgoing.take() if self.outgoing.connections else ():
             endpoint = self.endpoints.get(connection)
             buffers = connection.take()
             if endpoint is not None:
@@ -342,8 +340,9 @@ class BrokerProcess:
                 if connection.close_requested:
                     endpoint.close_when_sent()
                     self.call_after(0, self._client_closed, connection)
-        self.links.follow_membership()
         replica = self.node.replica
+        if replica.peers is not self.links.peers:
+            self.links.follow_membership()
         flush = replica.flush_job()
         if flush is not None:
             self._run_job(flush.run, lambda: self._flushed(flush), tolerant=False)

@@ -38,6 +38,15 @@ class HostClock:
         """The host's wall clock, which nothing but people should believe."""
         return _EPOCH_MS + self._scheduler.now_ns // _MILLION + self._wall_offset_ms
 
+    def read(self) -> tuple[int, int]:
+        """Both: `now_ns` and `wall_ms`."""
+        true_ns = self._scheduler.now_ns
+        elapsed = true_ns - self._true_base_ns
+        return (
+            self._local_base_ns + elapsed + elapsed * self._rate_ppm // _MILLION,
+            _EPOCH_MS + true_ns // _MILLION + self._wall_offset_ms,
+        )
+
     def true_ns(self, local_ns: int) -> int:
         """The true time at which the monotonic clock will have reached `local_ns`; never before it."""
         elapsed = local_ns - self._local_base_ns

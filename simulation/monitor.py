@@ -293,13 +293,14 @@ class Monitor:
     def _is_durable(self, log: EntryLog, first_index: int, last_index: int, voters: tuple[str, ...]) -> None:
         """The contract of sync flush: what is committed is on the disks of a majority."""
         model = self.model
+        begin, end = log.position_of(first_index), log.end_of(last_index)
         holders = 0
         for watched in [self._watched[voter] for voter in voters if voter in self._watched]:
-            if watched.host.name in self.damaged_hosts or self._on_disk(
-                watched, log, first_index, last_index
-            ):
+            if watched.host.name in self.damaged_hosts or self._on_disk(watched, begin, end):
                 holders += 1
-        if 2 * holders <= len(voters):
+                if 2 * holders > len(voters):
+                    break
+        else:
             raise Violation(
                 "durability",
                 "group",
@@ -307,11 +308,10 @@ class Monitor:
             )
         assert model.last_index >= last_index
 
-    def _on_disk(self, watched: _Watched, log: EntryLog, first_index: int, last_index: int) -> bool:
-        """Whether the run's entries are in the image that a power failure leaves."""
+    def _on_disk(self, watched: _Watched, begin: int, end: int) -> bool:
+        """Whether [begin, end) of the log is in the image that a power failure leaves."""
         host, image = watched.host, self.model.image
         file_bytes = host.options.data_file_bytes
-        begin, end = log.position_of(first_index), log.end_of(last_index)
         while begin < end:
             start = begin - begin % file_bytes
             piece_end = min(end, start + file_bytes)

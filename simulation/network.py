@@ -108,7 +108,8 @@ class Endpoint:
             data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
             if len(data) <= self._window() - self._in_flight_bytes:
                 self._enqueue(bytes(data))
-                self.on_writable()
+                if self.on_writable is not _nothing:
+                    self.on_writable()
                 return
         self._unsent.extend(buffers)
         self._fill()
@@ -204,7 +205,9 @@ class Endpoint:
         else:
             self._queue.append((self._arrival_ns(), data))
         self._in_flight_bytes += len(data)
-        self._schedule()
+        timer = self._timer
+        if timer is None or timer.callback is None:
+            self._timer = network.scheduler.at(self._queue[0][0], self._deliver)
 
     def _arrival_ns(self) -> int:
         network, link = self._network, self.link

@@ -83,15 +83,13 @@ class PeerLinks:
         self._process = process
         self._node = process.node
         self._inbound: dict[str, _Inbound] = {}
-        self._peers: dict[str, str] = {}
+        self.peers: dict[str, str] = {}
+        """Those of the replica for which there are links."""
         self._dialled: dict[str, _Dialled] = {}
 
     def follow_membership(self) -> None:
-        """Begins links with new peers and ends those with others; to be called after every turn."""
-        peers = self._node.replica.peers
-        if peers is self._peers:
-            return
-        self._peers = peers
+        """Begins links with new peers and ends those with others, when the replica has other peers."""
+        peers = self.peers = self._node.replica.peers
         for peer in [peer for peer in self._dialled if peer not in peers]:
             dialled = self._dialled.pop(peer)
             dialled.gone = True
@@ -114,7 +112,7 @@ class PeerLinks:
         if dialled.gone:
             return
         process = self._process
-        dialled.address = self._peers[dialled.peer]
+        dialled.address = self.peers[dialled.peer]
         dialled.attempt += 1
         attempt = dialled.attempt
         host = process.host
