@@ -40,6 +40,7 @@ _NO_OPERATION: Final = (None,) * len(schema.OPERATION_NAMES)
 _PARTS: Final = (
     f"{schema.OPERATIONS}, bad STRING, number BIGINT, part INT, half STRING, process STRING, text STRING"
 )
+PART_NAMES: Final = (*schema.OPERATION_NAMES, "bad", "number", "part", "half", "process", "text")
 _JOINED: Final = f"{schema.OPERATIONS}, bad STRING, number BIGINT, part INT"
 
 
@@ -61,7 +62,7 @@ def load_json_lines(
     parts.mapInArrow(_read_parts, _PARTS).write.mode("overwrite").parquet(f"{directory}/parts")
     rows = spark.read.schema(_PARTS).parquet(f"{directory}/parts")
     rows.where("half IN ('begun', 'ended', 'first')").groupBy("process").applyInArrow(
-        _join_halves, _JOINED
+        join_process, _JOINED
     ).write.mode("overwrite").parquet(f"{directory}/joined")
     joined = spark.read.schema(_JOINED).parquet(f"{directory}/joined")
     whole = rows.where("half IS NULL").select(*joined.columns).unionByName(joined)
@@ -99,6 +100,11 @@ def operations_table(rows: list[Row]) -> pa.Table:
     return _table(rows, schema.OPERATIONS)
 
 
+def parts_table(rows: list[Row]) -> pa.Table:
+    """Rows of :func:`read_part` as Arrow has them."""
+    return _table(rows, _PARTS)
+
+
 def _table(rows: list[Row], ddl: str) -> pa.Table:
     fields = [(name.strip("`"), _ARROW[kind]) for name, kind in (one.split() for one in ddl.split(", "))]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(fields)
@@ -114,9 +120,9 @@ def _read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for row in read_part(part["path"], part["part"], part["start"], part["stop"], period):
                 rows.append(row)
                 if len(rows) >= 8192:
-                    yield from _table(rows, _PARTS).to_batches()
+                    yield from parts_table(rows).to_batches()
                     rows = []
-            yield from _table(rows, _PARTS).to_batches()
+            yield from parts_table(rows).to_batches()
 
 
 def _period_of(path: str) -> Period:
@@ -191,8 +197,11 @@ def _rows(part: int, one: tuple[Line, Line | None] | BadLine) -> Iterator[Row]:
             yield (*row, None, None, part, None, None, None)
 
 
-def _join_halves(table: pa.Table) -> pa.Table:
-    """The halves of one process in the order of the file: what is open meets the completion in a later part."""
+def join_process(table: pa.Table) -> pa.Table:
+    """The halves of one process in the order of the file: what is open meets the completion in a later part.
+
+    ``table``: rows of :func:`read_part`, as :func:`parts_table` has them; the result has the columns of ``_JOINED``.
+    """
     rows: list[Row] = []
     opened: tuple[int, Line] | None = None
 

@@ -17,7 +17,15 @@ from spark_analysis.check import check
 from spark_analysis.edn import EdnError, read_all
 from spark_analysis.history import History, no_events
 from spark_analysis.importers import BadLine, KeyedCall, calls, parse
-from spark_analysis.json_lines import load_json_lines, log_operations, operations_table
+from spark_analysis.json_lines import (
+    PART_NAMES,
+    join_process,
+    load_json_lines,
+    log_operations,
+    operations_table,
+    parts_table,
+    read_part,
+)
 from spark_analysis.models import MODELS
 from spark_analysis.moments import Period
 from spark_analysis.schema import OPERATION_NAMES
@@ -222,27 +230,55 @@ def json_history(rng: random.Random, processes: int, steps: int) -> list[str]:
     return lines
 
 
+def judged_whole(lines: list[str]) -> tuple[list[str], list[tuple[int, str]]]:
+    """The operations but for their numbers, and the bad lines, of a file that is read in one piece."""
+    whole = list(log_operations(parse("jsonl", lines)))
+    kept = [repr(row[1:]) for row in whole if not isinstance(row, BadLine)]
+    return sorted(kept), sorted((row.number, row.reason) for row in whole if isinstance(row, BadLine))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 30), st.integers(1, 5), st.integers(40, 4000))
+def test_parts_of_a_file_are_the_same_history(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, processes: int, part_bytes: int
+) -> None:
+    """Operations whose lines are parts apart, lines cut by a part's edge, and line numbers of what is wrong."""
+    lines = json_history(random.Random(seed), processes, 120)
+    path = tmp_path_factory.getbasetemp() / "parts.jsonl"
+    path.write_text("".join(lines))
+    size = path.stat().st_size
+    rows = [
+        (dict(zip(PART_NAMES, row, strict=True)), row)
+        for part, start in enumerate(range(0, size, part_bytes))
+        for row in read_part(str(path), part, start, min(size, start + part_bytes), Period())
+    ]
+    halves: dict[str, list[Any]] = defaultdict(list)
+    for named, row in rows:
+        if named["half"] in ("begun", "ended", "first"):
+            halves[named["process"]].append(row)
+    joined = [one for of in halves.values() for one in join_process(parts_table(of)).to_pylist()]
+    together = [named for named, _ in rows if named["half"] is None] + joined
+    counts = {named["part"]: named["number"] for named, _ in rows if named["half"] == "lines"}
+    before = {part: sum(count for other, count in counts.items() if other < part) for part in counts}
+    kept = [one for one in together if one["bad"] is None]
+    bad = [(one["number"] + before[one["part"]], one["bad"]) for one in together if one["bad"] is not None]
+    expected = judged_whole(lines)
+    assert sorted(repr(tuple(one[name] for name in OPERATION_NAMES[1:])) for one in kept) == expected[0]
+    assert sorted(bad) == expected[1]
+    assert len({one["op"] for one in kept}) == len(kept)
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("part_bytes", [1 << 20, 3000, 150])
-def test_a_file_in_parts_is_the_same_history(spark: SparkSession, tmp_path: Path, part_bytes: int) -> None:
-    """Operations whose lines are parts apart, lines cut by a part's edge, and line numbers of what is wrong."""
-    lines = json_history(random.Random(7), 4, 300)
+def test_parts_of_a_file_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    lines = json_history(random.Random(7), 4, 200)
     path = tmp_path / "history.jsonl"
     path.write_text("".join(lines))
-    whole = list(log_operations(parse("jsonl", lines)))
-    operations, damage = load_json_lines(spark, str(path), tmp_path.as_uri(), part_bytes=part_bytes)
-    got = sorted(tuple(row)[1:] for row in operations.drop("values", "offsets").collect())
-    kept = [row for row in whole if not isinstance(row, BadLine)]
-    left_out = [OPERATION_NAMES.index(name) for name in ("op", "values", "offsets")]
-    assert sorted(map(repr, got)) == sorted(
-        repr(tuple(value for place, value in enumerate(row) if place not in left_out)) for row in kept
-    )
-    bad = [(row.number, row.reason) for row in whole if isinstance(row, BadLine)]
-    found = [(row["position"], row["reason"]) for row in damage.collect()]
-    assert sorted(found) == sorted(bad)
-    assert len(bad) > 10
-    assert operations.select("op").distinct().count() == len(kept)
+    operations, damage = load_json_lines(spark, str(path), tmp_path.as_uri(), part_bytes=6000)
+    kept, bad = judged_whole(lines)
+    assert sorted(repr(tuple(row)[1:]) for row in operations.collect()) == kept
+    assert sorted((row["position"], row["reason"]) for row in damage.collect()) == bad
+    assert len(bad) > 5
 
 
 def test_polls_and_assignments() -> None:
