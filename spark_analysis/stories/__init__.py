@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from spark_analysis.stories.culprits import DISPUTES, PAIRS, contradiction, decisive, refused_value
-from spark_analysis.stories.queues import QUEUE_STORIES, more_of
+from spark_analysis.stories.queues import DETAILED_STORIES, QUEUE_STORIES
 from spark_analysis.stories.replicas import REPLICA_STORIES, nodes_of
 from spark_analysis.stories.words import Operation, began, duration, ended, moment, value_at
 from spark_analysis.verdict import REPLICA_ANOMALIES, Anomaly
@@ -36,9 +36,11 @@ def story(anomaly: Anomaly, first_ns: int = 0, around: Sequence[Operation] = ())
             f"Then, {gap} later, {began(later)}.",
             _wrong(anomaly, earlier, later),
         ]
-    tell = _PLACES.get(anomaly.kind)
+    detailed, tell = DETAILED_STORIES.get(anomaly.kind), _PLACES.get(anomaly.kind)
+    if detailed is not None:
+        return detailed(anomaly, around, first_ns)
     if tell is not None:
-        return [*tell(anomaly), *more_of(anomaly, around)]
+        return tell(anomaly)
     detail = f" ({anomaly.detail})" if anomaly.detail else ""
     return [f"{place_of(anomaly)}: {anomaly.explanation}{detail}."]
 

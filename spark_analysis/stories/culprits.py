@@ -46,21 +46,28 @@ def _precedes(earlier: Operation, later: Operation) -> bool:
 
 def _replaced(anomaly: Anomaly, operations: Sequence[Operation]) -> tuple[Operation, Operation] | None:
     """Of stored positions: who knew of a newer one, and who was told an older one afterwards."""
-    stored = {_stored(one): one for one in operations if one["function"] == "commit_offset"}
+    commits: dict[int, list[Operation]] = {}
+    for one in operations:
+        if one["function"] == "commit_offset":
+            commits.setdefault(_stored(one), []).append(one)
+    answers = [one for one in operations if one["function"] == "fetch_offset" and one["outcome"] == "ok"]
     position = anomaly.position or 0
 
-    def is_older(offset: int, than: Operation) -> bool:
-        return _precedes(stored[offset], than) if offset in stored else offset == 0
+    def is_older(told: Operation, knew: Operation) -> bool:
+        offset, newer = _stored(told), _stored(knew)
+        since = [knew] if knew["function"] == "commit_offset" else commits.get(newer, [])
+        if not since or offset == newer:
+            return False
+        if offset not in commits:
+            return offset == 0
+        return all(_precedes(old, new) for old in commits[offset] for new in since)
 
-    answers = [one for one in operations if one["function"] == "fetch_offset" and one["outcome"] == "ok"]
-    known = [one for one in (*stored.values(), *answers) if one["outcome"] == "ok" and _stored(one) in stored]
+    known = [one for group in (*commits.values(), answers) for one in group if one["outcome"] == "ok"]
     pairs = [
         (knew, told)
         for knew in known
         for told in answers
-        if position in (_stored(knew), _stored(told))
-        and _precedes(knew, told)
-        and is_older(_stored(told), stored[_stored(knew)])
+        if position in (_stored(knew), _stored(told)) and _precedes(knew, told) and is_older(told, knew)
     ]
     return min(pairs, key=lambda pair: pair[1]["invoke_ns"] - pair[0]["complete_ns"], default=None)
 
@@ -83,6 +90,8 @@ def decisive(anomaly: Anomaly, around: Sequence[Operation] = ()) -> Sequence[Ope
     if anomaly.kind in _WITNESSES:
         witnesses = list(_one_for_each_value(anomaly))[:1]
         return [*witnesses, *refused(anomaly, around)] if witnesses else anomaly.proof
+    if anomaly.kind == "torn-read":
+        return [*anomaly.proof[:1], *left_out(anomaly, around)]
     if anomaly.kind == "phantom-offset":
         told = [one for one in anomaly.proof if one["function"] == "fetch_offset"][:1]
         return [*told, *last_stored(told, around)] if told else anomaly.proof
@@ -119,3 +128,12 @@ def last_stored(told: Sequence[Operation], around: Sequence[Operation]) -> list[
     stored = [one for one in around if one["function"] == "commit_offset" and one["outcome"] == "ok"]
     before = [one for one in stored for asked in told if _precedes(one, asked)]
     return sorted(before, key=lambda one: one["complete_ns"])[-1:]
+
+
+def left_out(anomaly: Anomaly, around: Sequence[Operation]) -> list[Operation]:
+    """The append of the first message that a ``torn-read`` should have begun with, if it is among others."""
+    read = anomaly.proof[0] if anomaly.proof else {}
+    asked, first = read.get("offset"), read.get("first_offset")
+    if asked is None or first is None or first <= asked:
+        return []
+    return [one for one in around if one["function"] == "append" and value_at(one, asked) is not None][:1]

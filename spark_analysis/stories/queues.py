@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from spark_analysis.stories.culprits import decisive, last_stored, refused
+from spark_analysis.stories.culprits import decisive, last_stored, left_out, refused
 from spark_analysis.stories.words import (
     Operation,
     began,
     client_of,
+    duration,
     ended,
     messages,
+    moment,
     name_of,
     stand,
     value_at,
@@ -19,11 +21,6 @@ from spark_analysis.stories.words import (
 from spark_analysis.verdict import Anomaly
 
 _NAMED_AT_ONCE: Final = 3
-
-
-def _who(operations: Iterable[Operation]) -> str:
-    said = dict.fromkeys(f"{client_of(one)} ({one['function']})" for one in operations if "function" in one)
-    return _joined(list(said))
 
 
 def _joined(parts: Sequence[str]) -> str:
@@ -46,40 +43,56 @@ def _by_value(anomaly: Anomaly) -> dict[str, list[Operation]]:
     return found
 
 
-def _versions(anomaly: Anomaly) -> str:
-    return "; ".join(f"{name_of(value)}, said {_who(by)}" for value, by in _by_value(anomaly).items())
-
-
-def _duplicate_offset(anomaly: Anomaly) -> list[str]:
-    appends = [one for one in anomaly.proof if one.get("function") == "append" and one.get("outcome") == "ok"]
-    whose = _joined([f"{client_of(one)}'s {messages(one)}" for one in appends]) or "several appends"
+def _dispute(anomaly: Anomaly, _around: Sequence[Operation], first_ns: int) -> list[str]:
+    """Who was told, one after the other, that which message stands in one place."""
+    sides = sorted(decisive(anomaly), key=lambda one: one.get("complete_ns") or one["invoke_ns"])
+    if anomaly.position is None or len(sides) < 2:
+        return [f"Several messages stand at {_at(anomaly)}.", "One place holds one message."]
+    said = []
+    for before, one in zip((None, *sides), sides[:_NAMED_AT_ONCE], strict=False):
+        begin, end = one["invoke_ns"], one.get("complete_ns") or one["invoke_ns"]
+        if before is None:
+            said.append(f"{moment(end, first_ns)}, {_says(one, anomaly)}.")
+        elif (gap := end - (before.get("complete_ns") or begin)) > 0:
+            said.append(f"Then, {duration(gap)} later, {_says(one, anomaly)}.")
+        else:
+            said.append(f"At the same time {_says(one, anomaly)}.")
+    is_duplicate = anomaly.kind == "duplicate-offset"
     return [
-        f"{_at(anomaly).capitalize()} was given to {whose}.",
-        "All of them were told that their message stands there; one place holds one message.",
+        *said,
+        "One place holds one message." if is_duplicate else "What stands at an offset never changes.",
     ]
 
 
-def _inconsistent_offset(anomaly: Anomaly) -> list[str]:
-    versions = _versions(anomaly)
-    return [
-        f"At {_at(anomaly)} different messages were seen{': ' + versions if versions else ''}.",
-        "What stands at an offset never changes.",
-    ]
+def _says(one: Operation, anomaly: Anomaly) -> str:
+    """Which message an operation says is in the place of a finding."""
+    assert anomaly.position is not None
+    count = len(one.get("values", ()))
+    message = f"message {name_of(value_at(one, anomaly.position))}{f', one of {count},' if count > 1 else ''}"
+    if one.get("function") == "append":
+        return f"{client_of(one)} was told that {message} stands at offset {anomaly.position}"
+    return f"{client_of(one)} was given {message} at offset {anomaly.position}"
 
 
-def _seen(anomaly: Anomaly) -> tuple[str, str]:
-    """The message concerned and who was given it."""
-    versions = _by_value(anomaly)
-    value = next(iter(versions), None)
+def _readers(anomaly: Anomaly) -> list[str]:
     readers = [one for one in anomaly.proof if one.get("function") in ("read", "poll")]
-    message = f"message {name_of(value)}" if value is not None else "a message"
-    return message, _joined(list(dict.fromkeys(map(client_of, readers)))) or "a reader"
+    return list(dict.fromkeys(map(client_of, readers))) or ["a reader"]
+
+
+def _message(anomaly: Anomaly) -> str:
+    value = next(iter(_by_value(anomaly)), None)
+    return f"message {name_of(value)}" if value is not None else "a message"
+
+
+def _given(anomaly: Anomaly) -> str:
+    """Who was given which message where."""
+    readers = _readers(anomaly)
+    return f"{_joined(readers)} {'were' if len(readers) > 1 else 'was'} given {_message(anomaly)} at {_at(anomaly)}."
 
 
 def _duplicate_value(anomaly: Anomaly) -> list[str]:
-    message, _ = _seen(anomaly)
     return [
-        f"{message.capitalize()} stands at {_at(anomaly)} and at another offset.",
+        f"{_message(anomaly).replace('m', 'M', 1)} stands at {_at(anomaly)} and at another offset.",
         "Nobody tried to append it that often: the system has doubled it.",
     ]
 
@@ -100,23 +113,18 @@ def _unseen(anomaly: Anomaly) -> list[str]:
     ]
 
 
-def _aborted_read(anomaly: Anomaly) -> list[str]:
-    message, reader = _seen(anomaly)
-    return [
-        f"{reader} was given {message} at {_at(anomaly)}.",
-        "Its sender had been told that the append certainly failed.",
-    ]
+def _aborted_read(anomaly: Anomaly, around: Sequence[Operation], _first_ns: int) -> list[str]:
+    sender = "".join(f", {client_of(one)}," for one in refused(anomaly, around))
+    return [_given(anomaly), f"Its sender{sender} had been told that the append certainly failed."]
 
 
 def _phantom_value(anomaly: Anomaly) -> list[str]:
-    message, reader = _seen(anomaly)
-    return [f"{reader} was given {message} at {_at(anomaly)}.", "No client of this recording ever sent it."]
+    return [_given(anomaly), "No client of this recording ever sent it."]
 
 
 def _unexplained_value(anomaly: Anomaly) -> list[str]:
-    message, reader = _seen(anomaly)
     return [
-        f"{reader} was given {message} at {_at(anomaly)}.",
+        _given(anomaly),
         "Whoever tried to append it began too late for that, or its other attempts stand elsewhere.",
     ]
 
@@ -129,11 +137,12 @@ def _unexplained_offset(anomaly: Anomaly) -> list[str]:
     ]
 
 
-def _torn_read(anomaly: Anomaly) -> list[str]:
-    asked = [f"{began(one)}" for one in anomaly.proof[:1]]
+def _torn_read(anomaly: Anomaly, around: Sequence[Operation], _first_ns: int) -> list[str]:
+    asked = [began(one) for one in anomaly.proof[:1]]
     return [
         f"{asked[0] if asked else 'A read was answered'}.",
         _torn(anomaly.proof[0] if anomaly.proof else {}),
+        *(f"{client_of(one)}'s {messages(one)} {stand(one)} there." for one in left_out(anomaly, around)),
     ]
 
 
@@ -181,18 +190,22 @@ def _stale_offset(anomaly: Anomaly) -> list[str]:
     ]
 
 
-def _phantom_offset(anomaly: Anomaly) -> list[str]:
-    return [_told(anomaly), "Nobody had ever stored that."]
+def _phantom_offset(anomaly: Anomaly, around: Sequence[Operation], _first_ns: int) -> list[str]:
+    stored = last_stored(decisive(anomaly)[:1], around)
+    return [
+        _told(anomaly),
+        "Nobody had ever stored that.",
+        *(f"What {client_of(one)} had stored last was {one.get('offset')}." for one in stored),
+    ]
 
 
 def _inside_poll(anomaly: Anomaly) -> list[str]:
-    _, reader = _seen(anomaly)
     wrong = (
         "passes over messages"
         if anomaly.kind == "int-poll-skip"
         else "returns messages out of order, or twice"
     )
-    return [f"One answer to a poll of {reader} around {_at(anomaly)} {wrong}."]
+    return [f"One answer to a poll of {_joined(_readers(anomaly))} around {_at(anomaly)} {wrong}."]
 
 
 def _transactions(anomaly: Anomaly) -> list[str]:
@@ -225,19 +238,14 @@ def _not_linearizable(anomaly: Anomaly) -> list[str]:
 
 
 QUEUE_STORIES: Final[dict[str, Callable[[Anomaly], list[str]]]] = {
-    "duplicate-offset": _duplicate_offset,
-    "inconsistent-offset": _inconsistent_offset,
     "duplicate-value": _duplicate_value,
     "lost-write": _lost_write,
     "unseen": _unseen,
-    "aborted-read": _aborted_read,
     "phantom-value": _phantom_value,
     "unexplained-value": _unexplained_value,
     "unexplained-offset": _unexplained_offset,
-    "torn-read": _torn_read,
     "torn-append": _torn_append,
     "stale-offset": _stale_offset,
-    "phantom-offset": _phantom_offset,
     "int-poll-skip": _inside_poll,
     "int-nonmonotonic-poll": _inside_poll,
     "int-send-skip": _transactions,
@@ -248,25 +256,11 @@ QUEUE_STORIES: Final[dict[str, Callable[[Anomaly], list[str]]]] = {
     "not-linearizable": _not_linearizable,
 }
 
-
-def more_of(anomaly: Anomaly, around: Sequence[Operation]) -> list[str]:
-    """What operations beside the proof add to a story; nothing where they do not matter."""
-    match anomaly.kind:
-        case "aborted-read":
-            return [f"That was {client_of(one)}." for one in refused(anomaly, around)]
-        case "phantom-offset":
-            told = decisive(anomaly)[:1]
-            return [
-                f"What {client_of(one)} had stored last was {one.get('offset')}."
-                for one in last_stored(told, around)
-            ]
-        case "torn-read":
-            read = anomaly.proof[0] if anomaly.proof else {}
-            asked, first = read.get("offset"), read.get("first_offset")
-            if asked is None or first is None or first <= asked:
-                return []
-            appends = [
-                one for one in around if one["function"] == "append" and value_at(one, asked) is not None
-            ]
-            return [f"{client_of(one)}'s {messages(one)} {stand(one)} there." for one in appends[:1]]
-    return []
+DETAILED_STORIES: Final[dict[str, Callable[[Anomaly, Sequence[Operation], int], list[str]]]] = {
+    "duplicate-offset": _dispute,
+    "inconsistent-offset": _dispute,
+    "aborted-read": _aborted_read,
+    "torn-read": _torn_read,
+    "phantom-offset": _phantom_offset,
+}
+"""Those that look at other operations, too, or name moments counted from the first operation."""

@@ -62,11 +62,15 @@ from tests.spark_analysis.reports import (
 BYTES_MAX = 3_000_000
 
 SAID = {
-    "duplicate-offset": ["Offset 17", "producer-1's message message-a and producer-2's message message-b"],
+    "duplicate-offset": [
+        "At 0.022 s, producer-1 was told that message message-a stands at offset 17.",
+        "Then, 1.00 ms later, producer-2 was told that message message-b stands at offset 17.",
+        "One place holds one message.",
+    ],
     "inconsistent-offset": [
-        "offset 17",
-        "message-b, said producer-2 (append)",
-        "message-a, said consumer-2 (read)",
+        "At 0.015 s, consumer-2 was given message message-a at offset 17.",
+        "Then, 8.00 ms later, producer-2 was told that message message-b stands at offset 17.",
+        "never changes",
     ],
     "append-order": ["message message-a stands at offset 17", "8.00 ms later", "came to offset 9"],
     "stale-read": [
@@ -171,6 +175,9 @@ def test_a_stored_position_that_was_forgotten() -> None:
     ):
         anomaly = Anomaly("stale-offset", f"{QUEUE} readers", told.get("offset"), (told,))
         assert stories.contradiction(anomaly, (stored,)) == (stored, told)
+    # Somebody tries to store the same once more, and gets no answer.
+    retried = operation(4, "c3", "commit_offset", 3, None, offset=5)
+    assert stories.contradiction(anomaly, (stored, retried)) == (stored, told)
     again = operation(3, "c1", "commit_offset", 3, 4, offset=0)
     assert stories.contradiction(anomaly, (stored, again)) is None
 
@@ -191,12 +198,13 @@ def test_a_refused_message_that_was_read_names_its_sender() -> None:
     sent = operation(3, "p2", "append", 1, 2, outcome="fail", values=["a"])
     assert stories.refused_value(anomaly) == "a"
     assert stories.decisive(anomaly, [sent]) == [anomaly.proof[1], sent]
-    assert stories.story(anomaly, 0, [sent])[-1] == "That was p2."
+    assert stories.story(anomaly, 0, [sent])[-1].startswith("Its sender, p2, had been told")
 
 
 def test_a_torn_read_says_what_it_leaves_out() -> None:
     answer = read(1, "c", 1, 2, 38, "b", "c") | {"offset": 37}
     left_out = append(2, "p", 0, 1, 37, "a")
+    assert stories.decisive(Anomaly("torn-read", QUEUE, 38, (answer,)), [left_out]) == [answer, left_out]
     assert stories.story(Anomaly("torn-read", QUEUE, 38, (answer,)), 0, [left_out])[1:] == [
         "The answer leaves out offset 37, although nothing was to be left out.",
         "p's message a stands there.",
@@ -218,6 +226,15 @@ def test_of_a_dispute_one_of_each_side_is_red() -> None:
     tail = operation(30, "t", "tail", 0, 1, offset=17)
     anomaly = Anomaly("inconsistent-offset", QUEUE, 17, (tail, *reads, *appends))
     assert stories.decisive(anomaly) == [*appends, reads[2]]
+
+
+def test_a_dispute_of_a_moment_and_of_a_batch() -> None:
+    batch = operation(1, "p", "append", 1, 9, first_offset=15, values=["a", "b", "c"])
+    told = stories.story(Anomaly("duplicate-offset", QUEUE, 17, (batch, append(2, "q", 2, 9, 17, "x"))))
+    assert told[:2] == [
+        "At 0.009 s, p was told that message c, one of 3, stands at offset 17.",
+        "At the same time q was told that message x stands at offset 17.",
+    ]
 
 
 def test_three_nodes_that_differ() -> None:
