@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from spark_analysis.report.names import identities, with_names
 from spark_analysis.report.parts import fault_marks, role_bands, sentence
 from spark_analysis.report.proof_figures import proof_figures
 from spark_analysis.report.run_figure import run
-from spark_analysis.report.tables import Event, ReportData
+from spark_analysis.report.tables import ReportData
 from spark_analysis.verdict import EXPLANATIONS, Anomaly, Verdict
 
 FAULTS_LISTED: Final = 60
@@ -53,7 +54,8 @@ def render(verdict: Verdict, data: ReportData) -> str:
     seconds = verdict.facts.get("seconds", 0.0)
     marks = fault_marks(data.events, first_ns)
     proofs = proof_figures(verdict, data, marks)
-    listed = verdict.anomalies[:FINDINGS_LISTED]
+    places = places_to_list(verdict.anomalies)
+    listed = [verdict.anomalies[place] for place in places]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("spark_analysis", "templates"),
         autoescape=True,
@@ -74,7 +76,7 @@ def render(verdict: Verdict, data: ReportData) -> str:
         has_all_events=len(data.events) < EVENTS_MAX,
         faults=marks[:FAULTS_LISTED],
         more_faults=len(marks) - FAULTS_LISTED,
-        findings=[_finding(one, data.evidence.get(place, ()), first_ns) for place, one in enumerate(listed)],
+        findings=[_finding(verdict.anomalies[place], place, data, first_ns) for place in places],
         findings_open=FINDINGS_OPEN,
         lines_listed=LINES_LISTED,
         clients=identities(
@@ -86,11 +88,23 @@ def render(verdict: Verdict, data: ReportData) -> str:
     )
 
 
-def _finding(anomaly: Anomaly, evidence: Sequence[Event], first_ns: int) -> Finding:
+def places_to_list(anomalies: Sequence[Anomaly]) -> list[int]:
+    """The first findings, at most `FINDINGS_LISTED`, and some of each kind; in their order."""
+    rank: dict[int, int] = {}
+    of_kind = Counter[str]()
+    for place, one in enumerate(anomalies):
+        rank[place] = of_kind[one.kind]
+        of_kind[one.kind] += 1
+    return sorted(sorted(rank, key=lambda place: (rank[place], place))[:FINDINGS_LISTED])
+
+
+def _finding(anomaly: Anomaly, place: int, data: ReportData, first_ns: int) -> Finding:
+    around = data.windows[place].operations if place in data.windows else ()
+    evidence = data.evidence.get(place, ())
     lines = tuple(describe(one, first_ns) for one in anomaly.proof)
     return Finding(
         anomaly.kind,
         stories.place_of(anomaly),
-        tuple(stories.story(anomaly, first_ns)),
+        tuple(stories.story(anomaly, first_ns, around)),
         lines or tuple(sentence(event, first_ns) for event in evidence),
     )

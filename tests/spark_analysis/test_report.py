@@ -21,7 +21,7 @@ from spark_analysis.report.data import EVENTS_MAX
 from spark_analysis.report.evidence import telling
 from spark_analysis.report.lanes import Mark
 from spark_analysis.report.names import names_from
-from spark_analysis.report.page import FINDINGS_LISTED
+from spark_analysis.report.page import FINDINGS_LISTED, places_to_list
 from spark_analysis.report.parts import fault_marks, role_bands
 from spark_analysis.report.proof_figures import proof_figures
 from spark_analysis.report.run_data import (
@@ -426,6 +426,12 @@ def test_one_figure_for_each_kind_causes_first() -> None:
     drawn = [anomalies[place].kind for place in places_to_draw(anomalies)]
     assert drawn == ["duplicate-offset", "stale-read", "stale-tail", "phantom-value"]
     assert places_to_draw([EXAMPLES[kind] for kind in REPLICA_ANOMALIES]) == []
+
+
+def test_some_findings_of_each_kind_are_listed() -> None:
+    anomalies = [EXAMPLES["stale-read"]] * 60 + [EXAMPLES["two-leaders"]] * 2 + [EXAMPLES["stale-tail"]]
+    assert places_to_list(anomalies) == [*range(FINDINGS_LISTED - 3), 60, 61, 62]
+    assert places_to_list(anomalies[:3]) == [0, 1, 2]
 
 
 def test_findings_beyond_the_first_are_counted() -> None:
