@@ -12,9 +12,9 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import functions as sf
 
+from spark_analysis.kept import kept
 from spark_analysis.unknown import Attempt, Finding, Hole, Seen, settle
 
 if TYPE_CHECKING:
@@ -34,12 +34,11 @@ class Explained:
 
     findings: DataFrame | None
     unsure: DataFrame | None
-    held: tuple[DataFrame, ...]
 
 
 def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zero_ns: int) -> Explained:
     """Findings about ``flagged`` positions that are unexplained or have holes; their times count from ``zero_ns``."""
-    attempts = _attempts(operations).persist(StorageLevel.MEMORY_AND_DISK)
+    attempts = kept(_attempts(operations))
     deadline = sf.col("latest_ns") + zero_ns
     seen = flagged.where("unexplained").select("key", "position", "value", deadline.alias("time_ns"))
     first_hole = sf.col("position") - sf.col("holes") + 1 - sf.col("known").cast("int")
@@ -47,11 +46,9 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
         "key", first_hole.alias("position"), sf.col("holes").alias("count"), deadline.alias("time_ns")
     )
     placed, shared = _placed(attempts, seen, holes)
-    rows = reduce(
-        lambda one, other: one.unionByName(other),
-        [_tagged(seen, "seen"), _tagged(holes, "hole"), _tagged(placed, "attempt"), *shared],
-    ).persist(StorageLevel.MEMORY_AND_DISK)
-    totals = (
+    tagged = [_tagged(seen, "seen"), _tagged(holes, "hole"), _tagged(placed, "attempt"), *shared]
+    rows = kept(reduce(lambda one, other: one.unionByName(other), tagged))
+    totals = kept(
         rows.groupBy("key")
         .agg(
             sf.coalesce(sf.sum(sf.when(sf.col("tag") == "hole", sf.col("count"))), sf.lit(0)).alias(
@@ -63,15 +60,13 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
             sf.count_if(sf.col("tag") == "seen").alias("seen"),
         )
         .where("seen > 0 OR lacking > 0")
-        .persist(StorageLevel.MEMORY_AND_DISK)
     )
-    held = (attempts, rows, totals)
     asked = totals.agg(
         sf.count_if(sf.expr("lacking > attempted")).alias("hopeless"),
         sf.count_if(sf.expr("seen > attempted")).alias("crowded"),
     ).collect()[0]
     found: list[DataFrame] = []
-    settled = _settle(rows, totals).persist(StorageLevel.MEMORY_AND_DISK)
+    settled = kept(_settle(rows, totals))
     if asked["crowded"]:
         settled = settled.unionByName(_crowded(rows, totals))
     outcome = settled.agg(
@@ -97,7 +92,6 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
     return Explained(
         reduce(lambda one, other: one.unionByName(other), found) if found else None,
         _findings(doubtful, sf.col("kind"), sf.col("position")) if doubtful is not None else None,
-        (*held, settled),
     )
 
 
@@ -131,16 +125,15 @@ def _attempts(operations: DataFrame) -> DataFrame:
 def _placed(attempts: DataFrame, seen: DataFrame, holes: DataFrame) -> tuple[DataFrame, list[DataFrame]]:
     """The attempts with their queues, and rows for those whose queue nobody knows.
 
-    An attempt whose queue the broker was to choose belongs to the queue where its value was seen, if it was.
+    An append whose queue the broker was to choose belongs to the queue where one of its values was seen, if any was.
     """
     is_homeless = sf.endswith("key", sf.lit("/"))
     homeless = attempts.where(is_homeless).withColumnRenamed("key", "topic")
     if not homeless.limit(1).count():
         return attempts, []
     topic = sf.regexp_replace("key", "[^/]*$", "")
-    found = homeless.join(
-        seen.select("key", "value").distinct().withColumn("topic", topic), ["topic", "value"]
-    ).select(*attempts.columns)
+    homes = homeless.join(seen.select("key", "value", topic.alias("topic")), ["topic", "value"])
+    found = homeless.join(homes.select("op", "key").distinct(), "op").select(*attempts.columns)
     shared = homeless.join(found.select("op").distinct(), "op", "left_anti").join(
         holes.select("key").distinct().withColumn("topic", topic), "topic"
     )

@@ -26,10 +26,10 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from spark_analysis.kept import kept
 from spark_analysis.sweep import Running, by_quantiles, running
 
 if TYPE_CHECKING:
@@ -87,11 +87,9 @@ def _between_polls(polls: DataFrame, operations: DataFrame) -> DataFrame:
     )
     steps = polls.drop("offsets").unionByName(resets)
     stands = sf.struct("invoke_ns", "op", "last_offset", "complete_ns")
-    steps = steps.withColumn("stands", stands).persist(StorageLevel.DISK_ONLY)
+    steps = kept(steps.withColumn("stands", stands))
     steps = steps.withColumn("bucket", by_quantiles(steps, "invoke_ns", steps.count()))
-    swept = running(
-        steps, ["client", "key"], ["bucket"], ["invoke_ns", "op"], before=Running("max", "stands")
-    )
+    swept = running(steps, ["client", "key"], ["bucket"], ["stands"], before=Running("max", "stands"))
     return swept.where("first_offset IS NOT NULL AND before.last_offset IS NOT NULL").select(
         "client",
         "key",
@@ -184,7 +182,7 @@ def _place_of_value() -> Column:
 
 def _unpolled(polls: DataFrame, positions: DataFrame) -> DataFrame:
     spans = polls.groupBy("key").agg(
-        sf.min("first_offset").alias("first_polled"),
+        sf.min(sf.least("first_offset", sf.array_min("offsets"))).alias("first_polled"),
         sf.max(sf.greatest("last_offset", sf.array_max("offsets"))).alias("last_polled"),
     )
     return (
@@ -233,9 +231,12 @@ def backward_sends(operations: DataFrame, positions: DataFrame) -> DataFrame:
         *("client", "key"),
         sf.col("complete_ns").alias("time_ns"),
         sf.lit(1).alias("is_end"),
-        sf.struct(sf.coalesce(sf.array_max("offsets"), "first_offset").alias("offset"), "complete_ns").alias(
-            "reached"
-        ),
+        sf.struct(
+            sf.coalesce(sf.array_max("offsets"), sf.col("first_offset") + sf.size("values") - 1).alias(
+                "offset"
+            ),
+            "complete_ns",
+        ).alias("reached"),
         *_nothing("position"),
     )
     seen = positions.where("acks = 0 AND value IS NOT NULL").select("key", "position", "value")

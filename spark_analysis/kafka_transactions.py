@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import functions as sf
+
+from spark_analysis.kept import kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -110,12 +111,11 @@ def find_cycles(operations: DataFrame) -> list[Cycle] | None:
     polls = operations.where("function IN ('poll', 'read') AND outcome = 'ok'").select(
         "op", "key", "function", "invoke_ns", "complete_ns", sf.explode("values").alias("value")
     )
-    mixed = (
+    mixed = kept(
         sends.where("is_transaction AND outcome = 'ok'")
         .select("op", "invoke_ns", "complete_ns")
         .distinct()
         .join(polls.where("function = 'poll'").select("op"), "op", "left_semi")
-        .persist(StorageLevel.DISK_ONLY)
     )
     # A value that several operations sent says nothing about either.
     writers = (
@@ -128,7 +128,7 @@ def find_cycles(operations: DataFrame) -> list[Cycle] | None:
         .where("sender = another")
         .drop("another")
     )
-    steps = (
+    steps = kept(
         polls.join(writers, ["key", "value"])
         .where("op <> sender")
         .groupBy("sender", "op")
@@ -136,36 +136,29 @@ def find_cycles(operations: DataFrame) -> list[Cycle] | None:
             sf.struct(sf.min("sent_ns").alias("at_ns"), sf.col("sender").alias("by")).alias("sent"),
             sf.struct(sf.min("complete_ns").alias("at_ns"), sf.col("op").alias("by")).alias("polled"),
         )
-        .persist(StorageLevel.DISK_ONLY)
     )
     ops = mixed.select("op")
     senders = ops.withColumnRenamed("op", "sender")
     edges = steps.join(ops, "op", "left_semi").join(senders, "sender", "left_semi").select("sender", "op")
-    try:
-        if edges.count() > MAXIMUM_EDGES:
-            return None
-        itself = {
-            name: sf.struct(sf.col(f"{name}_ns").alias("at_ns"), sf.col("op").alias("by"))
-            for name in ("invoke", "complete")
-        }
-        spans = (
-            mixed.join(steps.groupBy("op").agg(sf.max("sent").alias("began")), "op", "left")
-            .join(
-                steps.groupBy(sf.col("sender").alias("op")).agg(sf.min("polled").alias("ended")), "op", "left"
-            )
-            .select(
-                sf.lit(None).cast("bigint").alias("sender"),
-                "op",
-                sf.greatest(itself["invoke"], "began").alias("lower"),
-                sf.least(itself["complete"], "ended").alias("upper"),
-            )
+    if edges.count() > MAXIMUM_EDGES:
+        return None
+    itself = {
+        name: sf.struct(sf.col(f"{name}_ns").alias("at_ns"), sf.col("op").alias("by"))
+        for name in ("invoke", "complete")
+    }
+    spans = (
+        mixed.join(steps.groupBy("op").agg(sf.max("sent").alias("began")), "op", "left")
+        .join(steps.groupBy(sf.col("sender").alias("op")).agg(sf.min("polled").alias("ended")), "op", "left")
+        .select(
+            sf.lit(None).cast("bigint").alias("sender"),
+            "op",
+            sf.greatest(itself["invoke"], "began").alias("lower"),
+            sf.least(itself["complete"], "ended").alias("upper"),
         )
-        nothing = sf.lit(None).cast("struct<at_ns: bigint, by: bigint>")
-        rows = spans.unionByName(edges.withColumns({"lower": nothing, "upper": nothing}))
-        found = rows.groupBy(sf.lit(0).alias("all")).applyInArrow(_cycles_of, _FOUND).collect()
-    finally:
-        mixed.unpersist()
-        steps.unpersist()
+    )
+    nothing = sf.lit(None).cast("struct<at_ns: bigint, by: bigint>")
+    rows = spans.unionByName(edges.withColumns({"lower": nothing, "upper": nothing}))
+    found = rows.groupBy(sf.lit(0).alias("all")).applyInArrow(_cycles_of, _FOUND).collect()
     return [Cycle(row["kind"], tuple(row["ops"])) for row in found]
 
 

@@ -32,6 +32,8 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as sf
 
 from spark_analysis.explain import explain
+from spark_analysis.kept import kept
+from spark_analysis.reference import FUNCTIONS
 from spark_analysis.sweep import Running, running
 
 if TYPE_CHECKING:
@@ -40,11 +42,11 @@ if TYPE_CHECKING:
 BUCKET_BITS: Final = 16
 # Positions of the log itself, and of its first kept offset, which only moves forward, are two queues to the sweep.
 LOG_AXIS, HEAD_AXIS = 0, 1
-# In the order in which a bound that several operations share is named: the last begins it, the first ends it.
-FUNCTIONS: Final = ("append", "head", "read", "tail")
 JUDGED: Final = (*FUNCTIONS, "poll")  # a poll is a read that does not say where
 LONGEST_NS: Final = 1 << 60
 NOTHING: Final = "CAST(NULL AS BIGINT)"
+QUEUES_BROADCAST: Final = 1_000_000
+"""Names of so many queues, some 100 MB, go to every executor."""
 
 
 @dataclass(frozen=True)
@@ -86,20 +88,22 @@ def check_log(operations: DataFrame, *, sparse: bool = False) -> LogFindings:
         operations = without_gaps(operations)
     acknowledged = operations.where(sf.col("outcome") == "ok").where(sf.col("function").isin(*JUDGED))
     queues = _queues(operations).persist(StorageLevel.DISK_ONLY)
-    zero_ns = _zero(queues)
+    census = _census(queues)
+    zero_ns = census.zero_ns
+    # A join that sends rows to their queue would put a hot queue on one task.
+    names = sf.broadcast(queues) if census.queues <= QUEUES_BROADCAST else queues
     positions = _positions(acknowledged, zero_ns).persist(StorageLevel.DISK_ONLY)
     flagged = (
         _bounded(positions, sparse=sparse)
         .where("acks > 1 OR different OR lower_ns > latest_ns OR unexplained OR holes > 0")
-        .join(queues.select("queue", "key", "axis"), "queue")
+        .join(names.select("queue", "key", "axis"), "queue")
         .where("axis = 0 OR lower_ns > latest_ns")
         .select(
             *("key", "axis", "position", "lower", "latest", "value", "acks", "reads", "different", "known"),
             *("lower_ns", "latest_ns", "unexplained", "holes"),
         )
-        .persist(StorageLevel.DISK_ONLY)
     )
-    held = [queues, positions, flagged]
+    flagged = kept(flagged)
     found = flagged.agg(
         sf.count_if(sf.expr("acks > 1 OR different OR lower_ns > latest_ns")).alias("wrong"),
         sf.count_if(sf.expr("different AND reads > 0")).alias("disputed"),
@@ -108,21 +112,19 @@ def check_log(operations: DataFrame, *, sparse: bool = False) -> LogFindings:
     unseen = positions.agg(sf.count_if(sf.expr("acks > 0 AND reads = 0")).alias("unseen")).collect()[0][
         "unseen"
     ]
-    torn = _torn_reads(acknowledged)
-    findings = [torn] if torn.limit(1).count() else []
+    findings = [_torn_reads(acknowledged)] if census.torn_reads else []
     unsure = None
     if found["wrong"]:
         findings.append(_wrong(flagged, zero_ns))
     if found["unknown"]:
         explained = explain(operations, flagged.where("axis = 0"), positions, zero_ns)
-        held += explained.held
         if explained.findings is not None:
             findings.append(explained.findings)
         unsure = explained.unsure
     together = reduce(lambda one, other: one.unionByName(other), findings) if findings else None
     disputed = flagged.where("different AND reads > 0") if found["disputed"] else None
-    named = positions.join(queues.where(sf.col("axis") == LOG_AXIS).select("queue", "key"), "queue")
-    return LogFindings(together, unsure, unseen, named, disputed, tuple(held))
+    named = positions.join(names.where(sf.col("axis") == LOG_AXIS).select("queue", "key"), "queue")
+    return LogFindings(together, unsure, unseen, named, disputed, (queues, positions))
 
 
 def without_gaps(operations: DataFrame) -> DataFrame:
@@ -142,34 +144,45 @@ def _queue_of(key: Column | str, axis: int) -> Column:
 
 
 def _queues(operations: DataFrame) -> DataFrame:
-    """(queue, key, axis) of everything that is swept, with the span of its operations."""
+    """(queue, key, axis) of everything that is swept, with the span of its operations and how many reads are torn."""
     keys = operations.groupBy("key").agg(
         sf.min("invoke_ns").alias("first_ns"),
         sf.max(sf.greatest("invoke_ns", "complete_ns")).alias("last_ns"),
+        sf.count_if(sf.expr("function = 'read' AND outcome = 'ok'") & _is_torn()).alias("torn"),
     )
     axes = [
         keys.select(
-            _queue_of("key", axis).alias("queue"), "key", sf.lit(axis).alias("axis"), "first_ns", "last_ns"
+            *(_queue_of("key", axis).alias("queue"), "key", sf.lit(axis).alias("axis")),
+            *("first_ns", "last_ns", "torn"),
         )
         for axis in (LOG_AXIS, HEAD_AXIS)
     ]
     return axes[0].unionByName(axes[1])
 
 
-def _zero(queues: DataFrame) -> int:
-    """The moment that the sweep counts from, so that a moment leaves two bits for the kind of operation."""
+@dataclass(frozen=True, slots=True)
+class _Census:
+    """``zero_ns``: what the sweep counts moments from, so that they leave two bits for the kind of operation."""
+
+    zero_ns: int
+    queues: int
+    torn_reads: int
+
+
+def _census(queues: DataFrame) -> _Census:
     census = queues.agg(
         sf.min("first_ns").alias("first_ns"),
         sf.max("last_ns").alias("last_ns"),
         sf.count("queue").alias("queues"),
         sf.count_distinct("queue").alias("hashes"),
+        sf.sum(sf.when(sf.col("axis") == LOG_AXIS, sf.col("torn"))).alias("torn"),
     ).collect()[0]
     if census["queues"] != census["hashes"]:
         raise HistoryTooLongError("two keys have the same 64-bit hash: judge them apart")
     first = int(census["first_ns"] or 0)
     if int(census["last_ns"] or 0) - first >= LONGEST_NS:
         raise HistoryTooLongError("the history spans more than 36 years")
-    return first
+    return _Census(first, census["queues"], census["torn"] or 0)
 
 
 def _wrong(flagged: DataFrame, zero_ns: int) -> DataFrame:
@@ -199,28 +212,33 @@ def _wrong(flagged: DataFrame, zero_ns: int) -> DataFrame:
     )
 
 
-def _torn_reads(acknowledged: DataFrame) -> DataFrame:
-    """Reads whose own answer cannot be a part of any list, whatever the others saw."""
-    count = sf.size("values")
+def _is_torn() -> Column:
+    """Of a read: its own answer cannot be a part of any list, whatever the others saw."""
+    count = sf.coalesce(sf.size("values"), sf.lit(0))
     last = sf.when(sf.col("offsets").isNull(), sf.col("first_offset") + count - 1).otherwise(
         sf.element_at("offsets", -1)
     )
-    gaps = sf.expr("exists(sequence(1, size(offsets) - 1), i -> offsets[i] <= offsets[i - 1])")
+    gaps = sf.expr(
+        "size(offsets) > 1 AND exists(sequence(1, greatest(1, size(offsets) - 1)),"
+        " i -> get(offsets, i) <= get(offsets, i - 1))"
+    )
     whole = sf.col("first_offset").eqNullSafe(sf.col("offset")) & (
         sf.col("offsets").isNull() | (last - sf.col("first_offset") + 1 == count) & ~gaps
     )
-    ascending = (sf.col("first_offset") >= sf.col("offset")) & (
-        sf.col("offsets").isNull() | (sf.size("offsets") < 2) | ~gaps
-    )
+    ascending = (sf.col("first_offset") >= sf.col("offset")) & (sf.col("offsets").isNull() | ~gaps)
     own_end = sf.col("end_offset").isNotNull() & sf.when(count > 0, last >= sf.col("end_offset")).otherwise(
         (sf.col("next_offset") <= sf.col("offset")) & (sf.col("offset") < sf.col("end_offset"))
     )
     shape = (
         sf.when(count == 0, False).when(sf.coalesce("filtered", sf.lit(False)), ~ascending).otherwise(~whole)
     )
+    return shape | own_end
+
+
+def _torn_reads(acknowledged: DataFrame) -> DataFrame:
     return (
         acknowledged.where(sf.col("function") == "read")
-        .where(shape | own_end)
+        .where(_is_torn())
         .select(
             "key",
             sf.lit("torn-read").alias("kind"),

@@ -1,13 +1,14 @@
-"""The rules of :mod:`spark_analysis.raft_invariants` in plain Python, for one group: to be read, and compared with."""
+"""The rules of :mod:`spark_analysis.raft_invariants` in plain Python, for one group: to be read, compared with, and for
+histories that one task holds (:mod:`spark_analysis.small`)."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
-
-from spark_analysis.unknown import Finding
 
 NO_INDEX: Final = -1
 
@@ -25,42 +26,54 @@ class ReplicaEvent:
     digest: int | None = None
 
 
-def replica_findings(events: Sequence[ReplicaEvent]) -> list[Finding]:
-    """Every violated invariant; the events of each node are in the order in which they happened.
+@dataclass(frozen=True, slots=True)
+class ReplicaFinding:
+    """A violated invariant: ``key`` is a node, several, or a term.
 
-    A finding's position is a term for ``two-leaders`` and ``term-went-back``, a log index for the others.
+    ``position`` is a term for ``two-leaders`` and ``term-went-back``, a log index for the others.
     """
+
+    kind: str
+    key: str
+    position: int
+    detail: str
+
+
+def replica_findings(events: Sequence[ReplicaEvent]) -> list[ReplicaFinding]:
+    """Every violated invariant; the events of each node are in the order in which they happened."""
     findings = [*_two_leaders(events), *_incomplete_leaders(events)]
     by_node: dict[str, list[ReplicaEvent]] = defaultdict(list)
     for event in events:
         by_node[event.node].append(event)
-    for node_events in by_node.values():
-        findings += _along_a_node(node_events)
+    for node, node_events in by_node.items():
+        findings += _along_a_node(node, node_events)
     findings += _mismatches(
-        "log-mismatch",
-        (
-            ((event.term, event.first_index, event.last_index), event.first_index or 0, event.digest)
-            for event in events
-            if event.kind == "append" and event.digest is not None
-        ),
+        (one, "log-mismatch", (one.term, one.first_index, one.last_index), f"entries of term {one.term}")
+        for one in events
+        if one.kind == "append" and one.digest is not None
     )
     findings += _mismatches(
-        "prefix-mismatch",
-        ((event.last_index, event.last_index, event.digest) for event in events if event.kind == "digest"),
+        (one, "prefix-mismatch", one.last_index, "CRC-32 of the committed bytes differ")
+        for one in events
+        if one.kind == "digest"
     )
     return findings
 
 
-def _two_leaders(events: Iterable[ReplicaEvent]) -> Iterable[Finding]:
+def _two_leaders(events: Iterable[ReplicaEvent]) -> Iterable[ReplicaFinding]:
     nodes: dict[int, set[str]] = defaultdict(set)
     for event in events:
         if event.kind == "role" and event.role == "leader":
             assert event.term is not None
             nodes[event.term].add(event.node)
-    return [Finding("two-leaders", term) for term, leaders in nodes.items() if len(leaders) > 1]
+    return [
+        ReplicaFinding("two-leaders", f"term {term}", term, " and ".join(sorted(leaders)))
+        for term, leaders in nodes.items()
+        if len(leaders) > 1
+    ]
 
 
-def _along_a_node(events: Iterable[ReplicaEvent]) -> Iterable[Finding]:
+def _along_a_node(node: str, events: Iterable[ReplicaEvent]) -> Iterable[ReplicaFinding]:
     """Terms and truncations of what was known committed over all lives with one disk, commit indices within a life.
 
     A start without a term and without an entry is of a new disk.
@@ -74,18 +87,20 @@ def _along_a_node(events: Iterable[ReplicaEvent]) -> Iterable[Finding]:
         if event.kind in ("start", "role"):
             assert event.term is not None
             if event.term < term:
-                yield Finding("term-went-back", event.term)
+                yield ReplicaFinding("term-went-back", node, event.term, f"from term {term}")
             term = max(term, event.term)
         elif event.kind == "commit":
             if event.last_index < committed_in_life:
-                yield Finding("commit-went-back", event.last_index)
+                detail = f"from index {committed_in_life}"
+                yield ReplicaFinding("commit-went-back", node, event.last_index, detail)
             committed_in_life = max(committed_in_life, event.last_index)
             committed = max(committed, event.last_index)
         elif event.kind == "truncate" and event.last_index < committed:
-            yield Finding("committed-truncated", event.last_index + 1)
+            detail = f"committed up to {committed}"
+            yield ReplicaFinding("committed-truncated", node, event.last_index + 1, detail)
 
 
-def _incomplete_leaders(events: Iterable[ReplicaEvent]) -> Iterable[Finding]:
+def _incomplete_leaders(events: Iterable[ReplicaEvent]) -> Iterable[ReplicaFinding]:
     """A leader lacks what some node knew committed in an earlier term."""
     events = list(events)
     committed: dict[int, int] = {}
@@ -93,19 +108,26 @@ def _incomplete_leaders(events: Iterable[ReplicaEvent]) -> Iterable[Finding]:
         if event.kind == "commit":
             assert event.term is not None
             committed[event.term] = max(event.last_index, committed.get(event.term, NO_INDEX))
-    found: dict[tuple[str, int, int], None] = {}
+    terms = sorted(committed)
+    greatest = list(accumulate((committed[term] for term in terms), max, initial=NO_INDEX))
+    found: dict[ReplicaFinding, None] = {}
     for event in events:
         if event.kind == "role" and event.role == "leader":
             assert event.term is not None
-            before = (index for term, index in committed.items() if term < event.term)
-            if event.last_index < max(before, default=NO_INDEX):
-                found[event.node, event.term, event.last_index] = None
-    return [Finding("leader-incomplete", last_index + 1) for _, _, last_index in found]
+            before = greatest[bisect_left(terms, event.term)]
+            if event.last_index < before:
+                detail = f"leader of term {event.term}; committed before: {before}"
+                found[ReplicaFinding("leader-incomplete", event.node, event.last_index + 1, detail)] = None
+    return found
 
 
-def _mismatches(kind: str, told: Iterable[tuple[Hashable, int, int | None]]) -> Iterable[Finding]:
-    """``told``: (what the digest is of, position, digest). One finding for all digests of one thing that differ."""
-    digests: dict[Hashable, tuple[int, set[int | None]]] = {}
-    for thing, position, digest in told:
-        digests.setdefault(thing, (position, set()))[1].add(digest)
-    return [Finding(kind, position) for position, values in digests.values() if len(values) > 1]
+def _mismatches(told: Iterable[tuple[ReplicaEvent, str, Hashable, str]]) -> Iterable[ReplicaFinding]:
+    """``told``: (event, kind of finding, what its digest is of, detail). One finding for each thing with several."""
+    things: dict[Hashable, tuple[str, str, list[ReplicaEvent]]] = {}
+    for event, kind, thing, detail in told:
+        things.setdefault(thing, (kind, detail, []))[2].append(event)
+    for kind, detail, events in things.values():
+        if len({event.digest for event in events}) > 1:
+            position = events[0].last_index if events[0].first_index is None else events[0].first_index
+            nodes = sorted({event.node for event in events})
+            yield ReplicaFinding(kind, " and ".join(nodes), position, detail)

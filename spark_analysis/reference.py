@@ -1,8 +1,8 @@
-"""The log checker in plain Python, for one queue at a time: the statement of the rules that Spark applies at
-scale.
+"""The log checker in plain Python: the statement of the rules that Spark applies at scale.
 
-It exists to be read next to docs/checker.md and to be compared: with a brute-force search on small histories,
-and with :mod:`spark_analysis.log_model` on many. Clarity before speed; O(n log n) all the same.
+It is to be read next to docs/checker.md and compared: with a brute-force search on small histories, and with
+:mod:`spark_analysis.log_model` on many. It also judges histories that one task holds (:mod:`spark_analysis.small`), so
+it names what it finds as the DataFrames do. Clarity before speed; O(n log n) all the same.
 
 The model: a queue is a growing list of values. ``append`` of k values is k single appends at consecutive
 offsets, with nothing between them, each taking effect somewhere inside the operation's interval (a reader may
@@ -15,18 +15,21 @@ none.
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
 from spark_analysis.unknown import Attempt, Finding, Hole, Seen, settle
+from spark_analysis.value_hash import value_hash
 
 LINEARIZABLE: Final = "linearizable"
 VIOLATED: Final = "violated"
 UNDECIDED: Final = "undecided"
+# In the order in which a bound that several operations share is named: the last begins it, the first ends it.
+FUNCTIONS: Final = ("append", "head", "read", "tail")
+_CODES: Final = {"poll": FUNCTIONS.index("read")} | {name: code for code, name in enumerate(FUNCTIONS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,52 +58,95 @@ class Operation:
         return list(zip(offsets, self.values, strict=True))
 
 
-def check_queue(operations: Sequence[Operation], *, sparse: bool = False) -> tuple[str, list[Finding]]:
-    """The verdict on one queue, with what speaks against it.
+@dataclass(slots=True)
+class Position:
+    """What is known of one offset.
 
-    ``sparse``: offsets may hold what no client sees, so that nothing has to account for one that nobody knows.
+    ``lower`` is the latest beginning of what cannot have come later (an append here, or an observer to whom the list
+    ended here or before), ``upper`` the earliest end of what cannot have come earlier; both are a moment with the kind
+    of operation (an index of :data:`FUNCTIONS`) in their last two bits. ``values``: those that were acknowledged or
+    read here, in the order of their hashes.
+    """
+
+    lower: int | None = None
+    upper: int | None = None
+    values: tuple[str, ...] = ()
+    acks: int = 0
+    reads: int = 0
+
+    def began(self, bound: int) -> None:
+        self.lower = bound if self.lower is None else max(bound, self.lower)
+
+    def ended(self, bound: int) -> None:
+        self.upper = bound if self.upper is None else min(bound, self.upper)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFindings:
+    """What speaks against one queue, what could not be decided, and what is known of each of its offsets."""
+
+    findings: list[Finding]
+    unsure: list[Finding]
+    positions: dict[int, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class _Swept:
+    """A queue after its sweep: what is wrong by itself, and what calls for appends of unknown outcome."""
+
+    positions: dict[int, Position]
+    findings: list[Finding] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    holes: list[Hole] = field(default_factory=list)
+
+
+def check_queue(operations: Sequence[Operation], *, sparse: bool = False) -> tuple[str, list[Finding]]:
+    """The verdict on one queue, with what speaks against it, or with what could not be decided."""
+    judged = check_queues({"": operations}, sparse=sparse)[""]
+    if judged.findings:
+        return VIOLATED, judged.findings
+    return (UNDECIDED, judged.unsure) if judged.unsure else (LINEARIZABLE, [])
+
+
+def check_queues(
+    queues: Mapping[str, Sequence[Operation]], *, sparse: bool = False
+) -> dict[str, QueueFindings]:
+    """Judge every queue of a history.
+
+    They are independent but for two things: an append whose queue the broker was to choose (its key is ``topic/``) may
+    stand in any queue of its topic, and a value that nobody could have put where it was seen is named after what
+    became of it elsewhere. ``sparse``: offsets may hold what no client sees, so that nothing has to account for one
+    that nobody knows.
     """
     if sparse:
-        operations = without_gaps(operations)
-    findings = [*_torn_reads(operations), *_backward_heads(operations)]
-    acked: dict[int, list[str]] = defaultdict(list)
-    seen: dict[int, set[str]] = defaultdict(set)
-    for operation in operations:
-        if operation.outcome == "ok":
-            for position, value in operation.pairs():
-                if operation.function == "append":
-                    acked[position].append(value)
-                elif operation.function in ("read", "poll"):
-                    seen[position].add(value)
-    for position, values in acked.items():
-        if len(values) > 1:
-            findings.append(Finding("duplicate-offset", position))
-        if len(set(values) | seen[position]) > 1:
-            findings.append(Finding("inconsistent-offset", position))
-    for position, found in seen.items():
-        if position not in acked and len(found) > 1:
-            findings.append(Finding("inconsistent-offset", position))
-    if findings:
-        return VIOLATED, findings
-
-    unexplained = {
-        position: min(found) for position, found in seen.items() if found and position not in acked
+        queues = {key: without_gaps(operations) for key, operations in queues.items()}
+    swept = {key: _swept(operations, sparse=sparse) for key, operations in queues.items()}
+    attempts, shared = _placed({key: _attempts(operations) for key, operations in queues.items()}, swept)
+    acknowledged = {
+        at.values[0] for one in swept.values() for at in one.positions.values() if at.acks and at.values
     }
-    lower, upper = _bounds(operations)
-    positions = sorted({*lower, *upper, *acked, *unexplained})
-    latest: dict[int, float] = {}
-    smallest = math.inf
-    for position in reversed(positions):
-        smallest = min(smallest, upper.get(position, math.inf))
-        latest[position] = smallest
-    findings += [
-        Finding("order", position)
-        for position in positions
-        if lower.get(position, -math.inf) > latest[position]
-    ]
-    if findings:
-        return VIOLATED, findings
-    return _explain(operations, acked, unexplained, upper, [] if sparse else positions, latest)
+    failed = {
+        value
+        for operations in queues.values()
+        for one in operations
+        if one.function == "append" and one.outcome == "fail"
+        for value in one.values
+    }
+    judged = {}
+    for key, one in swept.items():
+        found, unsure, unmatched = _explained(one, attempts.get(key, []), shared.get(key, []))
+        for place in one.seen:
+            if place.value in unmatched:
+                kind = (
+                    "duplicate-value"
+                    if place.value in acknowledged
+                    else "aborted-read"
+                    if place.value in failed
+                    else "phantom-value"
+                )
+                found.append(Finding(kind, place.position, None, int(place.deadline_ns)))
+        judged[key] = QueueFindings([*one.findings, *found], unsure, one.positions)
+    return judged
 
 
 def without_gaps(operations: Iterable[Operation]) -> list[Operation]:
@@ -114,107 +160,194 @@ def without_gaps(operations: Iterable[Operation]) -> list[Operation]:
     return given
 
 
-def _torn_reads(operations: Iterable[Operation]) -> Iterable[Finding]:
-    for operation in operations:
-        if operation.function != "read" or operation.outcome != "ok":
+def _swept(operations: Sequence[Operation], *, sparse: bool) -> _Swept:
+    """Agreement and order; what is seen without an acknowledgement, and the offsets that nobody knows."""
+    log, heads = _positions(operations)
+    swept = _Swept(log, [*_torn_reads(operations)])
+    for position, at, latest, _ in _sweep(heads):
+        swept.findings.extend(_order(position, at, latest, is_head=True))
+    for position, at, latest, previous in _sweep(log):
+        lower_ns = None if at.lower is None else at.lower >> 2
+        latest_ns = None if latest is None else latest >> 2
+        if at.acks > 1:
+            swept.findings.append(Finding("duplicate-offset", position, lower_ns, latest_ns))
+        if len(at.values) > 1:
+            swept.findings.append(Finding("inconsistent-offset", position, lower_ns, latest_ns))
+        swept.findings.extend(_order(position, at, latest))
+        if latest_ns is None:
+            continue  # behind everything that must be there
+        if at.values and not at.acks:
+            swept.seen.append(Seen(position, at.values[0], latest_ns))
+        last = position - 1 if at.values else position
+        if previous < last and not sparse:
+            swept.holes.append(Hole(previous + 1, last, latest_ns))
+    return swept
+
+
+def _positions(operations: Iterable[Operation]) -> tuple[dict[int, Position], dict[int, Position]]:
+    """What is known of each offset; and of each first offset kept, which only grows, as if it were a queue."""
+    log: dict[int, Position] = defaultdict(Position)
+    heads: dict[int, Position] = defaultdict(Position)
+    for one in operations:
+        if one.outcome != "ok" or one.function not in _CODES:
             continue
-        assert operation.offset is not None
-        if operation.values:
-            offsets = [offset for offset, _ in operation.pairs()]
-            if operation.filtered:
-                good = offsets[0] >= operation.offset and all(a < b for a, b in pairwise(offsets))
+        assert one.complete_ns is not None
+        begin, end = one.invoke_ns << 2 | _CODES[one.function], one.complete_ns << 2 | _CODES[one.function]
+        is_append = one.function == "append"
+        for offset, value in one.pairs():
+            at = log[offset]
+            at.ended(end)
+            if is_append:
+                at.began(begin)
+                at.acks += 1
             else:
-                good = offsets == list(range(operation.offset, operation.offset + len(offsets)))
-            if operation.end_offset is not None and offsets[-1] >= operation.end_offset:
-                good = False
-            if not good:
-                yield Finding("torn-read", offsets[0])
-        elif operation.end_offset is not None:
-            assert operation.next_offset is not None
-            if operation.next_offset <= operation.offset < operation.end_offset:
-                yield Finding("torn-read", operation.offset)
-
-
-def _backward_heads(operations: Iterable[Operation]) -> Iterable[Finding]:
-    """The first offset kept only grows: no query that began after another had ended states a lower one."""
-    heads = [one for one in operations if one.function == "head" and one.outcome == "ok"]
-    ended = sorted(heads, key=lambda one: one.complete_ns or 0)
-    highest, place = -1, 0
-    for one in sorted(heads, key=lambda one: one.invoke_ns):
-        while place < len(ended) and (ended[place].complete_ns or 0) < one.invoke_ns:
-            highest = max(highest, ended[place].offset or 0)
-            place += 1
-        if (one.offset or 0) < highest:
-            yield Finding("backward-head", one.offset or 0)
-
-
-def _bounds(operations: Iterable[Operation]) -> tuple[dict[int, int], dict[int, int]]:
-    """Per position p: the latest invocation of what cannot precede, the earliest completion of what cannot
-    follow.
-
-    ``lower[p]``: an append at p, or an observer to whom the list ended at p or before, began then; so the
-    value at p and all after it were appended later. ``upper[p]``: an append at p, or an observer of p, had
-    ended by then; so the value at p and all before it were appended earlier.
-    """
-    lower: dict[int, int] = {}
-    upper: dict[int, int] = {}
-
-    def begins(position: int, time_ns: int) -> None:
-        lower[position] = max(time_ns, lower.get(position, time_ns))
-
-    def ends(position: int, time_ns: int) -> None:
-        if position >= 0:
-            upper[position] = min(time_ns, upper.get(position, time_ns))
-
-    for operation in operations:
-        if operation.outcome != "ok":
-            continue
-        assert operation.complete_ns is not None
-        for position, _ in operation.pairs():
-            ends(position, operation.complete_ns)
-            if operation.function == "append":
-                begins(position, operation.invoke_ns)
-        stated = operation.offset if operation.function == "tail" else operation.end_offset
+                at.reads += 1
+            if value not in at.values:
+                at.values = tuple(sorted((*at.values, value), key=value_hash)) if at.values else (value,)
+        stated: int | None = None
+        if one.function == "tail":
+            stated = one.offset
+        elif one.function == "read":
+            stated = one.end_offset
+            if one.first_offset is None and _is_at_least(one.offset, one.next_offset):
+                assert one.offset is not None
+                log[one.offset].began(begin)
+        elif one.function == "head" and one.offset is not None:
+            heads[one.offset].began(begin)
+            if one.offset:
+                log[one.offset - 1].ended(end)
+                heads[one.offset - 1].ended(end)
         if stated is not None:
-            begins(stated, operation.invoke_ns)
-            ends(stated - 1, operation.complete_ns)
-        if operation.function == "head" and operation.offset is not None:
-            ends(operation.offset - 1, operation.complete_ns)
-        if operation.function == "read" and not operation.values:
-            assert operation.offset is not None
-            assert operation.next_offset is not None
-            if operation.next_offset <= operation.offset:
-                begins(operation.offset, operation.invoke_ns)
-    return lower, upper
+            log[stated].began(begin)
+            if stated:
+                log[stated - 1].ended(end)
+    return dict(log), dict(heads)
 
 
-def _explain(
-    operations: Sequence[Operation],
-    acked: dict[int, list[str]],
-    unexplained: dict[int, str],
-    upper: dict[int, int],
-    positions: list[int],
-    latest: dict[int, float],
-) -> tuple[str, list[Finding]]:
-    """Find appends of unknown outcome for what was seen without an acknowledgement and for what must have been."""
-    attempts = [
+def _is_at_least(one: int | None, other: int | None) -> bool:
+    return one is not None and other is not None and one >= other
+
+
+def _sweep(positions: Mapping[int, Position]) -> Iterator[tuple[int, Position, int | None, int]]:
+    """Each position in order, with the earliest end that needs it or a later one, and the position before it."""
+    order = sorted(positions)
+    latest: list[int | None] = []
+    least: int | None = None
+    for position in reversed(order):
+        upper = positions[position].upper
+        if upper is not None and (least is None or upper < least):
+            least = upper
+        latest.append(least)
+    previous = -1
+    for position in order:
+        yield position, positions[position], latest.pop(), previous
+        previous = position
+
+
+def _order(position: int, at: Position, latest: int | None, *, is_head: bool = False) -> list[Finding]:
+    """Something began too late, after an end that needs this position or a later one."""
+    if at.lower is None or latest is None or at.lower >> 2 <= latest >> 2:
+        return []
+    began, ended = FUNCTIONS[at.lower & 3], FUNCTIONS[latest & 3]
+    if is_head:
+        kind = "backward-head"
+    elif began in ("tail", "read"):
+        kind = f"stale-{began}"
+    else:
+        kind = "append-order" if ended == "append" else "premature-read"
+    return [Finding(kind, position, at.lower >> 2, latest >> 2)]
+
+
+def _torn_reads(operations: Iterable[Operation]) -> Iterator[Finding]:
+    """Reads whose own answer cannot be a part of any list, whatever the others saw."""
+    for one in operations:
+        if one.function != "read" or one.outcome != "ok":
+            continue
+        is_good = True
+        if one.values:
+            offsets = [offset for offset, _ in one.pairs()]
+            if one.filtered:
+                is_good = _is_at_least(one.first_offset, one.offset) and all(
+                    a < b for a, b in pairwise(offsets)
+                )
+            else:
+                is_good = one.first_offset == one.offset and offsets == list(
+                    range(offsets[0], offsets[0] + len(offsets))
+                )
+            if one.end_offset is not None and offsets[-1] >= one.end_offset:
+                is_good = False
+        elif one.end_offset is not None:
+            assert one.offset is not None
+            is_good = not (_is_at_least(one.offset, one.next_offset) and one.offset < one.end_offset)
+        if not is_good:
+            position = one.offset if one.first_offset is None else one.first_offset
+            assert position is not None
+            yield Finding("torn-read", position, one.invoke_ns, one.complete_ns)
+
+
+def _attempts(operations: Iterable[Operation]) -> list[Attempt]:
+    return [
         Attempt(one.op, index, len(one.values), value, one.invoke_ns)
         for one in operations
         if one.function == "append" and one.outcome == "info"
         for index, value in enumerate(one.values)
     ]
-    last_needed = max([*upper, *acked, *unexplained], default=-1)
-    holes: list[Hole] = []
-    previous = -1
-    for position in positions:
-        if position > last_needed:
-            break
-        last = position - 1 if position in acked or position in unexplained else position
-        if previous < last:
-            holes.append(Hole(previous + 1, last, latest[position]))
-        previous = position
-    seen = [Seen(position, value, latest[position]) for position, value in unexplained.items()]
-    findings, unsure = settle(attempts, seen, holes)
-    if findings:
-        return VIOLATED, findings
-    return (UNDECIDED, unsure) if unsure else (LINEARIZABLE, [])
+
+
+def _placed(
+    attempts: Mapping[str, list[Attempt]], swept: Mapping[str, _Swept]
+) -> tuple[dict[str, list[Attempt]], dict[str, list[int]]]:
+    """The attempts of each queue; and when those began that may stand in any queue of their topic.
+
+    An append whose queue the broker was to choose belongs to the queue where one of its values was seen, if any was.
+    """
+    placed = {key: list(listed) for key, listed in attempts.items() if not key.endswith("/")}
+    shared: dict[str, list[int]] = {}
+    for topic, listed in attempts.items():
+        if not topic.endswith("/") or not listed:
+            continue
+        queues = [key for key in swept if key[: key.rfind("/") + 1] == topic]
+        at_home: set[int] = set()
+        for key in queues:
+            values = {one.value for one in swept[key].seen}
+            here = {attempt.op for attempt in listed if attempt.value in values}
+            placed.setdefault(key, []).extend(attempt for attempt in listed if attempt.op in here)
+            at_home |= here
+        for key in queues:
+            if swept[key].holes:
+                shared[key] = [attempt.invoke_ns for attempt in listed if attempt.op not in at_home]
+    return placed, shared
+
+
+def _explained(
+    swept: _Swept, attempts: Sequence[Attempt], shared: Sequence[int]
+) -> tuple[list[Finding], list[Finding], set[Hashable]]:
+    """Find appends of unknown outcome for what was seen without an acknowledgement and for what must have been.
+
+    Gives what is wrong, what is not decided, and values that were seen and that nobody attempted. A queue that asks for
+    more than was attempted is not looked at in detail, so that nothing grows with the size of a hole.
+    """
+    seen, holes = swept.seen, swept.holes
+    lacking, attempted = sum(one.last - one.first + 1 for one in holes), len(attempts) + len(shared)
+    findings: list[Finding] = []
+    unsure: list[Finding] = []
+    unmatched: set[Hashable] = set()
+    if lacking > attempted:
+        deadline = min(one.deadline_ns for one in holes)
+        findings.append(Finding("unexplained-offset", holes[0].first, None, int(deadline)))
+    tries = Counter(one.value for one in attempts)
+    if len(seen) > attempted:
+        places: dict[Hashable, list[int]] = defaultdict(list)
+        for one in seen:
+            places[one.value].append(one.position)
+        for value, positions in places.items():
+            if not tries[value]:
+                unmatched.add(value)
+            elif len(positions) > tries[value]:
+                findings.append(Finding("duplicate-value", positions[0]))
+    elif lacking <= attempted:
+        unmatched = {one.value for one in seen if not tries[one.value]}
+        explicable = [one for one in seen if one.value not in unmatched]
+        found, unsure = settle(attempts, explicable, holes, shared)
+        findings += found
+    return findings, unsure, unmatched

@@ -21,7 +21,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -55,11 +54,9 @@ def check_register(accesses: Sequence[Access]) -> tuple[list[Finding], list[Find
     kept = [one for one in accesses if one.complete_ns is not None or one.value in read_values]
     writes = Counter(one.value for one in kept if one.is_write)
     writes[INITIAL] += 1
-    phantoms = sorted(read_values - writes.keys())
-    if phantoms:
-        return [Finding("phantom-offset", value) for value in phantoms], []
+    findings = [Finding("phantom-offset", value) for value in sorted(read_values - writes.keys())]
     if max(writes.values()) > 1:
-        return _search(kept)
+        return (findings, []) if findings else _search(kept)
     first_end: dict[int, float] = defaultdict(lambda: math.inf)
     last_begin: dict[int, float] = defaultdict(lambda: -math.inf)
     written: dict[int, int] = {}
@@ -70,25 +67,21 @@ def check_register(accesses: Sequence[Access]) -> tuple[list[Finding], list[Find
         last_begin[one.value] = max(last_begin[one.value], one.invoke_ns)
         if one.is_write:
             written[one.value] = one.invoke_ns
-    findings = [
+    findings += [
         Finding("stale-offset", value) for value, begin in written.items() if first_end[value] < begin
     ]
-    # Two values exclude each other only if at least one of them has f < s (a forward zone). Forward zones must be
-    # disjoint, and then a backward one [s, f] lies in at most one of them: the last that begins before it.
-    zones = sorted((first_end[value], last_begin[value], value) for value in first_end)
-    forward = [zone for zone in zones if zone[0] < zone[1]]
-    findings += [
-        Finding("stale-offset", later[2])
-        for earlier, later in pairwise(forward)
-        if later[0] < earlier[1] and earlier[0] < later[1]
-    ]
-    backward = sorted((zone[1], zone[0], zone[2]) for zone in zones if zone[0] >= zone[1])
-    place = 0
-    for begin, end, value in backward:
-        while place < len(forward) and forward[place][0] < begin:
-            place += 1
-        if place and end < forward[place - 1][1]:
+    # Two values exclude each other only if at least one of them has f < s (a forward zone): the other one then begins
+    # inside of it. So of all zones in the order of their beginnings, backward ones [s, f] first at one moment, none may
+    # end, in the sense of f, before a forward one that begins earlier does.
+    zones = sorted(
+        (min(end, last_begin[value]), end < last_begin[value], value) for value, end in first_end.items()
+    )
+    reach = -math.inf
+    for _, is_forward, value in zones:
+        if first_end[value] < reach:
             findings.append(Finding("stale-offset", value))
+        if is_forward:
+            reach = max(reach, last_begin[value])
     return findings, []
 
 
@@ -135,7 +128,7 @@ class RegisterFindings:
     held: tuple[DataFrame, ...]
 
     def release(self) -> None:
-        """Free what is kept on the executors' disks."""
+        """Free what is persisted on the executors' disks."""
         for frame in self.held:
             frame.unpersist()
 
@@ -215,7 +208,8 @@ def _values(accesses: DataFrame) -> DataFrame:
             ).alias("writes"),
             sf.when(is_initial, sf.lit(_BEFORE_ALL)).otherwise(sf.col("known_end")).alias("first_end"),
             sf.when(is_read, sf.col("last_begin")).otherwise(sf.col("known_begin")).alias("last_begin"),
-            sf.when(~is_initial, sf.col("write_begin")).alias("write_begin"),
+            # Of a value that nobody read, an attempt without an answer is none.
+            sf.when(is_read & ~is_initial, sf.col("write_begin")).alias("write_begin"),
             is_read.alias("is_read"),
         )
         .where("writes > 0 OR is_read")

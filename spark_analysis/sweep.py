@@ -64,9 +64,11 @@ def running(
         )
         for name, one in wanted.items()
     }
+    # The rows lie by bucket, in order, and stay where they are. A join that broadcasts the smaller side could choose
+    # them, and bring them to the task that has all boundaries of their sequence.
     return (
         rows.withColumns(local)
-        .join(boundaries, [*keys, *bucket])
+        .join(boundaries.hint("merge"), [*keys, *bucket])
         .select(*rows.columns, *(_together(one, name).alias(name) for name, one in wanted.items()))
     )
 

@@ -48,10 +48,16 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why a queue's history is not linearizable, or cannot be decided."""
+    """Why a queue's history is not linearizable, or cannot be decided.
+
+    ``lower_ns`` is when an operation began that had to be earlier, ``upper_ns`` when one ended that had to be later:
+    they name the operations that prove it, where two of them do.
+    """
 
     kind: str
     position: int
+    lower_ns: int | None = None
+    upper_ns: int | None = None
 
 
 def settle(
@@ -95,7 +101,7 @@ def settle(
             findings.append(Finding("unexplained-value", position))
 
     tried: set[tuple[Hashable, ...]] = set()
-    for values in sorted(batches.values(), key=lambda values: values[0].invoke_ns):
+    for values in sorted(batches.values(), key=lambda values: (values[0].invoke_ns, values[0].op)):
         same = tuple(one.value for one in values)
         if same in tried:
             continue  # what this attempt could explain the first one of the same values explains, too

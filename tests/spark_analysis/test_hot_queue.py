@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from spark_analysis import schema
-from spark_analysis.check import check
+from spark_analysis.check import check_distributed
 from spark_analysis.history import History, no_events
 from spark_analysis.verdict import LINEARIZABLE, VIOLATED
 from tests.spark_analysis.stages import last_stage, task_records
@@ -84,7 +84,7 @@ def test_no_stage_of_a_whole_check_puts_the_queue_on_one_task(partitioned: Spark
     operations.count()
     nothing = spark.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING")
     after = last_stage(spark)
-    verdict = check(History("hot", operations, no_events(spark), nothing))
+    verdict = check_distributed(History("hot", operations, no_events(spark), nothing))
     if stale:
         assert verdict.verdict == VIOLATED
         assert verdict.counts["stale-read"] > 0.9 * ROUNDS

@@ -4,23 +4,20 @@ shows them; and Spark's rules against the plain ones on many random histories.""
 from __future__ import annotations
 
 import random
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_analysis import schema, sweep
+from spark_analysis import schema
 from spark_analysis.check import check
 from spark_analysis.history import History, no_events
-from spark_analysis.kafka_catalogue import backward_sends, check_catalogue, overwritten
 from spark_analysis.kafka_reference import catalogue
-from spark_analysis.log_model import check_log
 from spark_analysis.reference import LINEARIZABLE, VIOLATED, Operation, check_queue
 from spark_analysis.verdict import EXPLANATIONS, jepsen_name
+from tests.spark_analysis.crowds import as_row
 from tests.spark_analysis.notation import by_queue, rows
-from tests.spark_analysis.test_log_model import as_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -219,38 +216,3 @@ def own_rows(history: list[Operation], first_op: int, key: str) -> list[tuple[An
         )
         listed.append(as_row(named, 100 * first_op + one.op, "" if assigned else key))
     return listed
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_spark_and_the_plain_rules_agree(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also cut into many ranges of time and position."""
-    monkeypatch.setattr(sweep, "ROWS_OF_A_BUCKET", 500)
-    monkeypatch.setattr("spark_analysis.log_model.BUCKET_BITS", 1)
-    expected: Counter[tuple[str, str, int, bool]] = Counter()
-    listed: list[tuple[Any, ...]] = []
-    for seed in range(300):
-        key = f"t-{seed}/0"
-        history = random_polls(random.Random(seed))
-        findings, allowed = catalogue(history, KEY)
-        expected.update({(key, one.kind, one.position, False) for one in findings})
-        expected.update({(key, one.kind, one.position, True) for one in allowed})
-        listed += own_rows(history, len(listed), key)
-    operations = spark.createDataFrame(listed, schema.OPERATIONS)
-    log = check_log(operations)
-    assert log.disputed is not None
-    found = (
-        check_catalogue(operations, log.positions, has_polls=True, has_transactions=True)
-        .select("key", "kind", "position", "allowed")
-        .distinct()
-        .collect()
-    )
-    got = Counter(tuple(row) for row in found)
-    for frame in (overwritten(operations, log.disputed), backward_sends(operations, log.positions)):
-        got.update({(row["key"], row["kind"], row["position"], False) for row in frame.collect()})
-    log.release()
-    assert set(got) == set(expected)
-    assert {kind for _, kind, _, _ in got} == {
-        *("poll-skip", "nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll", "lost-write"),
-        *("nonmonotonic-send", "int-send-skip", "int-nonmonotonic-send", "precommitted-read"),
-    }

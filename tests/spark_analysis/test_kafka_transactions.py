@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import random
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_analysis import schema
-from spark_analysis.kafka_reference import circles
-from spark_analysis.kafka_transactions import Span, cycles, find_cycles
+from spark_analysis.kafka_transactions import Span, cycles
 from spark_analysis.reference import Operation
-from tests.spark_analysis.test_log_model import as_row
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 Edges = list[tuple[int, int]]
 
@@ -98,21 +94,3 @@ def random_queues(rng: random.Random, size: int) -> dict[str, list[Operation]]:
                 Operation(op, function, "ok", begin, end, first, first, values, tuple(places) or None)
             )
     return queues
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_spark_finds_the_same_cycles(spark: SparkSession) -> None:
-    """Many histories at once: the operations of each have numbers of their own."""
-    expected: list[tuple[str, tuple[int, ...]]] = []
-    rows: list[tuple[Any, ...]] = []
-    for seed in range(120):
-        queues = random_queues(random.Random(seed), 8)
-        expected += [(one.kind, tuple(100 * seed + op for op in one.ops)) for one in circles(queues)]
-        for key, operations in queues.items():
-            rows += [as_row(one, 100 * seed + one.op, f"{seed}-{key}") for one in operations]
-    found = find_cycles(spark.createDataFrame(rows, schema.OPERATIONS))
-    assert found is not None
-    assert len(expected) < 100  # no more than are reported
-    assert sorted((one.kind, one.ops) for one in found) == sorted(expected)
-    assert {kind for kind, _ in expected} == {"G1c", "G1c-realtime"}

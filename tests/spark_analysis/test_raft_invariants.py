@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_analysis import schema
-from spark_analysis.raft_invariants import check_replicas
 from spark_analysis.raft_reference import ReplicaEvent, replica_findings
 from tests.spark_analysis.raft_mutations import RAFT_MUTATIONS, Events, good_events
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 COLUMNS = f"file STRING, position BIGINT, {schema.EVENTS}"
 
@@ -57,22 +56,3 @@ def test_a_restart_may_forget_the_commit_index() -> None:
         ReplicaEvent("n1", "role", 2, "leader", last_index=6),
     ]
     assert replica_findings(events) == []
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.parametrize(("seed", "broken"), [(1, False), (2, True), (3, True)])
-def test_spark_and_the_plain_rules_agree(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int, broken: bool
-) -> None:
-    """The events of a node cut into many ranges; with each invariant broken in two places."""
-    monkeypatch.setattr("spark_analysis.raft_invariants.RANGE_BITS", 8)
-    rng = random.Random(seed)
-    events = good_events(rng, 150)
-    if broken:
-        for mutation in [*RAFT_MUTATIONS] * 2:
-            mutation(rng, events)
-    expected = Counter((one.kind, one.position) for one in replica_findings(events))
-    found = check_replicas(spark.createDataFrame(as_rows(events), COLUMNS)).collect()
-    assert Counter((row["kind"], row["position"]) for row in found) == expected
-    assert {kind for kind, _ in expected} == (set(RAFT_MUTATIONS.values()) if broken else set())

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import random
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_analysis.registers import INITIAL, Access, check_offsets, check_register, register_step
+from spark_analysis.registers import INITIAL, Access, check_register, register_step
 from spark_analysis.search import Call, search
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 def random_accesses(rng: random.Random, size: int, values: int | None) -> list[Access]:
@@ -103,39 +102,3 @@ def test_a_search_beyond_its_budget_is_undecided() -> None:
     assert search(calls, register_step, INITIAL, maximum_configurations=500).verdict == UNDECIDED
     assert search(calls, register_step, INITIAL, is_over=lambda: True).verdict == UNDECIDED
     assert search(calls, register_step, INITIAL).verdict == VIOLATED
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_registers_over_the_cluster(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of registers at once, each cut into many ranges of time, are judged as one by one."""
-    from spark_analysis import schema, sweep
-
-    monkeypatch.setattr(sweep, "ROWS_OF_A_BUCKET", 60)
-    expected: dict[str, bool] = {}
-    rows: list[tuple[Any, ...]] = []
-    for seed in range(400):
-        accesses = random_accesses(random.Random(seed), 9, 4 if seed % 8 == 0 else None)
-        expected[f"t-{seed}/0 g"] = bool(check_register(accesses)[0])
-        for one in accesses:
-            function = "commit_offset" if one.is_write else "fetch_offset"
-            outcome = "ok" if one.complete_ns is not None else "info"
-            if one.is_write or outcome == "ok":
-                told = one.value if one.value != INITIAL or one.op % 2 else None
-                row = (
-                    len(rows),
-                    "c",
-                    function,
-                    f"t-{seed}/0",
-                    "g",
-                    outcome,
-                    one.invoke_ns,
-                    one.complete_ns,
-                    told,
-                )
-                rows.append((*row, *[None] * 7))
-    found = check_offsets(spark.createDataFrame(rows, schema.OPERATIONS))
-    wrong = {row["key"] for row in found.found.where("NOT unsure").select("key").collect()}
-    found.release()
-    assert wrong == {key for key, is_wrong in expected.items() if is_wrong}
-    assert 50 < len(wrong) < 350

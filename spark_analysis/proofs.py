@@ -1,0 +1,92 @@
+"""How findings become a verdict: what the DataFrames (:mod:`spark_analysis.check`) and the plain rules
+(:mod:`spark_analysis.small`) say alike, so that nobody can tell from an answer which of them gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
+
+if TYPE_CHECKING:
+    from spark_analysis.kafka_transactions import Cycle
+
+EXAMPLES_OF_EACH_KIND: Final = 10
+PROOF_OPERATIONS: Final = 6
+DAMAGES_LISTED: Final = 20
+REPLICA_FINDINGS_LISTED: Final = 100
+UNSURE_LISTED: Final = 100
+REGISTERS: Final = ("commit_offset", "fetch_offset")
+VALUED: Final = ("append", "read", "poll")
+"""Operations that state values at offsets."""
+SHOWN: Final = (
+    *("invoke_ns", "op", "client", "function", "outcome", "complete_ns", "offset", "first_offset", "values"),
+    *("value", "next_offset", "end_offset", "reason"),
+)
+"""What a proof says of an operation."""
+
+
+def assembled(
+    path: str,
+    operations: int,
+    counts: Mapping[str, int],
+    allowed: Mapping[str, int],
+    anomalies: Iterable[Anomaly],
+    undecided: Sequence[str],
+    damage: Iterable[str],
+    facts: dict[str, Any],
+) -> Verdict:
+    """``counts``: of what is wrong; one is enough for a violation."""
+    return Verdict(
+        path,
+        VIOLATED if counts else UNDECIDED if undecided else LINEARIZABLE,
+        operations,
+        dict(sorted(counts.items())),
+        tuple(anomalies),
+        tuple(undecided),
+        tuple(damage),
+        facts,
+        dict(sorted(allowed.items())),
+    )
+
+
+def shown(operation: Mapping[str, Any]) -> dict[str, Any]:
+    """An operation as it appears in a proof: without what it does not have, long batches shortened."""
+    told = {name: value for name, value in operation.items() if value is not None}
+    values = told.get("values")
+    if values is not None and len(values) > 8:
+        told["values"] = [*values[:8], f"... {len(values) - 8} more"]
+    return told
+
+
+def circle_anomalies(
+    circles: Iterable[Cycle], rows_of: Callable[[Sequence[int]], Sequence[Mapping[str, Any]]]
+) -> list[Anomaly]:
+    """The first few of each kind, shortest first, with the rows of their transactions in the order of the circle.
+
+    ``rows_of`` gives the operations of some ``op``, in the order of op, function and key.
+    """
+    chosen: list[Cycle] = []
+    for one in sorted(circles, key=lambda one: (one.kind, len(one.ops))):
+        if sum(other.kind == one.kind for other in chosen) < EXAMPLES_OF_EACH_KIND:
+            chosen.append(one)
+    ops = sorted({op for one in chosen for op in one.ops[:PROOF_OPERATIONS]})
+    rows = rows_of(ops) if ops else []
+    anomalies = []
+    for one in chosen:
+        proof = [row for op in one.ops[:PROOF_OPERATIONS] for row in rows if row["op"] == op]
+        told = tuple(shown({name: row.get(name) for name in SHOWN}) for row in proof)
+        detail = " -> ".join(f"operation {op}" for op in one.ops[:PROOF_OPERATIONS])
+        anomalies.append(Anomaly(one.kind, proof[0]["key"], None, told, detail))
+    return anomalies
+
+
+def damage_line(row: Any) -> str:
+    """Where a recording could not be read, and why."""
+    unit = "line" if row["kind"] == "line" else "byte"
+    return f"{row['file']}: {unit} {row['position']}: {row['reason']}"
+
+
+def unsure_line(key: str, kind: str, position: int) -> str:
+    """What could not be decided."""
+    return f"{key}: {kind} at {position}"
