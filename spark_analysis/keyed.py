@@ -55,32 +55,30 @@ def judge_files(
     from pyspark.sql import functions as sf
 
     model, within = MODELS[model_name], budget or Budget()
-    files = spark.createDataFrame([(path,) for path in paths], "path STRING").repartition(
-        min(len(paths), max(1, spark.sparkContext.defaultParallelism * 2))
-    )
+    files = list(paths)
+    tasks = min(len(files), max(1, spark.sparkContext.defaultParallelism * 2))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for path in batch.column(0).to_pylist():
-                yield from _read_file(path, format, model)
+            for number in batch.column(0).to_pylist():
+                yield from _read_file(files[number], format, model)
 
     def judge(table: pa.Table) -> pa.Table:
         return _judge_key(table, model, within)
 
-    rows = files.mapInArrow(read, _CALLS).cache()
+    rows = spark.range(0, len(files), 1, tasks).mapInArrow(read, _CALLS).cache()
     good = rows.where("bad IS NULL")
-    sizes = good.groupBy("path", "key").agg(sf.count("op").alias("operations"))
-    huge = sizes.where(sf.col("operations") > MOST_OPERATIONS_OF_A_KEY).collect()
+    # Lines that could not be read have no key.
+    sizes = rows.groupBy("path", "key").agg(sf.count("op").alias("operations"), sf.count("bad").alias("bad"))
+    told = sizes.where((sf.col("operations") > MOST_OPERATIONS_OF_A_KEY) | (sf.col("bad") > 0)).collect()
+    huge = [row for row in told if not row["bad"]]
+    bad_count = {row["path"]: row["bad"] for row in told if row["bad"]}
     judged: list[Any] = [_unjudged(row["path"], row["key"], row["operations"]) for row in huge]
     if huge:
         named = spark.createDataFrame([(row["path"], row["key"]) for row in huge], "path STRING, key STRING")
         good = good.join(sf.broadcast(named), ["path", "key"], "left_anti")
     judged += good.groupBy("path", "key").applyInArrow(judge, _JUDGED).collect()
-    bad = rows.where("bad IS NOT NULL").select("path", "bad").limit(1000).collect()
-    bad_count = {
-        row["path"]: row["count"]
-        for row in rows.where("bad IS NOT NULL").groupBy("path").agg(sf.count("bad").alias("count")).collect()
-    }
+    bad = rows.where("bad IS NOT NULL").select("path", "bad").limit(1000).collect() if bad_count else []
     rows.unpersist()
     return [_verdict(path, judged, bad, bad_count.get(path, 0), model_name) for path in paths]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_analysis.importers import DEFAULT_MODELS
 from spark_analysis.models import MODELS
-from spark_analysis.session import AnalysisUnavailableError, start_session
+from spark_analysis.session import AnalysisUnavailableError, has_session, start_session
 from spark_analysis.verdict import EXIT_CODES, LINEARIZABLE, UNDECIDED, VIOLATED, Verdict, of_what_was_read
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def analyze(
     drained: bool = False,
     search_budget: Budget | None = None,
 ) -> int:
-    """Judge each path as a history of its own, in one Spark session, and print the verdicts.
+    """Judge each path as a history of its own, in one Spark session, this process's own if it has one, and print the
+    verdicts.
 
     A path is a file, or a directory whose ``*.trace`` files form one history. ``to_parquet`` keeps the histories as
     Parquet (docs/trace-schema.md). ``drained``: in the end readers have read every queue to its end, so that an
@@ -69,6 +70,7 @@ def analyze(
         model = _check_usage(paths, format, model)
         size = _total_bytes(paths) * (PARQUET_FACTOR if format == "parquet" else 1)
         partitions = None if size < PARTITION_BYTES else min(MOST_PARTITIONS, 8 + size // PARTITION_BYTES)
+        is_ours = not has_session()
         spark = start_session(master, small=size < SMALL_BYTES, shuffle_partitions=partitions)
     except (UsageError, AnalysisUnavailableError) as error:
         print(f"trivet analyze: {error}", file=sys.stderr)
@@ -80,10 +82,13 @@ def analyze(
             verdicts = []
             for path, name in zip(paths, distinct_names(paths), strict=True):
                 with _place(spark, to_parquet, scratch, name) as place:
-                    history = _load(spark, path, format, place)
+                    in_memory = to_parquet is None and size < SMALL_BYTES
+                    history = _load(spark, path, format, place, in_memory=in_memory)
                     verdict = check(history, drained=drained, sparse=model == SPARSE_LOG_MODEL)
                     verdicts.append(of_what_was_read(verdict))
                     _report(verdicts[-1], history, report, name)
+                    if is_ours:
+                        spark.catalog.clearCache()
         else:
             verdicts = _judge_keyed(spark, paths, format, model, search_budget)
             for verdict, name in zip(verdicts, distinct_names(paths), strict=True):
@@ -93,7 +98,8 @@ def analyze(
         print("trivet analyze: the analysis failed; no verdict", file=sys.stderr)
         return FAILED
     finally:
-        spark.stop()
+        if is_ours:
+            spark.stop()
     if json_output:
         print(json.dumps({"histories": [verdict.as_json() for verdict in verdicts]}))
     else:
@@ -173,13 +179,15 @@ def _place(spark: SparkSession, to_parquet: Path | None, scratch: str | None, na
         directory.getFileSystem(context._jsc.hadoopConfiguration()).delete(directory, True)
 
 
-def _load(spark: SparkSession, path: Path, format: str, place: str) -> History:
-    from spark_analysis.history import History, load_parquet, load_trace, no_events
+def _load(spark: SparkSession, path: Path, format: str, place: str, *, in_memory: bool) -> History:
+    """``in_memory``: the history is short, and no file of it need be kept."""
+    from spark_analysis.history import History, load_parquet, load_trace, no_events, read_trace
     from spark_analysis.json_lines import load_json_lines
 
     # Executors run in directories of their own: they are given no relative path.
     if format == "trace":
-        return replace(load_trace(spark, str(path.resolve()), place), path=str(path))
+        history = read_trace(spark, str(path.resolve())) if in_memory else None
+        return replace(history or load_trace(spark, str(path.resolve()), place), path=str(path))
     if format == "parquet":
         return load_parquet(spark, str(path), (path.resolve() / RECORDS).as_uri(), f"{place}/joined")
     operations, damage = load_json_lines(spark, str(path.resolve()), place)

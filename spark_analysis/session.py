@@ -75,6 +75,12 @@ def require_environment() -> None:
         )
 
 
+def has_session() -> bool:
+    """Whether :func:`start_session` would give a session that somebody else has started."""
+    pyspark = sys.modules.get("pyspark.sql")
+    return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
+
+
 def start_session(
     master: str | None = None,
     *,

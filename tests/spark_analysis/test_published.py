@@ -7,19 +7,18 @@ time and memory: ``python -m benchmarks.published_verdicts``.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.porcupine_module import GoUnavailableError, Published, published
+from broker.cli import run
 from spark_analysis.session import AnalysisUnavailableError, require_environment
 
-_ROOT = Path(__file__).parents[2]
-_LIMIT_S = 540.0
-"""Ends a test that hangs; nothing depends on how long anything takes."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="module")
@@ -41,21 +40,17 @@ def both() -> tuple[Published, Published]:
     ],
 )
 def test_published_verdicts_are_reproduced(
-    both: tuple[Published, Published], place: int, format: str, counts: dict[str, int]
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    both: tuple[Published, Published],
+    place: int,
+    format: str,
+    counts: dict[str, int],
 ) -> None:
     histories = both[place]
     assert histories.format == format
     assert Counter(histories.verdicts.values()) == counts  # that is what is to be reproduced
-    command = [sys.executable, "-m", "trivet", "analyze", "--format", format, "--json"]
-    done = subprocess.run(
-        [*command, *map(str, histories.verdicts)],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr
-    answers = {Path(one["path"]): one for one in json.loads(done.stdout)["histories"]}
+    assert run(["analyze", "--format", format, "--json", *map(str, histories.verdicts)]) == 1
+    answers = {Path(one["path"]): one for one in json.loads(capsys.readouterr().out)["histories"]}
     assert {path: one["verdict"] for path, one in answers.items()} == histories.verdicts
     assert sum(one["bad_lines"] for one in answers.values()) == 0

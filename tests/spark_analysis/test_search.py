@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.cli import run
 from spark_analysis.models import MODELS, Model
 from spark_analysis.search import Budget, Call, search
-from spark_analysis.session import AnalysisUnavailableError, require_environment
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
 if TYPE_CHECKING:
@@ -234,28 +232,28 @@ KNOSSOS: Final = """\
         ("knossos", KNOSSOS, KNOSSOS.replace(":ok, :f :read, :value nil", ":ok, :f :read, :value 4")),
     ],
 )
-def test_a_read_of_nil_from_the_command_line(tmp_path: Path, format: str, good: str, bad: str) -> None:
+def test_a_read_of_nil_from_the_command_line(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    format: str,
+    good: str,
+    bad: str,
+) -> None:
     """Absent for etcd's logs, any value for Knossos."""
     files = {"good": good, "bad": bad}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    code, verdicts = analyzed(format, "cas-register", [tmp_path / name for name in files])
-    assert (code, verdicts) == (1, [LINEARIZABLE, VIOLATED])
+    paths = [tmp_path / name for name in files]
+    assert analyzed(capsys, format, "cas-register", paths) == (1, [LINEARIZABLE, VIOLATED])
 
 
-def analyzed(format: str, model: str, paths: list[Path], *options: str) -> tuple[int, list[str]]:
-    """Exit code and verdicts of ``trivet analyze`` in a process of its own."""
-    try:
-        require_environment()
-    except AnalysisUnavailableError as error:
-        pytest.skip(str(error))
-    command = [sys.executable, "-m", "trivet", "analyze", "--json", "--format", format, "--model", model]
-    done = subprocess.run(
-        [*command, *options, *map(str, paths)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, [one["verdict"] for one in json.loads(done.stdout)["histories"]]
+def analyzed(
+    capsys: pytest.CaptureFixture[str], format: str, model: str, paths: list[Path], *options: str
+) -> tuple[int, list[str]]:
+    """Exit code and verdicts of ``trivet analyze``, in the session of this process."""
+    arguments = ["analyze", "--json", "--format", format, "--model", model, *options, *map(str, paths)]
+    code = run(arguments)
+    printed = capsys.readouterr()
+    assert printed.out, printed.err
+    return code, [one["verdict"] for one in json.loads(printed.out)["histories"]]

@@ -20,6 +20,7 @@ import pytest
 from broker.trace import TraceHeader, TraceWriter
 from spark_analysis.main import distinct_names
 from spark_analysis.session import AnalysisUnavailableError, require_environment
+from spark_analysis.small import MOST_ROWS_SETTING
 
 _ROOT = Path(__file__).parents[2]
 _LIMIT_S = 240.0
@@ -93,7 +94,8 @@ def test_executors_in_processes_of_their_own_judge_a_trace(
     command = [sys.executable, "-m", "trivet", "analyze", "stale.trace", "--json"]
     code, answer = answer_of(
         [*command, "--master", "local-cluster[2,1,1024]", "--scratch", "scratch"],
-        {**environment, "PYTHONPATH": str(_ROOT)},
+        # However short it is, it is judged by all executors.
+        {**environment, "PYTHONPATH": str(_ROOT), MOST_ROWS_SETTING: "0"},
         tmp_path,
     )
     (history,) = answer["histories"]
