@@ -12,7 +12,7 @@ from spark_analysis.report.lanes import Band, Mark
 from spark_analysis.report.parts import ROLE_WORDS, bar_of, bar_of_call, bar_of_event, role_bands, sentence
 from spark_analysis.report.tables import Event, ReportData, Window
 from spark_analysis.report.timeline import Bar, Gap, timeline
-from spark_analysis.report.windows import widened
+from spark_analysis.report.windows import fitted
 from spark_analysis.stories.words import duration
 from spark_analysis.verdict import REPLICA_ANOMALIES, Anomaly, Verdict
 
@@ -107,7 +107,7 @@ def _client_figure(
     pair = stories.contradiction(anomaly, window.operations)
     decisive = stories.decisive(anomaly, window.operations)
     proof = {one["op"] for one in decisive}
-    window = widened(window, decisive)
+    window = fitted(window, decisive)
     scale = _Scale.of(first_ns, window.begin_ns, window.high_ns - window.low_ns)
     low, high = scale(window.low_ns), scale(window.high_ns)
     gap = None

@@ -55,10 +55,10 @@ def window_around(anomaly: Anomaly) -> Window:
     return Window(begin, end, begin - margin, end + margin, proof)
 
 
-def widened(window: Window, others: Sequence[dict[str, Any]]) -> Window:
-    """The window with room for more operations, and of its own those that are in it then."""
-    begin = min([window.begin_ns, *(one["invoke_ns"] for one in others)])
-    end = max([window.end_ns, *(one.get("complete_ns") or one["invoke_ns"] for one in others)])
+def fitted(window: Window, deciding: Sequence[dict[str, Any]]) -> Window:
+    """The window around what decides once all its operations are known, and of these what is in it then."""
+    begin = min(one["invoke_ns"] for one in deciding)
+    end = max(one.get("complete_ns") or one["invoke_ns"] for one in deciding)
     margin = max(1000, (end - begin) // 6)
     low, high = begin - margin, end + margin
     inside = (
