@@ -24,7 +24,10 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "order: every lock is granted": ("handled under its own lock",),
     "order: locks forgotten with their leader": ("handled under its own lock",),
     "order: position read before the lock": ("order without gaps or steps back",),
-    "offset rewind after failover": ("acknowledged offsets are committed",),
+    "offset rewind after failover": (
+        "acknowledged offsets are committed",
+        "positions are stored when clients ask",
+    ),
     "offsets applied by the leader only": ("stored offsets are linearizable",),
     "offsets rewound": ("stored offsets are linearizable", "order without gaps or steps back"),
 }

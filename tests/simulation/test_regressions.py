@@ -41,7 +41,7 @@ def check_holds(result: Result) -> None:
 
 def test_messages_of_a_batch_keep_their_own_keys() -> None:
     """Seed 1, without faults: the key of a batch's envelope replaced those of its messages."""
-    check_holds(run_plan(quiet_plan()))
+    check_holds(run_plan(replace(quiet_plan(), think_ms=300)))
 
 
 def test_a_node_starts_after_retention_and_a_crash() -> None:

@@ -225,7 +225,7 @@ def found(plan: Plan) -> Result:
 
 
 def test_a_finding_shrinks_to_the_faults_that_it_takes(found: Result) -> None:
-    small = shrink(found, runs_max=40).result
+    small = shrink(found, runs_max=25).result
     assert small.violation is not None
     assert small.violation.invariant == "durability"
     assert len(small.plan.faults) <= 4
