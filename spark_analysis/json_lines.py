@@ -28,6 +28,7 @@ from spark_analysis.importers import (
 )
 from spark_analysis.json_rows import Row, log_rows
 from spark_analysis.moments import SAMPLE, Period, middle, period_around
+from spark_analysis.source import ARROW_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,16 +86,6 @@ def load_json_lines(
     return whole.where("bad IS NULL").select(*schema.OPERATION_NAMES), damage
 
 
-_ARROW: Final = {
-    "BIGINT": pa.int64(),
-    "INT": pa.int32(),
-    "STRING": pa.string(),
-    "BOOLEAN": pa.bool_(),
-    "ARRAY<BIGINT>": pa.list_(pa.int64()),
-    "ARRAY<STRING>": pa.list_(pa.string()),
-}
-
-
 def operations_table(rows: list[Row]) -> pa.Table:
     """Rows of schema.OPERATIONS as Arrow has them."""
     return _table(rows, schema.OPERATIONS)
@@ -106,7 +97,7 @@ def parts_table(rows: list[Row]) -> pa.Table:
 
 
 def _table(rows: list[Row], ddl: str) -> pa.Table:
-    fields = [(name.strip("`"), _ARROW[kind]) for name, kind in (one.split() for one in ddl.split(", "))]
+    fields = [(name.strip("`"), ARROW_TYPES[kind]) for name, kind in (one.split() for one in ddl.split(", "))]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(fields)
     arrays = [pa.array(column, kind) for column, (_, kind) in zip(columns, fields, strict=True)]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))

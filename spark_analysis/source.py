@@ -165,15 +165,16 @@ def _axes(files: Sequence[_File]) -> list[Axis | str]:
     return axes
 
 
-_ARROW_TYPES: Final = {
+ARROW_TYPES: Final = {
     "BIGINT": pa.int64(),
+    "INT": pa.int32(),
     "STRING": pa.string(),
     "BOOLEAN": pa.bool_(),
     "ARRAY<BIGINT>": pa.list_(pa.int64()),
     "ARRAY<STRING>": pa.list_(pa.string()),
 }
 _COLUMNS: Final = schema.RECORD_COLUMNS
-_ARROW_SCHEMA: Final = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind, _ in _COLUMNS])
+_ARROW_SCHEMA: Final = pa.schema([(name, ARROW_TYPES[kind]) for name, kind, _ in _COLUMNS])
 
 
 def arrow_batch(rows: list[Row]) -> pa.RecordBatch:

@@ -32,20 +32,15 @@ class Figure:
 
 
 def proof_figures(verdict: Verdict, data: ReportData, marks: Sequence[Mark]) -> list[Figure]:
-    """A timeline for the smallest proof of each kind: those of clients first, the smallest of all at the beginning."""
-    first_ns = verdict.facts.get("first_ns") or 0
-    drawn = [
-        _client_figure(verdict.anomalies[place], window, data.events, marks, first_ns)
-        for place, window in data.windows.items()
-    ]
+    """A timeline for the smallest proof of each kind: clients' first, and of these what is understood best."""
+    draw = _Draughtsman(data.events, marks, verdict.facts.get("first_ns") or 0)
+    drawn = [draw.clients(verdict.anomalies[place], window) for place, window in data.windows.items()]
     of_replicas: dict[str, int] = {}
     for place in data.evidence:
         of_replicas.setdefault(verdict.anomalies[place].kind, place)
     # REPLICA_ANOMALIES begins with what causes the others.
     for place in [of_replicas[kind] for kind in REPLICA_ANOMALIES if kind in of_replicas][:REPLICA_FIGURES]:
-        drawn.append(
-            _replica_figure(verdict.anomalies[place], data.evidence[place], data.events, marks, first_ns)
-        )
+        drawn.append(draw.replicas(verdict.anomalies[place], data.evidence[place]))
     calls = [one for one in verdict.anomalies if one.kind == "not-linearizable" and one.proof]
     drawn += [_call_figure(one) for one in calls[:1]]
     return drawn
@@ -101,35 +96,58 @@ class _Scale:
         )
 
 
-def _client_figure(
-    anomaly: Anomaly, window: Window, events: Sequence[Event], marks: Sequence[Mark], first_ns: int
-) -> Figure:
-    pair = stories.contradiction(anomaly, window.operations)
-    decisive = stories.decisive(anomaly, window.operations)
-    proof = {one["op"] for one in decisive}
-    window = fitted(window, decisive)
-    scale = _Scale.of(first_ns, window.begin_ns, window.high_ns - window.low_ns)
-    low, high = scale(window.low_ns), scale(window.high_ns)
-    gap = None
-    if pair is not None:
-        begin, end = pair[0]["complete_ns"], pair[1]["invoke_ns"]
-        gap = Gap(scale(begin), scale(end), f"{duration(end - begin)} between")
-    bars = [
-        bar_of(one, one["op"] in proof, scale, window.low_ns, window.high_ns) for one in window.operations
-    ]
-    lines = [describe(one, first_ns) for one in sorted(window.operations, key=_begin) if one["op"] in proof]
-    return _figure(
-        anomaly,
-        bars,
-        scale,
-        (low, high),
-        events,
-        marks,
-        window.high_ns,
-        gap,
-        tuple(lines),
-        tuple(stories.story(anomaly, first_ns, window.operations)),
-    )
+@dataclass(frozen=True, slots=True)
+class _Draughtsman:
+    """Draws proofs before what all of them have behind: roles, faults (in seconds), the first operation's moment."""
+
+    events: Sequence[Event]
+    faults: Sequence[Mark]
+    first_ns: int
+
+    def clients(self, anomaly: Anomaly, window: Window) -> Figure:
+        """Operations around a finding, those that decide in red."""
+        decisive = stories.decisive(anomaly, window.operations)
+        proof = {one["op"] for one in decisive}
+        told = stories.story(anomaly, self.first_ns, window.operations)
+        pair = stories.contradiction(anomaly, window.operations)
+        window = fitted(window, decisive)
+        scale = _Scale.of(self.first_ns, window.begin_ns, window.high_ns - window.low_ns)
+        gap = None
+        if pair is not None:
+            begin, end = pair[0]["complete_ns"], pair[1]["invoke_ns"]
+            gap = Gap(scale(begin), scale(end), f"{duration(end - begin)} between")
+        bars = [
+            bar_of(one, one["op"] in proof, scale, window.low_ns, window.high_ns) for one in window.operations
+        ]
+        red = sorted((one for one in window.operations if one["op"] in proof), key=_begin)
+        lines = [describe(one, self.first_ns) for one in red]
+        reading = (
+            "Each row is a client, each bar an operation from its call to its answer; the red ones together are the "
+            "contradiction, the grey ones went on around them on the same queue."
+        )
+        drawing, note = self._drawing(bars, scale, window.low_ns, window.high_ns, gap)
+        return _figure(anomaly, told, reading + note, drawing, lines)
+
+    def replicas(self, anomaly: Anomaly, evidence: Sequence[Event]) -> Figure:
+        """What replicas recorded, as marks."""
+        begin, end = evidence[0].time_ns, evidence[-1].time_ns
+        margin = max(1_000_000, (end - begin) // 3)
+        scale = _Scale.of(self.first_ns, begin, end - begin + 2 * margin)
+        bars = [bar_of_event(event, scale) for event in evidence]
+        lines = [sentence(event, self.first_ns) for event in evidence]
+        reading = "Each row is a replica, each red mark something that it recorded."
+        drawing, note = self._drawing(bars, scale, begin - margin, end + margin)
+        return _figure(anomaly, stories.story(anomaly, self.first_ns), reading + note, drawing, lines)
+
+    def _drawing(
+        self, bars: Sequence[Bar], scale: _Scale, low_ns: int, high_ns: int, gap: Gap | None = None
+    ) -> tuple[str, str]:
+        """The SVG, and what it has behind the bars in words."""
+        low, high = scale(low_ns), scale(high_ns)
+        bands, faults = scale.bands(self.events, high_ns), scale.marks(self.faults, low, high)
+        note = " Below, what the replicas were meanwhile; a yellow ground is a time without a leader."
+        drawing = timeline(bars, bands, faults, low, high, unit=scale.caption, gap=gap)
+        return drawing, note if bands else ""
 
 
 def _begin(operation: dict[str, Any]) -> int:
@@ -137,57 +155,10 @@ def _begin(operation: dict[str, Any]) -> int:
     return begin
 
 
-def _replica_figure(
-    anomaly: Anomaly,
-    evidence: Sequence[Event],
-    events: Sequence[Event],
-    marks: Sequence[Mark],
-    first_ns: int,
-) -> Figure:
-    begin, end = evidence[0].time_ns, evidence[-1].time_ns
-    margin = max(1_000_000, (end - begin) // 3)
-    scale = _Scale.of(first_ns, begin, end - begin + 2 * margin)
-    bars = [bar_of_event(event, scale) for event in evidence]
-    borders = scale(begin - margin), scale(end + margin)
-    lines = tuple(sentence(event, first_ns) for event in evidence)
-    told = tuple(stories.story(anomaly, first_ns))
-    return _figure(anomaly, bars, scale, borders, events, marks, end + margin, None, lines, told)
-
-
 def _figure(
-    anomaly: Anomaly,
-    bars: Sequence[Bar],
-    scale: _Scale,
-    borders: tuple[float, float],
-    events: Sequence[Event],
-    marks: Sequence[Mark],
-    until_ns: int,
-    gap: Gap | None,
-    lines: tuple[str, ...],
-    told: tuple[str, ...],
+    anomaly: Anomaly, told: Sequence[str], reading: str, drawing: str, lines: Sequence[str]
 ) -> Figure:
-    low, high = borders
-    bands, inside = scale.bands(events, until_ns), scale.marks(marks, low, high)
-    who = "replica" if anomaly.kind in REPLICA_ANOMALIES else "client"
-    what = (
-        "each red mark something that it recorded"
-        if who == "replica"
-        else "each bar an operation from its call to its answer; the red ones together are the contradiction, the grey "
-        "ones went on around them on the same queue"
-    )
-    behind = (
-        " Below, what the replicas were meanwhile; a yellow ground is a time without a leader."
-        if bands
-        else ""
-    )
-    return Figure(
-        anomaly.kind,
-        stories.place_of(anomaly),
-        told,
-        f"Each row is a {who}, {what}.{behind}",
-        timeline(bars, bands, inside, low, high, unit=scale.caption, gap=gap),
-        lines,
-    )
+    return Figure(anomaly.kind, stories.place_of(anomaly), tuple(told), reading, drawing, tuple(lines))
 
 
 def _call_figure(anomaly: Anomaly) -> Figure:
@@ -196,12 +167,11 @@ def _call_figure(anomaly: Anomaly) -> Figure:
     low, high = min(one["invoke_ns"] for one in anomaly.proof), max(ends)
     margin = max(1, (high - low) // 12)
     bars = [bar_of_call(one, number > 0) for number, one in enumerate(anomaly.proof)]
-    return Figure(
-        anomaly.kind,
-        stories.place_of(anomaly),
-        tuple(stories.story(anomaly)),
+    reading = (
         "Each row is a client, each bar an operation from its call to its answer. Grey is the last operation that "
-        "could be put in order, red are those of which none can follow.",
-        timeline(bars, [], [], low - margin, high + margin, unit="the history's own clock"),
-        tuple(describe(one) for one in anomaly.proof),
+        "could be put in order, red are those of which none can follow."
+    )
+    drawing = timeline(bars, [], [], low - margin, high + margin, unit="the history's own clock")
+    return _figure(
+        anomaly, stories.story(anomaly), reading, drawing, [describe(one) for one in anomaly.proof]
     )
