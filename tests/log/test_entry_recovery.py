@@ -267,6 +267,22 @@ def test_power_failures_lose_nothing_that_was_flushed(seed: int) -> None:
     assert again.last_index == log.last_index
 
 
+def test_a_truncation_is_durable_when_it_returns() -> None:
+    """Or entries of an older term could come back behind new ones; why no simulation sees it: docs/simulation.md."""
+    options = StoreOptions(data_file_bytes=4 * PAGE, index_file_units=64)
+    disk = MemoryDisk()
+    log, _ = EntryLog.open(disk, "d", options)
+    for number in range(10):
+        log.append(1, bytes([number]) * 1000)
+    job = log.flush_job()
+    assert job is not None
+    job.run()
+    assert log.flushed(job) == 9
+    log.truncate(2)
+    again, report = EntryLog.open(disk.crash(lambda path, page: False), "d", options)
+    assert (again.last_index, report.kind) == (2, RecoveryKind.CLEAN)
+
+
 def test_a_reset_that_a_crash_interrupts_is_reported_until_it_is_repeated() -> None:
     class Crash(Exception):  # noqa: N818
         pass

@@ -646,17 +646,24 @@ PLANTED: dict[str, Planted] = {
 
 def main() -> None:
     """Hunts the named mistakes, or all, and prints the table's rows."""
-    names = sys.argv[1:] or list(PLANTED)
-    for name in names:
-        bug = PLANTED[name]
-        result = hunt(bug, range(_SEEDS_MAX))
-        if result is None or result.violation is None:
-            print(f"| {name} | {bug.history} | not within {_SEEDS_MAX} | |", flush=True)
-        else:
-            print(
-                f"| {name} | {bug.history} | {result.plan.seed + 1} | {result.violation.invariant} |",
-                flush=True,
-            )
+    from tests.simulation.aimed_plans import AIMED, AIMED_SEEDS, hunt_aimed
+
+    for name in sys.argv[1:] or list(PLANTED):
+        drawn = hunt(PLANTED[name], range(_SEEDS_MAX))
+        aimed = hunt_aimed(name) if name in AIMED else None
+        result = drawn or aimed
+        cells = (
+            name,
+            PLANTED[name].history,
+            _seeds(drawn, _SEEDS_MAX),
+            _seeds(aimed, AIMED_SEEDS) if name in AIMED else "",
+            result.violation.invariant if result is not None and result.violation is not None else "",
+        )
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def _seeds(result: Result | None, seeds_max: int) -> str:
+    return f"not in {seeds_max}" if result is None else str(result.plan.seed + 1)
 
 
 if __name__ == "__main__":
