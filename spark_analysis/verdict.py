@@ -143,9 +143,39 @@ class Verdict:
         }
 
 
+MISSING_MAY_EXPLAIN: Final = frozenset(
+    (
+        *("phantom-value", "unexplained-value", "unexplained-offset", "duplicate-value", "aborted-read"),
+        *("phantom-offset", "stale-offset", "lost-write", "unseen", "poll-skip", "nonmonotonic-poll"),
+        *("term-went-back", "commit-went-back", "committed-truncated"),
+    )
+)
+"""Kinds that say that something is not in the recording: an attempt to append, a commit of a position, a poll, a seek,
+a restart. All others are proved by what is in it, whatever is missing."""
+
+
 def of_what_was_read(verdict: Verdict) -> Verdict:
-    """A recording of which nothing could be read is undecided: nobody knows whether there was a violation in it."""
-    was_read = verdict.operations or verdict.facts.get("replica_events")
-    if verdict.verdict != LINEARIZABLE or was_read or not verdict.damage:
+    """What holds if parts of the recording could not be read: what may have stood there is not said to be missing.
+
+    So findings that one more record may explain are undecided; and so is a recording of which nothing could be read.
+    """
+    if not verdict.damage:
         return verdict
-    return replace(verdict, verdict=UNDECIDED, undecided=("nothing of the recording could be read",))
+    was_read = verdict.operations or verdict.facts.get("replica_events")
+    if verdict.verdict == LINEARIZABLE and not was_read:
+        return replace(verdict, verdict=UNDECIDED, undecided=("nothing of the recording could be read",))
+    counts = {kind: count for kind, count in verdict.counts.items() if kind not in MISSING_MAY_EXPLAIN}
+    if counts == verdict.counts:
+        return verdict
+    doubtful = [one for one in verdict.anomalies if one.kind in MISSING_MAY_EXPLAIN]
+    places = (
+        f"{one.key}: {one.kind} at {one.position}; it may be explained by what was not read"
+        for one in doubtful
+    )
+    return replace(
+        verdict,
+        verdict=VIOLATED if counts else UNDECIDED,
+        counts=counts,
+        anomalies=tuple(one for one in verdict.anomalies if one.kind not in MISSING_MAY_EXPLAIN),
+        undecided=(*verdict.undecided, *places),
+    )

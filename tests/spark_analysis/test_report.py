@@ -39,6 +39,7 @@ from spark_analysis.stories.words import duration
 from spark_analysis.verdict import (
     EXPLANATIONS,
     LINEARIZABLE,
+    MISSING_MAY_EXPLAIN,
     REPLICA_ANOMALIES,
     UNDECIDED,
     Anomaly,
@@ -368,6 +369,27 @@ def test_the_answer_in_words() -> None:
     assert of_what_was_read(verdict_of(operations=0)).verdict == LINEARIZABLE
     keyed = verdict_of(facts={"model": "mutex", "keys": 1})
     assert "a single mutex on a single machine" in words(keyed)[0]
+
+
+def test_what_may_stand_in_unread_parts_is_not_missing() -> None:
+    """A phantom's append may be in a line that could not be read; a stale read stays one."""
+    damage = ("a.jsonl: line 7: not JSON",)
+    alone = of_what_was_read(verdict_of("phantom-value", damage=damage))
+    assert (alone.verdict, alone.counts, alone.anomalies) == (UNDECIDED, {}, ())
+    assert alone.undecided == (f"{QUEUE}: phantom-value at 17; it may be explained by what was not read",)
+    assert checked_and_not(alone)[1][0] == "open"
+    assert "not everything could be decided" in words(alone)[0]
+    both = of_what_was_read(verdict_of("phantom-value", "stale-read", damage=damage))
+    assert (both.verdict, both.counts) == ("violated", {"stale-read": 1})
+    assert [one.kind for one in both.anomalies] == ["stale-read"]
+    assert len(both.undecided) == 1
+    for whole in (
+        verdict_of("phantom-value"),
+        verdict_of("stale-read", damage=damage),
+        verdict_of(damage=damage),
+    ):
+        assert of_what_was_read(whole) == whole
+    assert {*EXAMPLES} >= MISSING_MAY_EXPLAIN
 
 
 def test_what_was_checked_and_what_was_not() -> None:
