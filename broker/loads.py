@@ -16,7 +16,7 @@ class Loads:
 
     def __init__(self, reads: ColdReads) -> None:
         self.reads = reads
-        self._wanted: dict[int, tuple[LoadJob, list[Callable[[], None]]]] = {}
+        self.wanted: dict[int, tuple[LoadJob, list[Callable[[], None]]]] = {}
         """window -> its job and who waits; the first is the one that is out, if `_running`."""
         self._running = False
         self._waiting = 0
@@ -28,20 +28,20 @@ class Loads:
             ready()
             return
         self._waiting += 1
-        self._wanted.setdefault(job.window, (job, []))[1].append(ready)
+        self.wanted.setdefault(job.window, (job, []))[1].append(ready)
 
     def job(self) -> LoadJob | None:
         """What a worker is to run now; give it back with `loaded`. One at a time."""
-        if self._running or not self._wanted:
+        if self._running or not self.wanted:
             return None
         self._running = True
-        return next(iter(self._wanted.values()))[0]
+        return next(iter(self.wanted.values()))[0]
 
     def loaded(self, job: LoadJob, now_ns: int) -> None:
         """The job has run."""
         self._running = False
         self.reads.loaded(job, now_ns)
-        _, waiting = self._wanted.pop(job.window)
+        _, waiting = self.wanted.pop(job.window)
         self._waiting -= len(waiting)
         for ready in waiting:
             ready()

@@ -535,14 +535,11 @@ class EntryLog:
         """Files and pages to make ready ahead of the writer; None if enough are, or a job is out."""
         if self._prepare_job is not None or self.damaged:
             return None
-        if self._tail.has_enough(self.end_position) and self._index.tail.has_enough(
-            (self.last_index + 1) * UNIT_BYTES
-        ):
+        data, units = self._tail, self._index.tail
+        end, units_end = self.end_position, (self.last_index + 1) * UNIT_BYTES
+        if data.prepared_end - end > data.enough and units.prepared_end - units_end > units.enough:
             return None
-        steps = [
-            *self._tail.wanted(self.end_position),
-            *self._index.tail.wanted((self.last_index + 1) * UNIT_BYTES),
-        ]
+        steps = [*data.wanted(end), *units.wanted(units_end)]
         if not steps:
             return None
         self._prepare_job = PrepareJob(steps)

@@ -66,6 +66,7 @@ class Tail:
         "_next_end",
         "_step",
         "buffer",
+        "enough",
         "generation",
         "mapped",
         "prepared_end",
@@ -77,6 +78,8 @@ class Tail:
         self.segments = segments
         self._ahead = min(ahead_bytes, segments.file_bytes)
         self._step = min(step_bytes, self._ahead)
+        self.enough = self._ahead - self._step
+        """As long as more than so much before `prepared_end` is left to the writer, nothing need be made ready."""
         self.generation = 0
         self.start = -1
         self.mapped: MappedFile
@@ -117,13 +120,9 @@ class Tail:
             self.mapped.prepare(self.prepared_end - self.start, target - self.start)
             self.prepared_end = target
 
-    def has_enough(self, position: int) -> bool:
-        """Whether nothing need be made ready for a writer at `position`."""
-        return self.prepared_end - position > self._ahead - self._step
-
     def wanted(self, position: int) -> Iterable[PrepareStep]:
         """What should be made ready when the writer is at `position`; nothing while enough is."""
-        if self.has_enough(position):
+        if self.prepared_end - position > self.enough:
             return
         file_end = self.start + self.segments.file_bytes
         target = position + self._ahead

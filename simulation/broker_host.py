@@ -352,7 +352,7 @@ class BrokerProcess:
         checkpoint = replica.checkpoint_job()
         if checkpoint is not None:
             self._run_job(checkpoint.run, lambda: replica.checkpointed(checkpoint), tolerant=False)
-        load = replica.loads.job()
+        load = replica.loads.job() if replica.loads.wanted else None
         if load is not None:
             self._run_job(load.run, lambda: self._loaded(load), tolerant=False)
         version = self.node.registration_version

@@ -106,7 +106,8 @@ class Endpoint:
             return
         if not self._unsent:
             data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
-            if len(data) <= self._window() - self._in_flight_bytes:
+            window = _CLOGGED_WINDOW_BYTES if self.link.clogged else WINDOW_BYTES
+            if len(data) <= window - self._in_flight_bytes:
                 self._enqueue(bytes(data))
                 if self.on_writable is not _nothing:
                     self.on_writable()

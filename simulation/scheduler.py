@@ -23,14 +23,13 @@ _NEAR_NS: Final = 2 * MILLISECOND
 
 
 class Timer:
-    """An event to come; `cancel` makes it nothing."""
+    """An event to come, which `Scheduler.at` makes; `cancel` makes it nothing."""
 
     __slots__ = ("arguments", "callback", "time_ns")
 
-    def __init__(self, time_ns: int, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        self.time_ns = time_ns
-        self.callback: Callable[..., object] | None = callback
-        self.arguments = arguments
+    time_ns: int
+    callback: Callable[..., object] | None
+    arguments: tuple[Any, ...]
 
     def cancel(self) -> None:
         """It will not happen. Does nothing when it has happened."""
@@ -57,7 +56,10 @@ class Scheduler:
         """Calls `callback(*arguments)` at a time; one that has passed means as soon as possible."""
         if time_ns < self.now_ns:
             time_ns = self.now_ns
-        timer = Timer(time_ns, callback, arguments)
+        timer = Timer()
+        timer.time_ns = time_ns
+        timer.callback = callback
+        timer.arguments = arguments
         self._sequence += 1
         heappush(self._near if time_ns < self._near_end_ns else self._far, (time_ns, self._sequence, timer))
         return timer

@@ -78,7 +78,8 @@ class SimulatedEvent:
         if self._flag:
             await process.checkpoint()
             return
-        task = process.current()
+        task = process.running
+        assert task is not None, "outside of any task"
         self._waiters[task] = None
         process.suspend(task, lambda: self._waiters.pop(task, None))
         await _suspended()
@@ -244,7 +245,8 @@ class TaskProcess:
         self._ready: deque[tuple[_Task, BaseException | None]] = deque()
         self._tasks: dict[_Task, None] = {}
         self._step_scheduled = False
-        self._current: _Task | None = None
+        self.running: _Task | None = None
+        """The task whose code runs now."""
         self._cancelling = False
         self.killed = False
         self.paused = False
@@ -261,7 +263,7 @@ class TaskProcess:
         self._ready.clear()
         tasks, self._tasks = self._tasks, {}
         for task in tasks:
-            self._current = task
+            self.running = task
             try:
                 # A task in `finally` may await again; suspending raises the same at once.
                 task.coroutine.throw(ProcessKilled())
@@ -272,7 +274,7 @@ class TaskProcess:
             except BaseException:
                 pass
             task.coroutine.close()
-        self._current = None
+        self.running = None
 
     def pause(self, paused: bool) -> None:
         """Stops all tasks where they are, or lets them go on; time goes on meanwhile."""
@@ -284,8 +286,8 @@ class TaskProcess:
 
     def current(self) -> _Task:
         """The task that runs now."""
-        assert self._current is not None, "outside of any task"
-        return self._current
+        assert self.running is not None, "outside of any task"
+        return self.running
 
     def start(self, task: _Task) -> None:
         """Adds a task; it begins in the next step."""
@@ -301,7 +303,8 @@ class TaskProcess:
         if task.waiting and not self.killed:
             task.waiting = False
             self._ready.append((task, error))
-            self._plan_step()
+            if not self._step_scheduled:
+                self._plan_step()
 
     def suspend(self, task: _Task, abort: Callable[[], object]) -> None:
         """To be followed by `_suspended`: the task waits for `wake`. `abort` undoes that when a cancellation comes
@@ -323,7 +326,8 @@ class TaskProcess:
         if task.scope is not None and task.scope.is_cancelled():
             raise Cancelled
         self._ready.append((task, None))
-        self._plan_step()
+        if not self._step_scheduled:
+            self._plan_step()
         await _suspended()
 
     async def sleep(self, seconds: float) -> None:
@@ -361,7 +365,8 @@ class TaskProcess:
     def _plan_step(self) -> None:
         if not self._step_scheduled and self._ready and not self.paused and not self.killed:
             self._step_scheduled = True
-            self._scheduler.after(_STEP_NS, self._step)
+            scheduler = self._scheduler
+            scheduler.at(scheduler.now_ns + _STEP_NS, self._step)
 
     def _step(self) -> None:
         self._step_scheduled = False
@@ -369,7 +374,7 @@ class TaskProcess:
             return
         ready, self._ready = self._ready, deque()
         for task, error in ready:
-            self._current = task
+            self.running = task
             failure: BaseException | None = None
             try:
                 if error is None:
@@ -382,13 +387,14 @@ class TaskProcess:
             except BaseException as raised:
                 failure = raised
             finally:
-                self._current = None
+                self.running = None
             self._tasks.pop(task, None)
             if task.group is not None:
                 task.group.ended(task, failure)
             else:
                 self._failed(failure)
-        self._plan_step()
+        if self._ready:
+            self._plan_step()
 
 
 def _nothing() -> None:
