@@ -61,6 +61,7 @@ def check_distributed(history: History, *, drained: bool = False, sparse: bool =
     """:func:`check` of a history of any length: no stage has more than a share of a queue on one task."""
     facts, total = _facts(history)
     damages = history.damage.orderBy("file", "position").limit(DAMAGES_LISTED).collect()
+    facts["bad_lines"] = len(damages) if len(damages) < DAMAGES_LISTED else history.damage.count()
     found: list[DataFrame] = []
     doubtful: list[DataFrame] = []
     log = check_log(history.operations, sparse=sparse)

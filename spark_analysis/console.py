@@ -89,8 +89,8 @@ def _print_one(verdict: Verdict, console: Console) -> None:
                 _print_example(firsts[kind], verdict.facts.get("first_ns") or 0, console)
     for kind, count in verdict.allowed.items():
         _say(f"allowed: {count:,} {kind} ({EXPLANATIONS.get(kind, kind)})", console)
-    _say_some("undecided", verdict.undecided, console)
-    _say_some("not read", verdict.damage, console)
+    _say_some("undecided", verdict.undecided, len(verdict.undecided), console)
+    _say_some("not read", verdict.damage, verdict.facts.get("bad_lines", len(verdict.damage)), console)
 
 
 def _print_example(anomaly: Anomaly, first_ns: int, console: Console) -> None:
@@ -100,11 +100,12 @@ def _print_example(anomaly: Anomaly, first_ns: int, console: Console) -> None:
         _say(describe(operation, first_ns, is_short=True), console, 6)
 
 
-def _say_some(what: str, lines: Sequence[str], console: Console) -> None:
+def _say_some(what: str, lines: Sequence[str], count: int, console: Console) -> None:
+    """The first of ``count`` lines."""
     for line in lines[:LINES_SHOWN]:
         _say(f"{what}: {line}", console)
-    if len(lines) > LINES_SHOWN:
-        _say(f"{what}: and {len(lines) - LINES_SHOWN:,} more", console)
+    if count > LINES_SHOWN:
+        _say(f"{what}: and {count - LINES_SHOWN:,} more", console)
 
 
 def _say(text: str, console: Console, indent: int = 2) -> None:

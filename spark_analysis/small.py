@@ -133,7 +133,7 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
     damages = sorted(
         (row for row in rows if row["record"] == "damage"), key=lambda row: (row["file"], row["position"])
     )
-    facts = _facts(operations, events)
+    facts = _facts(operations, events) | {"bad_lines": len(damages)}
     queues: dict[str, list[Operation]] = defaultdict(list)
     changes: list[Operation] = []
     for row in operations:

@@ -456,6 +456,15 @@ def test_some_findings_of_each_kind_are_listed() -> None:
     assert places_to_list(anomalies[:3]) == [0, 1, 2]
 
 
+def test_bad_lines_beyond_the_first_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    damage = tuple(f"a.jsonl: line {number}: not JSON" for number in range(20))
+    many = verdict_of(damage=damage, facts=FACTS | {"bad_lines": 1234})
+    assert "and 1,214 more" in render(many, ReportData())
+    print_verdicts([many])
+    assert "not read: and 1,226 more" in capsys.readouterr().out
+    assert " more" not in render(verdict_of(damage=damage, facts=FACTS | {"bad_lines": 20}), ReportData())
+
+
 def test_findings_beyond_the_first_are_counted() -> None:
     many = verdict_of(
         counts={"stale-read": 1000}, anomalies=(EXAMPLES["stale-read"],) * 60, verdict="violated"
