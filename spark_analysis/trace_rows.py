@@ -119,8 +119,16 @@ class _Rows:
         kind, period = item[0], self._period
         if kind == INVOKE:
             if _is_plain_invocation(item, period) or (problem := _complaint(item, period)) is None:
-                self._open[item[2]] = (position, item)
-                return ()
+                number = item[2]
+                earlier = self._open.pop(number, None)
+                self._open[number] = (position, item)
+                if earlier is None:
+                    return ()
+                problem = (
+                    f"operation {number} is invoked again; what was open under this number was never answered"
+                )
+                unknown = [INFO, item[1], number, "its number was used again"]
+                return self._operation(*earlier, unknown), self._damage(position, problem)
             return (self._damage(position, problem),)
         if kind in (OK, FAIL, INFO):
             problem = _complaint(item, period)

@@ -220,6 +220,19 @@ def test_an_invocation_without_a_time_is_left_out(tmp_path: Path, time_ns: int |
     assert len([row for row in rows if row["record"] == "operation"]) == 5
 
 
+def test_a_number_that_is_used_twice(tmp_path: Path) -> None:
+    """A recorder that begins anew in its old file: what was open is of unknown outcome, and nothing is forgotten."""
+    path = tmp_path / "c.trace"
+    again = [INVOKE, 70, 9, "p", 1, "t/0", ["b"], None]
+    _, at, _ = written(path, INVOKED, again, [OK, 80, 9, 0, None])
+    rows = read(path)
+    appends = [
+        (row["values"], row["outcome"], row["complete_ns"]) for row in rows if row["function"] == "append"
+    ]
+    assert appends == [(["a"], "info", None), (["b"], "ok", 80)]
+    assert [row["position"] for row in rows if row["record"] == "damage"] == [at]
+
+
 def test_any_record_may_be_the_wrong_one(tmp_path: Path) -> None:
     """The first as well: what most records say counts."""
     path = tmp_path / "c.trace"
