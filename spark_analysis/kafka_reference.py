@@ -134,7 +134,7 @@ def backward_sends(operations: Sequence[Operation], positions: Mapping[int, Posi
     seen: dict[str, list[int]] = defaultdict(list)
     for position, at in positions.items():
         if at.values and not at.acks:
-            seen[at.values[0]].append(position)
+            seen[at.value].append(position)
     steps: dict[str, list[_Step]] = defaultdict(list)
     for one in appends:
         if one.outcome == "ok" and one.pairs():

@@ -65,12 +65,12 @@ class Position:
     ``lower`` is the latest beginning of what cannot have come later (an append here, or an observer to whom the list
     ended here or before), ``upper`` the earliest end of what cannot have come earlier; both are a moment with the kind
     of operation (an index of :data:`FUNCTIONS`) in their last two bits. ``values``: those that were acknowledged or
-    read here, in the order of their hashes.
+    read here, a set in the order in which they were met.
     """
 
     lower: int | None = None
     upper: int | None = None
-    values: tuple[str, ...] = ()
+    values: dict[str, None] = field(default_factory=dict)
     acks: int = 0
     reads: int = 0
 
@@ -79,6 +79,11 @@ class Position:
 
     def ended(self, bound: int) -> None:
         self.upper = bound if self.upper is None else min(bound, self.upper)
+
+    @property
+    def value(self) -> str:
+        """The value, of several the one that the DataFrames take for it."""
+        return next(iter(self.values)) if len(self.values) == 1 else min(self.values, key=value_hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ def check_queues(
     swept = {key: _swept(operations, sparse=sparse) for key, operations in queues.items()}
     attempts, shared = _placed({key: _attempts(operations) for key, operations in queues.items()}, swept)
     acknowledged = {
-        at.values[0] for one in swept.values() for at in one.positions.values() if at.acks and at.values
+        at.value for one in swept.values() for at in one.positions.values() if at.acks and at.values
     }
     failed = {
         value
@@ -177,7 +182,7 @@ def _swept(operations: Sequence[Operation], *, sparse: bool) -> _Swept:
         if latest_ns is None:
             continue  # behind everything that must be there
         if at.values and not at.acks:
-            swept.seen.append(Seen(position, at.values[0], latest_ns))
+            swept.seen.append(Seen(position, at.value, latest_ns))
         last = position - 1 if at.values else position
         if previous < last and not sparse:
             swept.holes.append(Hole(previous + 1, last, latest_ns))
@@ -202,8 +207,7 @@ def _positions(operations: Iterable[Operation]) -> tuple[dict[int, Position], di
                 at.acks += 1
             else:
                 at.reads += 1
-            if value not in at.values:
-                at.values = tuple(sorted((*at.values, value), key=value_hash)) if at.values else (value,)
+            at.values[value] = None
         stated: int | None = None
         if one.function == "tail":
             stated = one.offset

@@ -135,10 +135,10 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
     )
     facts = _facts(operations, events) | {"bad_lines": len(damages)}
     queues: dict[str, list[Operation]] = defaultdict(list)
-    changes: list[Operation] = []
+    changes: dict[str, list[Operation]] = defaultdict(list)
     for row in operations:
         one = _operation(row)
-        (changes if one.function in ASSIGNMENTS else queues[row["key"]]).append(one)
+        (changes[one.client] if one.function in ASSIGNMENTS else queues[row["key"]]).append(one)
     judged = check_queues(queues, sparse=sparse)
     found = [_found(key, one) for key, queue in judged.items() for one in queue.findings]
     unsure = [_found(key, one) for key, queue in judged.items() for one in queue.unsure]
@@ -259,16 +259,16 @@ def _judged_key(row: Row) -> str:
 def _catalogue(
     key: str,
     operations: Sequence[Operation],
-    changes: Sequence[Operation],
+    changes: Mapping[str, Sequence[Operation]],
     judged: QueueFindings,
     facts: dict[str, Any],
 ) -> tuple[list[Finding], list[Finding]]:
     """Jepsen's names for what consumers and transactions did with one queue, and what of it is allowed."""
     findings, allowed = overwritten(operations, judged.positions), list[Finding]()
     if "poll" in facts["functions"] or facts["transactions"]:
-        clients = {one.client for one in operations if one.function == "poll"}
-        steps = [*operations, *(one for one in changes if one.client in clients)]
-        wrong, allowed = moved(steps, key, judged.positions)
+        clients = dict.fromkeys(one.client for one in operations if one.function == "poll")
+        assigned = [one for client in clients for one in changes.get(client, ())]
+        wrong, allowed = moved([*operations, *assigned], key, judged.positions)
         findings += wrong
     if facts["transactions"]:
         findings += precommitted(operations)
