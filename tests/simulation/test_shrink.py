@@ -346,3 +346,21 @@ def test_a_seed_with_a_finding_leaves_both_plans_where_it_was_told(
     assert (tmp_path / "out" / "seed-1-shrunk.json").exists()
     assert simulate(seed=1) == 1
     assert (tmp_path / "simulation-findings" / "seed-1.json").exists()
+
+
+def test_a_batch_reports_a_finding_and_shrinks_it_when_all_seeds_have_run(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "simulation.plan.draw_plan", lambda *_, **__: plan
+    )  # in the worker as well: it is a fork
+    assert simulate(seeds="1-1", out=tmp_path, shrink_runs=1) == 1
+    printed = capsys.readouterr().out
+    reported, batch, shrunk = (
+        printed.index(text)
+        for text in ("seed 1: durability (group)", "1 seeds, 1 findings", "shrunk by 1 run in ")
+    )
+    assert reported < batch < shrunk
+    assert printed.endswith(f"again: trivet simulate --replay {tmp_path / 'seed-1-shrunk.json'}\n")
+    assert decode_plan((tmp_path / "seed-1.json").read_bytes()) == plan
+    assert len(decode_plan((tmp_path / "seed-1-shrunk.json").read_bytes()).faults) < len(plan.faults)
