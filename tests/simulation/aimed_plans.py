@@ -83,6 +83,9 @@ AIMED: dict[str, Aim] = {
     "lost no-op": Aim(_often("kill", "power", "transfer", gap_s=1.5), "commit by current term"),
     "CRC unchecked": Aim(_often("messages", gap_s=2), "log matching"),
     "index file not rebuilt": Aim(_often("power", "bit rot", gap_s=1.5), "index agrees with log"),
+    "queue damage not looked for": Aim(
+        _often("bit rot", "misdirected write", gap_s=1), "queue agrees with log"
+    ),
     # Cut off from all brokers for longer than a lock lives, with a handler at work.
     "order: lock counted on for ever": Aim(
         _often("partition", gap_s=4, seconds=(9, 12)), "handled under its own lock"
