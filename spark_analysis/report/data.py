@@ -23,12 +23,10 @@ EVENTS_MAX: Final = 5000
 
 def collect_report(verdict: Verdict, history: History) -> ReportData:
     """Everything that the page of one history needs from Spark."""
-    start_ns = verdict.facts.get("first_ns") or 0
-    seconds = max(verdict.facts.get("seconds", 0.0), 1e-6)
     windows = windows_of(verdict.anomalies, history)
     return ReportData(
         tuple(_events(history)),
-        tuple(panels_of(history, start_ns, seconds, verdict.operations)) if verdict.operations else (),
+        tuple(panels_of(verdict, history)) if verdict.operations else (),
         windows,
         evidence_of(verdict.anomalies, history),
         names_of(history, verdict.anomalies, windows.values()),

@@ -7,6 +7,7 @@ from typing import Final
 
 from spark_analysis.history import History
 from spark_analysis.report.run_figure import Panel, Series
+from spark_analysis.verdict import Verdict
 
 SLICES_MIN: Final = 40
 SLICES_MAX: Final = 200
@@ -23,21 +24,21 @@ def slices_for(operations: int) -> int:
     return max(SLICES_MIN, min(SLICES_MAX, operations // _PER_SLICE))
 
 
-def panels_of(history: History, start_ns: int, seconds: float, operations: int) -> list[Panel]:
-    """Throughput and latency of the most frequent functions, and how far each replica was behind."""
+def frequent(verdict: Verdict) -> list[str]:
+    """The functions that are drawn, the most frequent first."""
+    outcomes: dict[str, dict[str, int]] = verdict.facts.get("functions", {})
+    answered = sorted((-counts.get("ok", 0), function) for function, counts in outcomes.items())
+    return [function for count, function in answered[:FUNCTIONS_SHOWN] if -count * RARE >= verdict.operations]
+
+
+def panels_of(verdict: Verdict, history: History) -> list[Panel]:
+    """Throughput and latency of the most frequent functions, and how far each replica was behind; two queries."""
     from pyspark.sql import functions as sf
 
-    slices = slices_for(operations)
-    slice_ns = max(1, int(seconds * 1e9 / slices) + 1)
-    frequent = (
-        history.operations.where("outcome = 'ok' AND complete_ns IS NOT NULL")
-        .groupBy("function")
-        .count()
-        .orderBy(sf.desc("count"), "function")
-        .limit(FUNCTIONS_SHOWN)
-        .collect()
-    )
-    shown = [row["function"] for row in frequent if row["count"] * RARE >= operations]
+    start_ns = verdict.facts.get("first_ns") or 0
+    slices = slices_for(verdict.operations)
+    slice_ns = max(1, int(max(verdict.facts.get("seconds", 0.0), 1e-6) * 1e9 / slices) + 1)
+    shown = frequent(verdict)
     rows = (
         history.operations.where("outcome = 'ok' AND complete_ns IS NOT NULL")
         .where(sf.col("function").isin(shown))
@@ -51,7 +52,7 @@ def panels_of(history: History, start_ns: int, seconds: float, operations: int) 
         .collect()
     )
     drawn = []
-    if shown:
+    if rows:
         by_slice = {(row["function"], row["slice"]): (row["count"], row["latency"]) for row in rows}
         drawn += rate_and_latency(shown, by_slice, slices, slice_ns)
     committed = _committed(history, start_ns, slice_ns, slices)

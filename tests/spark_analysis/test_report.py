@@ -28,6 +28,7 @@ from spark_analysis.report.run_data import (
     NODES_SHOWN,
     SLICES_MAX,
     SLICES_MIN,
+    frequent,
     lag,
     rate_and_latency,
     slices_for,
@@ -508,6 +509,13 @@ def test_faults_are_numbered_from_one() -> None:
     assert [(mark.number, mark.at, mark.text) for mark in fault_marks(events_of_a_failover(), 0)] == [
         (1, 4.0, "kill n0 (SIGKILL)")
     ]
+
+
+def test_frequent_functions_are_drawn() -> None:
+    outcomes = {"append": {"ok": 300, "info": 9}, "tail": {"ok": 1}, "read": {"ok": 700}, "head": {"fail": 5}}
+    assert frequent(verdict_of(operations=1000, facts=FACTS | {"functions": outcomes})) == ["read", "append"]
+    many = {f"f{number}": {"ok": 100} for number in range(9)}
+    assert frequent(verdict_of(operations=900, facts=FACTS | {"functions": many})) == ["f0", "f1", "f2", "f3"]
 
 
 def test_a_slice_has_enough_operations() -> None:

@@ -70,7 +70,7 @@ def write_stale_read(path: Path) -> None:
 
 
 def answer_of(command: list[str], environment: dict[str, str], directory: Path) -> tuple[int, dict[str, Any]]:
-    """The exit code of an analysis run in ``directory``, and what it printed."""
+    """The exit code of an analysis run in ``directory``, and what it printed: by itself the answer and nothing else."""
     done = subprocess.run(
         command,
         env=environment,
@@ -82,6 +82,7 @@ def answer_of(command: list[str], environment: dict[str, str], directory: Path) 
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert lines, done.stderr
+    assert done.stdout.count("\n") == 1 or command[0].endswith("spark-submit"), done.stdout
     return done.returncode, json.loads(lines[-1])
 
 
