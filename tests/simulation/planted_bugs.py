@@ -46,7 +46,7 @@ from simulation.plan import Plan, draw_plan
 from simulation.world import Result, run_plan
 from tests.simulation import planted_orders, planted_timers, planted_transactions
 
-_SEEDS_MAX = 40
+_SEEDS_MAX = 60
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
