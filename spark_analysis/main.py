@@ -82,7 +82,7 @@ def analyze(
             verdicts = []
             for path, name in zip(paths, distinct_names(paths), strict=True):
                 with _place(spark, to_parquet, scratch, name) as place:
-                    in_memory = to_parquet is None and size < SMALL_BYTES
+                    in_memory = to_parquet is None and scratch is None and size < SMALL_BYTES
                     history = _load(spark, path, format, place, in_memory=in_memory)
                     verdict = check(history, drained=drained, sparse=model == SPARSE_LOG_MODEL)
                     verdicts.append(of_what_was_read(verdict))
