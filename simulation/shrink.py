@@ -206,11 +206,16 @@ class _Search:
         self._fails(replace(plan, calm_ns=calm_ns, end_ns=plan.end_ns - earlier_ns, faults=faults))
 
     def _drop_kinds(self) -> None:
+        """No faults, one kind alone, and ever more kinds. A kind alone often does, and the more is left out at once the
+        fewer other runs a finding must survive."""
+
         def fails(kinds: tuple[str, ...]) -> bool:
             kept = tuple(fault for fault in self.best.plan.faults if fault.kind in kinds)
             return self._fails(replace(self.best.plan, faults=kept))
 
-        _leave_out(tuple(dict.fromkeys(fault.kind for fault in self.best.plan.faults)), fails)
+        kinds = tuple(dict.fromkeys(fault.kind for fault in self.best.plan.faults))
+        if not fails(()) and not any(fails((kind,)) for kind in kinds):
+            _leave_out(kinds, fails)
 
     def _drop_faults(self) -> None:
         _leave_out(self.best.plan.faults, lambda faults: self._fails(replace(self.best.plan, faults=faults)))
@@ -245,9 +250,13 @@ class _Search:
 
 
 def _leave_out(items: tuple[Item, ...], still_fails: Callable[[tuple[Item, ...]], bool]) -> None:
-    """Asks about ever shorter runs of items that are left out; what still fails stays out. All of them come first."""
+    """Asks about ever shorter runs of items that are left out; what still fails stays out. All of them come first.
+
+    Where something could be left out, longer runs are tried again: they may be possible now.
+    """
     size = len(items)
     while size:
+        before = len(items)
         begin = 0
         while begin < len(items):
             fewer = items[:begin] + items[begin + size :]
@@ -255,4 +264,4 @@ def _leave_out(items: tuple[Item, ...], still_fails: Callable[[tuple[Item, ...]]
                 items = fewer
             else:
                 begin += size
-        size //= 2
+        size = min(len(items), 2 * size) if len(items) < before else size // 2
