@@ -206,8 +206,11 @@ class _Search:
         self._fails(replace(plan, calm_ns=calm_ns, end_ns=plan.end_ns - earlier_ns, faults=faults))
 
     def _drop_kinds(self) -> None:
-        """No faults, one kind alone, and ever more kinds. A kind alone often does, and the more is left out at once the
-        fewer other runs a finding must survive."""
+        """None, then each kind alone, then all but ever fewer kinds.
+
+        One kind alone often does; and as each smaller plan is another run, which may miss what depends on chance, few
+        large steps come further than many small ones.
+        """
 
         def fails(kinds: tuple[str, ...]) -> bool:
             kept = tuple(fault for fault in self.best.plan.faults if fault.kind in kinds)
