@@ -86,13 +86,16 @@ def settle(
         position: hole.deadline_ns for hole in holes for position in range(hole.first, hole.last + 1)
     }
     places = {one.position: one for one in seen}
+    spent: list[int] = []  # on what a batch might explain instead, which would leave them for the holes
     for position in sorted(places):
         one = places[position]
         # Ascending offsets have ascending deadlines. The latest attempt that fits leaves the earliest ones, which fit
         # most, for the holes.
         fitting = bisect_right(single.get(one.value, []), one.deadline_ns)
         if fitting:
-            del single[one.value][fitting - 1]
+            time_ns = single[one.value].pop(fitting - 1)
+            if tries[one.value]:
+                spent.append(time_ns)
         elif tries[one.value]:
             if one.value in by_batch:
                 (unsure if one.value in ambiguous else findings).append(Finding("duplicate-value", position))
@@ -101,7 +104,15 @@ def settle(
             findings.append(Finding("unexplained-value", position))
 
     tried: set[tuple[Hashable, ...]] = set()
-    for values in sorted(batches.values(), key=lambda values: (values[0].invoke_ns, values[0].op)):
+
+    def is_ambiguous(values: Iterable[Attempt]) -> bool:
+        return any(one.value in ambiguous for one in values)
+
+    # What is certain comes first: a batch that need not have had effect must not take an offset from one that has.
+    in_order = sorted(
+        batches.values(), key=lambda values: (is_ambiguous(values), values[0].invoke_ns, values[0].op)
+    )
+    for values in in_order:
         same = tuple(one.value for one in values)
         if same in tried:
             continue  # what this attempt could explain the first one of the same values explains, too
@@ -109,7 +120,7 @@ def settle(
         found = [(by_batch[one.value], one.index) for one in values if one.value in by_batch]
         if not found:
             continue
-        complaints = unsure if any(one.value in ambiguous for one in values) else findings
+        complaints = unsure if is_ambiguous(values) else findings
         bases = {place.position - index for place, index in found}
         base = min(bases)
         if len(bases) > 1 or base < 0:
@@ -135,7 +146,7 @@ def settle(
     if not _enough(free, deadlines):
         hole = Finding("unexplained-offset", left[0][0])
         batched = [one.invoke_ns for values in batches.values() for one in values]
-        if _enough(sorted([*free, *batched, *shared]), deadlines):
+        if _enough(sorted([*free, *spent, *batched, *shared]), deadlines):
             unsure.append(hole)
         else:
             findings.append(hole)

@@ -67,6 +67,28 @@ def test_of_equal_batches_the_first_that_may_explain_what_was_seen_is_enough(fir
     assert is_linearizable(history) is first
 
 
+@pytest.mark.parametrize(
+    "history",
+    [
+        [  # the single attempt fills the hole, although it could explain what the batch does
+            Operation(0, "append", "info", 0, None, values=("a",)),
+            Operation(1, "append", "info", 10, None, values=("a", "b")),
+            Operation(2, "tail", "ok", 3, 5, offset=1),
+            Operation(3, "poll", "ok", 15, 20, first_offset=1, values=("a", "b")),
+        ],
+        [  # of the batches with y the first need not have had effect; if it had, it would take the place of b
+            Operation(0, "append", "info", 0, None, values=("x", "m", "y")),
+            Operation(1, "append", "info", 1, None, values=("y", "k")),
+            Operation(2, "append", "info", 2, None, values=("b", "c")),
+            Operation(3, "poll", "ok", 15, 20, first_offset=1, values=("c", "y")),
+        ],
+    ],
+)
+def test_values_of_several_attempts_are_not_said_to_be_of_one(history: list[Operation]) -> None:
+    assert is_linearizable(history)
+    assert check_queue(history)[0] == UNDECIDED
+
+
 @settings(max_examples=1000, deadline=None)
 @given(st.integers(0, 2**40))
 def test_polls_filters_transactions_and_retention(seed: int) -> None:
