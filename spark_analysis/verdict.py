@@ -146,12 +146,21 @@ class Verdict:
 MISSING_MAY_EXPLAIN: Final = frozenset(
     (
         *("phantom-value", "unexplained-value", "unexplained-offset", "duplicate-value", "aborted-read"),
+        *("torn-append", "nonmonotonic-send", "precommitted-read", "G1c", "G1c-realtime"),
         *("phantom-offset", "stale-offset", "lost-write", "unseen", "poll-skip", "nonmonotonic-poll"),
         *("term-went-back", "commit-went-back", "committed-truncated"),
+        "not-linearizable",
     )
 )
-"""Kinds that say that something is not in the recording: an attempt to append, a commit of a position, a poll, a seek,
-a restart. All others are proved by what is in it, whatever is missing."""
+"""Kinds that say that something is not in the recording: an attempt to append (the only one, or another with the same
+value), a commit of a position, a poll, a seek, a restart, any operation that a search could have used. All others are
+proved by what is in it, whatever is missing; where acknowledged sends go backwards, that is `append-order`, too."""
+
+
+def unsure_place(one: Anomaly) -> str:
+    """Where an anomaly was found: some have no position, and a search without keys has no key."""
+    place = one.kind if one.position is None else f"{one.kind} at {one.position}"
+    return f"{one.key}: {place}" if one.key else place
 
 
 def of_what_was_read(verdict: Verdict) -> Verdict:
@@ -168,10 +177,7 @@ def of_what_was_read(verdict: Verdict) -> Verdict:
     if counts == verdict.counts:
         return verdict
     doubtful = [one for one in verdict.anomalies if one.kind in MISSING_MAY_EXPLAIN]
-    places = (
-        f"{one.key}: {one.kind} at {one.position}; it may be explained by what was not read"
-        for one in doubtful
-    )
+    places = (f"{unsure_place(one)}; it may be explained by what was not read" for one in doubtful)
     return replace(
         verdict,
         verdict=VIOLATED if counts else UNDECIDED,

@@ -391,6 +391,11 @@ def test_what_may_stand_in_unread_parts_is_not_missing() -> None:
     ):
         assert of_what_was_read(whole) == whole
     assert {*EXAMPLES} >= MISSING_MAY_EXPLAIN
+    search = of_what_was_read(verdict_of("not-linearizable", damage=damage))
+    assert (search.verdict, search.undecided) == (
+        UNDECIDED,
+        ("k1: not-linearizable; it may be explained by what was not read",),
+    )
 
 
 def test_what_was_checked_and_what_was_not() -> None:
