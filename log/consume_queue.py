@@ -251,19 +251,20 @@ class ConsumeQueue:
     ) -> int:
         """The offset of the message stored at `timestamp` (ms), or the neighbour that `boundary` names.
 
+        Of several that were stored in that millisecond UPPER gives the last one, the others the first.
         `store_time_of(physical offset, size)` reads a record's time. With no message on that side: LOWER
         gives `max_offset`, UPPER and NEAREST the closest there is, an empty queue its `max_offset`.
         """
+        if boundary is Boundary.UPPER:
+            after = self._first(self.min_offset, lambda unit: store_time_of(unit[0], unit[1]) > timestamp)
+            return max(after - 1, self.min_offset)
         low = self._first(self.min_offset, lambda unit: store_time_of(unit[0], unit[1]) >= timestamp)
         if boundary is Boundary.LOWER or low == self.min_offset:
             return low
         if low < self.max_offset:
             at_low = self._time(low, store_time_of)
-            if at_low == timestamp:
-                return low
-            if boundary is Boundary.NEAREST:
-                before = self._time(low - 1, store_time_of)
-                return low - 1 if timestamp - before <= at_low - timestamp else low
+            before = self._time(low - 1, store_time_of)
+            return low if at_low - timestamp < timestamp - before else low - 1
         return low - 1
 
     # ---- recovery and checkpoints --------------------------------------------------------------------

@@ -106,7 +106,7 @@ class AdministrationProcessor:
     def reset_offset(self, connection: Connection, command: RemotingCommand) -> None:
         """Has every live consumer of a group go to a time (-1: the end) in a topic; the answer says where that is.
 
-        Without force only backwards.
+        Without force only backwards. A `queue_id` (5.x) leaves the other queues alone, an `offset` is then where to go.
         """
         header = command.decode_fields(ResetOffsetHeader)
         config = self._topic(header.topic)
@@ -118,17 +118,11 @@ class AdministrationProcessor:
             )
         stored = self._node.replica.metadata.offsets.get((header.group, header.topic), {})
         offsets: dict[MessageQueue, int] = {}
-        for queue_id in range(config.write_queue_nums):
-            queue = self._queue(header.topic, queue_id)
-            if queue is None:
-                target = 0
-            elif header.timestamp == -1:
-                target = queue.max_offset
-            else:
-                target = queue.offset_at_time(header.timestamp, self._node.replica.store.store_time_of)
+        for queue_id in _queues_to_reset(header, config):
+            target = self._reset_target(header, queue_id)
             now_at = stored.get(queue_id, 0)
             offsets[MessageQueue(self._broker_name, queue_id, header.topic)] = (
-                target if header.is_force or target < now_at else now_at
+                target if header.is_force or _names_offset(header) or target < now_at else now_at
             )
         body = QueueOffsets(offsets)
         for client in group.members():
@@ -141,6 +135,23 @@ class AdministrationProcessor:
             )
             client.connection.send(encode(order))
         self._reply(connection, command, body.encode())
+
+    def _reset_target(self, header: ResetOffsetHeader, queue_id: int) -> int:
+        queue = self._queue(header.topic, queue_id)
+        if header.offset is not None and _names_offset(header):
+            begin, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+            if not begin <= header.offset <= end:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"offset {header.offset} is not in queue {queue_id} of topic[{header.topic}], which has "
+                    f"{begin} to {end}",
+                )
+            return header.offset
+        if queue is None:
+            return 0
+        if header.timestamp == -1:
+            return queue.max_offset
+        return queue.offset_at_time(header.timestamp, self._node.replica.store.store_time_of)
 
     # ------------------------------------------------------------------ clients
 
@@ -232,6 +243,28 @@ class AdministrationProcessor:
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
         self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+
+def _queues_to_reset(header: ResetOffsetHeader, config: TopicConfig) -> Iterable[int]:
+    """All queues of the topic, or the one that a request names; raises `RequestError` if the topic has none such."""
+    if header.queue_id is None or header.queue_id < 0:
+        return range(config.write_queue_nums)
+    if header.queue_id >= config.write_queue_nums:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"queueId[{header.queue_id}] is illegal, topic[{header.topic}] has {config.write_queue_nums} write queues",
+        )
+    return (header.queue_id,)
+
+
+def _names_offset(header: ResetOffsetHeader) -> bool:
+    """Whether a request names the offset to go to: of one queue only, as queues differ; -1 means none."""
+    return (
+        header.queue_id is not None
+        and header.queue_id >= 0
+        and header.offset is not None
+        and header.offset != -1
+    )
 
 
 def _connection_info(client: RegisteredClient[Connection]) -> ConnectionInfo:

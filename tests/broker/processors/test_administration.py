@@ -127,6 +127,26 @@ def test_reset_by_time_reaches_every_consumer(client: Client) -> None:
     assert nobody.code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
+def test_reset_of_one_queue_leaves_the_others_alone(client: Client) -> None:
+    """As mqadmin of 5.x asks: time 0 and no force, so that all else of the topic would go to its beginning."""
+    for body in (b"0", b"1", b"2"):
+        client.send("T", body)
+    commit(client, 3)
+    client.notices.clear()
+    fields = {"topic": "T", "group": "g", "timestamp": 0, "isForce": False, "queueId": 0, "offset": 2}
+    body = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).body
+    assert QueueOffsets.decode(body).offsets == {queue(0): 2}
+    client.group.settle()
+    (order,) = client.notices
+    assert QueueOffsets.decode(order.body).offsets == {queue(0): 2}
+    body = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | {"offset": -1}).body
+    assert QueueOffsets.decode(body).offsets == {queue(0): 0}
+    for wrong in ({"queueId": 2}, {"offset": 4}):
+        refused = client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | wrong)
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "queue" in (refused.remark or "")
+
+
 def test_each_node_tells_its_own_state(group: Group) -> None:
     client = group.connect()
     client.create_topic("T")
