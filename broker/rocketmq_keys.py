@@ -312,7 +312,7 @@ BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
     "regionId": "it is not told to clients",
     "disableConsumeIfConsumerReadSlowly": "slow consumers are pointed at a follower",
     "consumerFallbehindThreshold": "slow consumers are pointed at a follower",
-    "shortPollingTimeMills": "short polls wait for a message too",
+    "shortPollingTimeMills": "a short poll waits for a second",
     "debugLockEnable": "it is a debugging aid of the reference",
     "messageStorePlugIn": "it names a Java class",
     "filterServerNums": "class filters are not supported",

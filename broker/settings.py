@@ -169,7 +169,7 @@ class BrokerSettings(Settings, frozen=True):
     follower_reads: bool = True
     """slaveReadEnable: whether a follower answers pulls itself (committed messages only); else it forwards them."""
     long_polling: bool = True
-    """longPollingEnable: whether a pull that finds nothing is held until something comes."""
+    """longPollingEnable: whether a pull that finds nothing is held until something comes; if not, for a second."""
     reject_transactions: bool = False
     """rejectTransactionMessage: whether transaction messages are refused (code 16)."""
     transaction_timeout_ms: Annotated[int, Meta(ge=0)] = 6000

@@ -42,9 +42,13 @@ BYTES_MAX_REQUESTED: Final = 4 * 1024 * 1024
 SCANNED_UNITS_MIN: Final = 800
 """Units looked at for one answer: 16,000 bytes of them, or as many as messages are wanted if that is more."""
 SUSPEND_MS_MAX: Final = 60_000
+SHORT_POLL_MS: Final = 1_000
+"""How long a pull waits where long polling is off: answered at once, it would come again at once, for ever."""
 
 _ABOUT_THE_END: Final = frozenset((ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED))
 """Answers that say where a queue ends: a leader that has been deposed and does not know it must not give them."""
+
+_LINK_IS_FULL: Final = "[OVERLOAD]too much waits for the link to this client's node"
 
 _SPREAD_BYTES: Final = 1 << 30
 """Readers of different parts of the log are pointed at different followers."""
@@ -154,9 +158,7 @@ class PullProcessor:
         ):
             return
         if node.relays_too_much(connection):
-            raise RequestError(
-                ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too much waits for the link to this client's node"
-            )
+            raise RequestError(ResponseCode.SYSTEM_BUSY, _LINK_IS_FULL)
         topic = self._check(header)
         wanted = self._filter(header)
         if header.sys_flag & 1 and header.commit_offset >= 0:
@@ -166,7 +168,6 @@ class PullProcessor:
             answer.code == ResponseCode.PULL_NOT_FOUND
             and header.sys_flag & 2
             and header.suspend_timeout_ms > 0
-            and self._long_polling
             and self._held_count < self._max_held
         ):
             self._hold(connection, command, header, wanted)
@@ -186,11 +187,15 @@ class PullProcessor:
             and header.consumer_group in metadata.groups
             and not isinstance(connection, RelayedConnection)
         ):
-            self._check(header)
-            answer = self._read(header, self._filter(header))
-            if answer.code == ResponseCode.SUCCESS:
-                self._answer(connection, command, answer)
-                return
+            try:
+                self._check(header)
+                answer = self._read(header, self._filter(header))
+            except RequestError:
+                pass  # the leader may know the subscription, or another topic's configuration, that is not here yet
+            else:
+                if answer.code == ResponseCode.SUCCESS:
+                    self._answer(connection, command, answer)
+                    return
         self._node.forward(connection, command)
 
     def _create_group(self, connection: Connection, command: RemotingCommand, group: str) -> bool:
@@ -372,6 +377,10 @@ class PullProcessor:
             self._send(connection, command, answer)
 
     def _send(self, connection: Connection, command: RemotingCommand, answer: _Answer) -> None:
+        if answer.records and self._node.relays_too_much(connection):
+            # Asked again here: one arrival, or one read from the disk, may answer thousands that waited.
+            self._node.reply(connection, command, ResponseCode.SYSTEM_BUSY, _LINK_IS_FULL)
+            return
         head = encode_response_head(
             command,
             int(answer.code),
@@ -428,7 +437,7 @@ class PullProcessor:
         header: PullMessageHeader,
         wanted: Filter,
     ) -> None:
-        suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX)
+        suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX if self._long_polling else SHORT_POLL_MS)
         held = _HeldPull(connection, command, header, wanted, self._node.now_ns + suspend_ms * 1_000_000)
         self._held.setdefault((header.topic, header.queue_id), {})[held] = None
         self._held_by.setdefault(connection, {})[held] = None

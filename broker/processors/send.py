@@ -403,7 +403,7 @@ class SendProcessor:
             check_topic_name(topic)
         except InvalidNameError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        if topic.startswith(RETRY_PREFIX) or self._is_dead_letter_topic(topic):
             config = topic_config(topic, 1)
         else:
             template: TopicConfig | None
@@ -445,6 +445,13 @@ class SendProcessor:
             self._waiting.give_back(command)
             raise
         self._creating[topic] = [(connection, command)]
+
+    def _is_dead_letter_topic(self, topic: str) -> bool:
+        """Whether it is one of a group that exists; what is only called so is created like other topics, or not."""
+        return (
+            topic.startswith(DEAD_LETTER_PREFIX)
+            and topic.removeprefix(DEAD_LETTER_PREFIX) in self._node.replica.metadata.groups
+        )
 
 
 def _without_broker_only(properties: bytes) -> bytes:

@@ -134,13 +134,13 @@ def test_reset_of_one_queue_leaves_the_others_alone(client: Client) -> None:
     commit(client, 3)
     client.notices.clear()
     fields = {"topic": "T", "group": "g", "timestamp": 0, "isForce": False, "queueId": 0, "offset": 2}
-    body = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).body
-    assert QueueOffsets.decode(body).offsets == {queue(0): 2}
+    one = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).body
+    assert QueueOffsets.decode(one).offsets == {queue(0): 2}
     client.group.settle()
     (order,) = client.notices
     assert QueueOffsets.decode(order.body).offsets == {queue(0): 2}
-    body = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | {"offset": -1}).body
-    assert QueueOffsets.decode(body).offsets == {queue(0): 0}
+    by_time = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | {"offset": -1}).body
+    assert QueueOffsets.decode(by_time).offsets == {queue(0): 0}
     for wrong in ({"queueId": 2}, {"offset": 4}):
         refused = client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | wrong)
         assert refused.code == ResponseCode.SYSTEM_ERROR

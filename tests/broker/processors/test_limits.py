@@ -424,6 +424,12 @@ def test_what_is_just_within_its_limit_is_taken(answer: Answer) -> None:
     ("settings", "answer", "code", "remark"),
     [
         ({"auto_create_topics": False}, send("New"), CODES.TOPIC_NOT_EXIST, "topic[New] not exist"),
+        (
+            {"auto_create_topics": False},
+            send("%DLQ%nobody"),
+            CODES.TOPIC_NOT_EXIST,
+            "topic[%DLQ%nobody] not exist",
+        ),
         ({"auto_create_groups": False}, pull(consumerGroup="New"), 26, "group [New] does not exist"),
         (
             {"reject_transactions": True},
