@@ -46,10 +46,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that was left out, and why."""
+    """A line that was left out, and why.
+
+    ``records``: as how many it may have been written; one that nobody can read may be two that were joined.
+    """
 
     number: int
     reason: str
+    records: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class KeyedCall:
     call: Call
 
 
+UNREADABLE: Final = 2
+"""``records`` of a line that is not even in the format."""
 KINDS: Final = ("invoke", "ok", "fail", "info")
 LARGEST: Final = MAX_INTEGER
 """What a time, in nanoseconds, or an offset can be: 64 bits are left for sums."""
@@ -68,7 +74,13 @@ LARGEST: Final = MAX_INTEGER
 
 def parse(format: str, text: Iterable[str]) -> Iterator[Line | BadLine]:
     """The lines of a file, with their ends, in one of :data:`DEFAULT_MODELS`' formats."""
-    return _PARSERS[format](text)
+    return _PARSERS[format](_without_mark(text))
+
+
+def _without_mark(text: Iterable[str]) -> Iterator[str]:
+    """Editors of some systems begin a file of UTF-8 with a byte order mark, which is no text."""
+    for number, line in enumerate(text):
+        yield line if number else line.removeprefix("\ufeff")
 
 
 def _jepsen_etcd(text: Iterable[str]) -> Iterator[Line | BadLine]:
@@ -79,13 +91,13 @@ def _jepsen_etcd(text: Iterable[str]) -> Iterator[Line | BadLine]:
         match = pattern.match(line.rstrip())
         if match is None:
             if "jepsen.util" in line and ":nemesis" not in line and line.strip():
-                yield BadLine(number, f"not an operation: {line.strip()[:80]}")
+                yield BadLine(number, f"not an operation: {line.strip()[:80]}", UNREADABLE)
             continue
         process, kind, function, rest = match.groups()
         try:
             value = None if kind == "info" else next(read_all(rest), None)
         except EdnError as error:
-            yield BadLine(number, str(error))
+            yield BadLine(number, str(error), UNREADABLE)
             continue
         yield Line(number, number, process, kind, function, "register", value)
 
@@ -110,7 +122,7 @@ def _maps(text: Iterable[str]) -> Iterator[tuple[int, dict[str, Any] | BadLine]]
             for form in read_all(line):
                 yield number, form
         except EdnError as error:
-            yield number, BadLine(number, str(error))
+            yield number, BadLine(number, str(error), UNREADABLE)
 
 
 def _edn(text: Iterable[str]) -> Iterator[Line | BadLine]:
@@ -163,7 +175,8 @@ def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
                 json.dumps(form, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             is_cut = not line.endswith("\n")
-            yield BadLine(number, "the file ends inside this line" if is_cut else f"not JSON: {error}")
+            reason = "the file ends inside this line" if is_cut else f"not JSON: {error}"
+            yield BadLine(number, reason, UNREADABLE)
             continue
         problem = _problem(form)
         if problem is not None:
@@ -198,16 +211,19 @@ _PARSERS: Final = {"jsonl": _jsonl, "knossos": _edn, "porcupine-kv": _edn, "jeps
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """An invocation that the text does not complete."""
+    """An invocation that the text does not complete; ``lost``: how many records behind it could not be read."""
 
     line: Line
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A completion without an invocation before it in the text."""
+    """A completion without an invocation before it in the text; ``lost``: how many records before it could not be
+    read."""
 
     line: Line
+    lost: int = 0
 
     def bad_line(self) -> BadLine:
         """What it is if the text is the whole history."""
@@ -226,6 +242,17 @@ def early_completion(begun: Line, ended: Line) -> BadLine:
     return BadLine(ended.number, f"{what}, before its invocation at {begun.time_ns}")
 
 
+def doubtful_completion(ended: Line) -> BadLine:
+    """The complaint about a completion that may be of a later operation: see :data:`LOST_BETWEEN`."""
+    what = f"process {ended.process} completes {ended.function}"
+    return BadLine(ended.number, f"{what}, perhaps another one than it invoked before the lines that are bad")
+
+
+LOST_BETWEEN: Final = 2
+"""Where so many records may be missing between an invocation and a completion of its process, they may be the one's
+completion and the other's invocation; so the one counts as never answered, and the other is left out."""
+
+
 def matched(
     lines: Iterable[Line | BadLine],
 ) -> Iterator[tuple[Line, Line | None] | BadLine | Open | Orphan]:
@@ -234,31 +261,37 @@ def matched(
     A process has one operation open at a time; a line that breaks this is a :class:`BadLine`, and bad lines pass
     through. An orphan stands before the first invocation of its process.
     """
-    opened: dict[str, Line] = {}
+    opened: dict[str, tuple[Line, int]] = {}
     invoked: set[str] = set()
+    lost = 0
     for line in lines:
         if isinstance(line, BadLine):
+            lost += line.records
             yield line
             continue
-        begun = opened.pop(line.process, None)
+        begun, lost_before = opened.pop(line.process, (None, 0))
         if line.kind == "invoke":
             if begun is not None:
                 yield second_invocation(line)
                 yield begun, None
-            opened[line.process] = line
+            opened[line.process] = line, lost
             invoked.add(line.process)
         elif begun is not None and begun.function == line.function:
             if line.time_ns < begun.time_ns:
                 yield early_completion(begun, line)
                 yield begun, None
+            elif lost - lost_before >= LOST_BETWEEN:
+                yield doubtful_completion(line)
+                yield begun, None
             else:
                 yield begun, line
         else:
             if begun is not None:
-                opened[line.process] = begun
-            yield Orphan(line) if line.process not in invoked else Orphan(line).bad_line()
-    for begun in sorted(opened.values(), key=lambda line: line.number):
-        yield Open(begun)
+                opened[line.process] = begun, lost_before
+            orphan = Orphan(line, lost)
+            yield orphan if line.process not in invoked else orphan.bad_line()
+    for begun, lost_before in sorted(opened.values(), key=lambda entry: entry[0].number):
+        yield Open(begun, lost - lost_before)
 
 
 def calls(format: str, lines: Iterable[Line | BadLine]) -> Iterator[KeyedCall | BadLine]:

@@ -8,7 +8,7 @@ and part, which are put together process by process.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,10 +17,12 @@ import pyarrow as pa
 
 from spark_analysis import schema
 from spark_analysis.importers import (
+    LOST_BETWEEN,
     BadLine,
     Line,
     Open,
     Orphan,
+    doubtful_completion,
     early_completion,
     matched,
     parse,
@@ -62,12 +64,13 @@ def load_json_lines(
     ).repartition(len(starts), "part")
     parts.mapInArrow(_read_parts, _PARTS).write.mode("overwrite").parquet(f"{directory}/parts")
     rows = spark.read.schema(_PARTS).parquet(f"{directory}/parts")
+    counted = rows.where("half = 'lines'").select("part", "number", "text").orderBy("part").collect()
+    lost = {row["part"]: int(row["text"]) for row in counted if row["text"] != "0"}
     rows.where("half IN ('begun', 'ended', 'first')").groupBy("process").applyInArrow(
-        join_process, _JOINED
+        lambda table: join_process(table, lost), _JOINED
     ).write.mode("overwrite").parquet(f"{directory}/joined")
     joined = spark.read.schema(_JOINED).parquet(f"{directory}/joined")
     whole = rows.where("half IS NULL").select(*joined.columns).unionByName(joined)
-    counted = rows.where("half = 'lines'").select("part", "number").orderBy("part").collect()
     before = accumulate((row["number"] for row in counted), initial=0)
     lines = spark.createDataFrame(
         [(row["part"], earlier) for row, earlier in zip(counted, before, strict=False)],
@@ -150,29 +153,33 @@ def read_part(path: str, part: int, start: int, stop: int, period: Period) -> It
                 yield line.decode(errors="replace")
 
     first_invocations: dict[str, Line] = {}
+    lost = 0
 
     def watched(parsed: Iterator[Line | BadLine]) -> Iterator[Line | BadLine]:
+        nonlocal lost
         for line in parsed:
-            if isinstance(line, Line) and line.kind == "invoke":
+            if isinstance(line, BadLine):
+                lost += line.records
+            elif line.kind == "invoke":
                 first_invocations.setdefault(line.process, line)
             yield line
 
     for one in matched(watched(credible(parse("jsonl", lines()), period))):
         if isinstance(one, Open):
-            yield _half(part, "begun", one.line)
+            yield _half(part, "begun", one.line, one.lost)
         elif isinstance(one, Orphan):
-            yield _half(part, "ended", one.line)
+            yield _half(part, "ended", one.line, one.lost)
         else:
             yield from _rows(part, one)
     if part:
         for line in first_invocations.values():
             yield _half(part, "first", line)
-    yield (*_NO_OPERATION, None, count, part, "lines", None, None)
+    yield (*_NO_OPERATION, None, count, part, "lines", None, str(lost))
 
 
-def _half(part: int, half: str, line: Line) -> Row:
+def _half(part: int, half: str, line: Line, lost: int = 0) -> Row:
     text = json.dumps(
-        [line.time_ns, line.kind, line.function, line.key, line.value, line.group, line.rebalanced]
+        [line.time_ns, line.kind, line.function, line.key, line.value, line.group, line.rebalanced, lost]
     )
     return (*_NO_OPERATION, None, line.number, part, half, line.process, text)
 
@@ -188,13 +195,14 @@ def _rows(part: int, one: tuple[Line, Line | None] | BadLine) -> Iterator[Row]:
             yield (*row, None, None, part, None, None, None)
 
 
-def join_process(table: pa.Table) -> pa.Table:
+def join_process(table: pa.Table, lost_in: Mapping[int, int]) -> pa.Table:
     """The halves of one process in the order of the file: what is open meets the completion in a later part.
 
     ``table``: rows of :func:`read_part`, as :func:`parts_table` has them; the result has the columns of ``_JOINED``.
+    ``lost_in``: of parts, how many records in them could not be read; none in parts that are not mentioned.
     """
     rows: list[Row] = []
-    opened: tuple[int, Line] | None = None
+    opened: tuple[int, Line, int] | None = None
 
     def close(ended: Line | None) -> None:
         nonlocal opened
@@ -207,14 +215,18 @@ def join_process(table: pa.Table) -> pa.Table:
 
     order = {"ended": 0, "first": 1, "begun": 2}
     for row in sorted(table.to_pylist(), key=lambda row: (row["part"], order[row["half"]], row["number"])):
-        time_ns, kind, function, key, value, group, rebalanced = json.loads(row["text"])
+        time_ns, kind, function, key, value, group, rebalanced, lost = json.loads(row["text"])
         line = Line(
             *(row["number"], time_ns, row["process"], kind, function, key, value, group, tuple(rebalanced))
         )
         match row["half"]:
             case "ended" if opened is not None and opened[1].function == function:
+                between = sum(count for part, count in lost_in.items() if opened[0] < part < row["part"])
                 if line.time_ns < opened[1].time_ns:
                     bad(row["part"], early_completion(opened[1], line))
+                    close(None)
+                elif opened[2] + between + lost >= LOST_BETWEEN:
+                    bad(row["part"], doubtful_completion(line))
                     close(None)
                 close(line)
             case "ended":
@@ -225,7 +237,7 @@ def join_process(table: pa.Table) -> pa.Table:
                 close(None)
             case _:
                 close(None)
-                opened = row["part"], line
+                opened = row["part"], line, lost
     close(None)
     return _table(rows, _JOINED)
 

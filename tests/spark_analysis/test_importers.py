@@ -206,6 +206,31 @@ def test_many_files_in_one_job(spark: SparkSession, tmp_path: Path) -> None:
     assert anomaly.proof[-1]["result"] == 4
 
 
+def operations_of(*lines: str) -> list[tuple[str, str, int | None]]:
+    """(outcome, value, base offset) of appends from JSON lines."""
+    rows = [row for row in log_operations(parse("jsonl", lines)) if not isinstance(row, BadLine)]
+    named = [dict(zip(OPERATION_NAMES, row, strict=True)) for row in rows]
+    return [(row["outcome"], row["values"][0], row["first_offset"]) for row in named]
+
+
+def test_a_completion_behind_lines_that_are_bad_may_be_of_another_operation() -> None:
+    form = '{{"time": {}, "process": "p", "type": "{}", "f": "append", "key": "t/0", "value": {}}}\n'
+    first, answer = form.format(1, "invoke", '"a"'), form.format(2, "ok", 0)
+    second, other = form.format(3, "invoke", '"b"'), form.format(4, "ok", 1)
+    assert operations_of(first, answer, second, other) == [("ok", "a", 0), ("ok", "b", 1)]
+    for between in (
+        [answer[:20] + "\n", second[:20] + "\n"],
+        [answer[:-1] + second],  # the end of the line is what was damaged
+        [answer.replace("2", '"2"', 1), second.replace("3", '"3"', 1)],
+    ):
+        assert operations_of(first, *between, other) == [("info", "a", None)]
+    # One record of another process, or of this one that is told apart from two, is no reason to doubt.
+    assert operations_of(first, other.replace("4", '"4"', 1).replace('"p"', '"q"'), answer) == [
+        ("ok", "a", 0)
+    ]
+    assert operations_of("\ufeff" + first, answer) == [("ok", "a", 0)]
+
+
 def json_history(rng: random.Random, processes: int, steps: int) -> list[str]:
     """Lines as four kinds of processes may write them: finished, open at the end, wrong, and no JSON at all."""
     lines, opened, offset = [], dict[str, str](), 0
@@ -256,7 +281,8 @@ def test_parts_of_a_file_are_the_same_history(
     for named, row in rows:
         if named["half"] in ("begun", "ended", "first"):
             halves[named["process"]].append(row)
-    joined = [one for of in halves.values() for one in join_process(parts_table(of)).to_pylist()]
+    lost = {named["part"]: int(named["text"]) for named, _ in rows if named["half"] == "lines"}
+    joined = [one for of in halves.values() for one in join_process(parts_table(of), lost).to_pylist()]
     together = [named for named, _ in rows if named["half"] is None] + joined
     counts = {named["part"]: named["number"] for named, _ in rows if named["half"] == "lines"}
     before = {part: sum(count for other, count in counts.items() if other < part) for part in counts}
