@@ -1,7 +1,7 @@
 """A reader for the part of EDN that Jepsen, Knossos and porcupine histories use.
 
 Maps, vectors, lists and sets, strings, numbers, keywords and symbols (both as plain text), nil, true, false,
-comments.
+comments. A tag, as in ``#jepsen.history.Op{...}``, is left out: what it stands before is read as it is.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def read_all(text: str) -> Iterator[Any]:
         elif match["string"]:
             value = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), match["string"][1:-1])
         elif match["atom"]:
+            if match["atom"].startswith("#") and not match["atom"].startswith("##"):
+                continue
             value = _atom(match["atom"])
         else:
             continue

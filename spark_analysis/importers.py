@@ -87,8 +87,10 @@ def _jepsen_etcd(text: Iterable[str]) -> Iterator[Line | BadLine]:
     pattern = re.compile(
         r"^INFO\s+jepsen\.util\s+-\s+(\d+)\s+:(invoke|ok|fail|info)\s+:(read|write|cas)\s+(.*)$"
     )
+    is_empty, is_log = True, False
     for number, line in enumerate(text, 1):
         match = pattern.match(line.rstrip())
+        is_empty, is_log = is_empty and not line.strip(), is_log or "jepsen.util" in line
         if match is None:
             if "jepsen.util" in line and ":nemesis" not in line and line.strip():
                 yield BadLine(number, f"not an operation: {line.strip()[:80]}", UNREADABLE)
@@ -100,6 +102,8 @@ def _jepsen_etcd(text: Iterable[str]) -> Iterator[Line | BadLine]:
             yield BadLine(number, str(error), UNREADABLE)
             continue
         yield Line(number, number, process, kind, function, "register", value)
+    if not (is_empty or is_log):
+        yield BadLine(1, "no line of this file is one of a Jepsen log", UNREADABLE)
 
 
 def _maps(text: Iterable[str]) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:

@@ -140,12 +140,12 @@ def _mutex(state: Any, function: str, _argument: Any, _result: Any, _completed: 
 
 
 def _key_value(state: Any, function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
-    """get -> text ("" if absent), put text, append text."""
+    """get -> text ("" if absent), put text, append text; TypeError for what is no text."""
     if function == "put":
-        return (argument,)
+        return ("" + argument,)
     if function == "append":
         return (state + argument,)
-    return (state,) if not completed or state == (result or "") else IMPOSSIBLE
+    return (state,) if not completed or state == "" + (result or "") else IMPOSSIBLE
 
 
 def _key_value_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:

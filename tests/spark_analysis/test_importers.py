@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_analysis.check import check
 from spark_analysis.edn import EdnError, read_all
 from spark_analysis.history import History, no_events
-from spark_analysis.importers import BadLine, KeyedCall, calls, parse
+from spark_analysis.importers import BadLine, KeyedCall, Line, calls, parse
 from spark_analysis.json_lines import (
     PART_NAMES,
     join_process,
@@ -26,6 +26,7 @@ from spark_analysis.json_lines import (
     parts_table,
     read_part,
 )
+from spark_analysis.keyed import _complaint
 from spark_analysis.models import MODELS
 from spark_analysis.moments import Period
 from spark_analysis.schema import OPERATION_NAMES
@@ -229,6 +230,27 @@ def test_a_completion_behind_lines_that_are_bad_may_be_of_another_operation() ->
         ("ok", "a", 0)
     ]
     assert operations_of("\ufeff" + first, answer) == [("ok", "a", 0)]
+
+
+def test_tags_and_files_of_another_format() -> None:
+    tagged = '#jepsen.history.Op{:process 0, :type :invoke, :f :write, :value #{1 2}, :at #inst "2026"}'
+    (line,) = parse("knossos", [tagged])
+    assert isinstance(line, Line)
+    assert (line.process, line.value) == ("0", [1, 2])
+    (bad,) = parse("jepsen-etcd", [tagged, "\n"])
+    assert isinstance(bad, BadLine)
+    assert list(parse("jepsen-etcd", ["\n"])) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "result"), [("put", 5, None), ("append", 5, None), ("get", None, 5)]
+)
+def test_what_is_no_text_is_a_bad_line_of_a_key_value_store(
+    function: str, argument: Any, result: Any
+) -> None:
+    """And not the end of a search that meets it later."""
+    assert _complaint(MODELS["key-value"], Call(0, function, argument, result, 1, 2))
+    assert _complaint(MODELS["key-value"], Call(0, function, argument and "5", result and "5", 1, 2)) is None
 
 
 def json_history(rng: random.Random, processes: int, steps: int) -> list[str]:
