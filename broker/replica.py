@@ -228,11 +228,15 @@ class Replica:
         """The queue offset that the leader gives to the next message, uncommitted ones counted."""
         return self._queue_ends.get((topic, queue_id), 0)
 
-    def check_may_append(self, count: int = 1) -> None:
-        """Raises `NotServingError` or `OverloadedError` when `count` entries cannot be appended now."""
+    def check_may_append(self, count: int = 1, *, despite_full_disk: bool = False) -> None:
+        """Raises `NotServingError`, `OverloadedError` or `DiskFullError` when `count` entries cannot be appended now.
+
+        `disk_full` is for messages. What is small, and lets consumers go on, is taken `despite_full_disk` until nothing
+        is left: positions, order locks, topics and groups, members.
+        """
         if not self.serving:
             raise NotServingError(self.raft.leader)
-        if self.disk_full:
+        if self.disk_full and not despite_full_disk:
             raise DiskFullError(
                 "the store", "writing", "more of the disk is used than the configuration allows"
             )
@@ -312,7 +316,7 @@ class Replica:
 
         Raises as `check_may_append`.
         """
-        self.check_may_append()
+        self.check_may_append(despite_full_disk=True)
         waiter = CommandWaiter(done, lost)
         index = self._append_internal(_COMMAND, encode_command(command))
         self.raft.propose(1, self.now_ns)
@@ -838,7 +842,7 @@ class Replica:
         `address` is where a node that is added listens for peers. Raises as `check_may_append`, DiskFullError, and
         `raft.errors.ConfigurationError`.
         """
-        self.check_may_append()
+        self.check_may_append(despite_full_disk=True)
         addresses = self.membership.addresses
         self._log.make_room(CONFIGURATION_BYTES_MAX)  # raft counts the entry as appended before it is
         index = self.raft.propose_configuration(change, self.now_ns)

@@ -110,7 +110,7 @@ class OffsetsProcessor:
         if command.is_one_way:
             self._offsets.stage(*key, header.commit_offset)
             return
-        self._node.replica.check_may_append()
+        self._node.replica.check_may_append(despite_full_disk=True)
         self._offsets.commit(
             *key,
             header.commit_offset,

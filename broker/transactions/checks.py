@@ -139,6 +139,7 @@ class TransactionChecks:
                 size += len(half.body)
             looked_at += 1
         if questions:
+            self._node.replica.check_may_append()  # while nobody may commit, nobody is asked: questions are counted
             self._node.replica.propose_command(
                 CheckTransactions(tuple(half.queue_offset for half in questions)),
                 lambda _: self._ask(questions),

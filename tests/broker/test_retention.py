@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from broker import peer_protocol
+from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.json_body import decode_body, encode_body
 from broker.retention import local_hour
 from broker.topics import CHECK_EXHAUSTED_TOPIC
 from tests.broker.harness import SECOND, Client, Group
@@ -144,6 +146,24 @@ def test_sends_are_refused_while_the_disk_is_full_and_reads_are_not(asked: str) 
     assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == 3
     use_disk(group, 0.89)
     assert client.send("T", b"y").queue_offset == 3
+
+
+def test_consumers_keep_their_positions_and_locks_while_the_disk_is_full() -> None:
+    """Only messages take room worth speaking of; whoever consumes would otherwise stop, or begin anew later."""
+    group = group_with(force_clean=False)
+    fill(group, 3)
+    use_disk(group, 0.93)
+    client = group.connect()
+    position = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 2}
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, position)
+    assert client.ok(RequestCode.QUERY_CONSUMER_OFFSET, position).fields["offset"] == "2"
+    wanted = [MessageQueue("broker-a", 0, "T")]
+    asked = encode_body(LockBatchBody(client_id="c", consumer_group="g", queues=wanted))
+    granted = client.ok(RequestCode.LOCK_BATCH_MQ, None, asked)
+    assert decode_body(granted.body, LockBatchResponseBody).queues == wanted
+    assert client.heartbeat("another").code == ResponseCode.SUCCESS
+    assert "another" in group.node(group.leader).replica.metadata.groups
+    assert client.wait(client.start_send("T", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 def test_queues_and_index_follow_the_log() -> None:

@@ -17,7 +17,9 @@ from broker.remoting.command import (
     response,
 )
 from broker.remoting.frame import FrameDecoder
+from broker.replica import Replica
 from broker.topics import FORBIDDEN_TO_SEND, INTERNAL_TOPIC, RETRY_PREFIX
+from log.errors import DiskFullError
 from tests.broker.harness import Client, Group
 
 
@@ -45,25 +47,37 @@ def test_prepared_and_rolled_back_messages_are_refused(client: Client, sys_flag:
     client.group.converge()
 
 
+def fill_disk(patch: pytest.MonkeyPatch) -> None:
+    """Not even a command has room in the log."""
+
+    def refused(self: Replica, tag: bytes, body: bytes) -> int:
+        raise DiskFullError("the store", "writing", "no space left")
+
+    patch.setattr(Replica, "_append_internal", refused)
+
+
 @pytest.mark.parametrize("from_a", ["leader", "follower"])
-def test_offsets_reported_while_the_disk_is_full_are_lost_and_nothing_else(group: Group, from_a: str) -> None:
+def test_offsets_reported_while_nothing_has_room_are_lost_and_nothing_else(
+    group: Group, from_a: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = group.connect(getattr(group, from_a))
     client.create_topic("T")
-    group.node(group.leader).replica.disk_full = True
     report = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 7}
-    client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, report)
-    group.advance(1)
-    group.node(group.leader).replica.disk_full = False
+    with monkeypatch.context() as patch:
+        fill_disk(patch)
+        client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, report)
+        group.advance(1)
     client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, report)
     assert client.ok(RequestCode.QUERY_CONSUMER_OFFSET, report).fields["offset"] == "7"
 
 
-def test_answered_offset_report_on_a_full_disk_gets_an_answer(client: Client) -> None:
-    replica = client.group.node(client.group.leader).replica
+def test_answered_offset_report_without_room_gets_an_answer(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 7}
-    opaque = client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, report)
-    replica.disk_full = True
-    assert client.wait(opaque).code != ResponseCode.SUCCESS
+    with monkeypatch.context() as patch:
+        fill_disk(patch)
+        assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, report).code != ResponseCode.SUCCESS
 
 
 def test_leader_elected_with_a_full_disk_lives(group: Group) -> None:

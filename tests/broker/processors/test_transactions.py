@@ -488,6 +488,24 @@ def test_after_too_many_questions_it_is_given_up_once() -> None:
     assert bodies(producer, queue_id=1) == []
 
 
+def test_nobody_is_asked_while_nobody_may_commit(group: Group) -> None:
+    """Else a disk that is full for a while would have transactions given up whose producers wanted them."""
+    producer = group.connect()
+    producer.heartbeat(producer_group="P")
+    half = send_half(producer, b"x")
+    disk = group.members[group.leader].disk
+    free_before, disk.free_bytes = disk.free_bytes, disk.total_bytes // 20
+    group.node(group.leader).replica.disk_full = True
+    group.advance(3 * INTERVAL_S)
+    assert end(producer, half, COMMIT) == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert questions(producer) == []
+    assert state(group).times(half.queue_offset) == 0
+    disk.free_bytes = free_before
+    group.advance(3 * INTERVAL_S)
+    assert questions(producer)
+    assert end(producer, half, COMMIT) == ResponseCode.SUCCESS
+
+
 def test_older_than_the_log_is_kept_is_given_up(group: Group) -> None:
     client = group.connect()
     send_half(client, b"x")
