@@ -116,6 +116,7 @@ class BrokerHost:
             self.process.run()
         except PowerFailure as failure:
             self.note(f"power fails while starting, in {failure}")
+            self.world.fired("power inside")
             self.lose_power()
             self.start_after(_RESTART_NS)
         except LogFault as error:
@@ -175,7 +176,7 @@ class BrokerHost:
             return
         if isinstance(error, PowerFailure):
             self.note(f"power fails in {error}")
-            self.world.fired("power failure inside an operation")
+            self.world.fired("power inside")
             self.lose_power()
             self.start_after(_RESTART_NS)
             return

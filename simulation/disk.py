@@ -185,7 +185,7 @@ class SimulatedDisk:
     def check_space(self, path: str) -> None:
         """Raises DiskFullError while the disk is full."""
         if self.full:
-            self.fired("disk full")
+            self.fired("full disk")
             raise DiskFullError(path, "allocation", "no space left on the device")
 
     def lose_power(self) -> None:
@@ -364,7 +364,7 @@ class SimulatedDisk:
         end = min(len(inode.cached), end + -end % PAGE_BYTES)
         if self.failing_flushes:
             self.failing_flushes -= 1
-            self.fired("flush fails")
+            self.fired("flush failure")
             if path.startswith("dledger"):
                 self._drop_pages(inode, begin, end)
             raise FlushError(path, "flush", "input/output error")
@@ -461,7 +461,7 @@ class SimulatedDisk:
         self.step("writing", path)
         if self.failing_flushes:
             self.failing_flushes -= 1
-            self.fired("flush fails")
+            self.fired("flush failure")
             raise FlushError(path, "flush", "input/output error")
         inode = _Inode(len(data))
         inode.cached[:] = data
@@ -518,5 +518,5 @@ class SimulatedDisk:
     def _check_readable(self, path: str) -> None:
         if self.failing_reads:
             self.failing_reads -= 1
-            self.fired("read fails")
+            self.fired("read failure")
             raise DiskError(path, "reading", "input/output error")

@@ -48,6 +48,11 @@ def _done(world: World, host: str, fault: Fault, detail: str = "") -> None:
     world.record_fault(fault.kind, host, detail)
 
 
+def _armed(world: World, host: BrokerHost, fault: Fault, detail: str = "") -> None:
+    """As `_done`, for what takes effect when the node next does what it is about, and is counted then."""
+    world.record_fault(fault.kind, host.name, detail)
+
+
 # ---- network -------------------------------------------------------------------------------------------
 
 
@@ -277,7 +282,7 @@ def _power_inside(world: World, host: BrokerHost, fault: Fault) -> None:
     if host.process is not None:
         operations = 1 + int(fault.amount * 12)
         host.disk.arm_power_failure(operations)
-        _done(world, host.name, fault, f"in {operations} operations")
+        _armed(world, host, fault, f"in {operations} operations")
 
 
 def _power_of_all(world: World, host: BrokerHost, fault: Fault) -> None:
@@ -358,7 +363,7 @@ def _slow_disk(world: World, host: BrokerHost, fault: Fault) -> None:
 def _full_disk(world: World, host: BrokerHost, fault: Fault) -> None:
     host.disk.full = host.disk_faulty = True
     world.monitor.model.retention_ran = True  # a full disk makes room at the log's head
-    _done(world, host.name, fault)
+    _armed(world, host, fault)
 
     def undo() -> None:
         host.disk.full = False
@@ -386,13 +391,13 @@ def _flush_failure(world: World, host: BrokerHost, fault: Fault) -> None:
         return  # pages that leave the cache unwritten can make a node recover, and a majority must not
     host.disk.failing_flushes = 1
     host.disk_faulty = True
-    _done(world, host.name, fault)
+    _armed(world, host, fault)
 
 
 def _read_failure(world: World, host: BrokerHost, fault: Fault) -> None:
     host.disk.failing_reads = 1 + int(3 * fault.amount)
     host.disk_faulty = True
-    _done(world, host.name, fault)
+    _armed(world, host, fault)
 
 
 def _harm(world: World, host: BrokerHost, fault: Fault, harm: Callable[[str], str | None]) -> None:

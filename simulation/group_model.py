@@ -8,7 +8,7 @@ exactly: an answer is right if the model was in that state at some moment betwee
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,7 +30,7 @@ from log.layout import HEADER, HEADER_BYTES
 from log.properties import TAGS, UNIQ_KEY, get_property
 from log.record import Record, decode_record, peek
 
-__all__ = ["CommittedMessage", "GroupModel", "Violation"]
+__all__ = ["CommittedMessage", "CommittedQueue", "GroupModel", "Violation"]
 
 _RUN_BYTES_MAX = 1 << 20
 
@@ -82,7 +82,7 @@ class _TermImage:
     data: bytearray
 
 
-class _Queue:
+class CommittedQueue:
     """A queue's messages: unique key and physical offset by offset, and when each was committed."""
 
     __slots__ = ("keys", "positions", "sizes", "times")
@@ -92,6 +92,10 @@ class _Queue:
         self.positions: list[int] = []
         self.sizes: list[int] = []
         self.times: list[int] = []
+
+    def first_kept(self, begin: int, end: int, kept_from: int) -> int:
+        """The lowest offset in [begin, end) whose message no node has deleted; `end` if there is none."""
+        return bisect_left(self.positions, kept_from, begin, end)
 
 
 class GroupModel:
@@ -103,11 +107,13 @@ class GroupModel:
         self.image = bytearray()
         self.commit_terms: list[tuple[int, int]] = []
         """(first index, term of the leader under which it and what follows was first committed), rising."""
-        self.queues: dict[tuple[str, int], _Queue] = {}
+        self.queues: dict[tuple[str, int], CommittedQueue] = {}
         self.offsets: dict[tuple[str, str, int], list[tuple[int, int | None]]] = {}
         """(group, topic, queue id) -> (time, next offset; None for none), in the order of the log."""
         self.retention_ran = False
-        """Whether heads of logs were deleted: readers may then be sent forward."""
+        """Whether heads of logs may have been deleted."""
+        self.kept_from = 0
+        """The highest position at which the log of any node has begun: readers may be sent forward to there."""
         self._topics: dict[str, None] = {}
         self.deleted_topics: dict[str, int] = {}
         """When a topic was deleted last."""
@@ -141,6 +147,10 @@ class GroupModel:
         self.compare(node, log, log.first_index, must_hold, "leader completeness")
 
     # ---- logs ----------------------------------------------------------------------------------------
+
+    def begins_at(self, log: EntryLog) -> None:
+        """A node's log begins where it does now."""
+        self.kept_from = max(self.kept_from, log.first_position)
 
     def appended(self, node: str, log: EntryLog, first_index: int, last_index: int, term: int) -> None:
         """Log matching (5.3): an entry of an index and term is one entry, with one history."""
@@ -245,7 +255,7 @@ class GroupModel:
                 elif tag == b"configuration":
                     self._change_members(node, index, record[head.body_begin : head.body_end])
             else:
-                queue = self.queues.setdefault((topic, head.queue_id), _Queue())
+                queue = self.queues.setdefault((topic, head.queue_id), CommittedQueue())
                 if head.queue_offset != len(queue.keys):
                     raise Violation(
                         "queue order",
@@ -268,7 +278,11 @@ class GroupModel:
     def _change_members(self, node: str, index: int, body: bytes) -> None:
         """Majorities of neighbouring configurations overlap: one voter comes or goes at a time (dissertation 4.1)."""
         voters, learners, _ = cbor2.loads(body)
-        changed = [name for name in {*voters, *self.voters} if (name in voters) != (name in self.voters)]
+        changed = [
+            name
+            for name in dict.fromkeys((*voters, *self.voters))
+            if (name in voters) != (name in self.voters)
+        ]
         if len(changed) > 1:
             raise Violation(
                 "one member at a time",

@@ -104,8 +104,6 @@ class Monitor:
         self._note = note
         self._sync_flush = sync_flush
         self._watched: dict[str, _Watched] = {}
-        self.damaged_hosts: dict[str, None] = {}
-        """Hosts whose durable bytes were harmed from outside: they do not count against the durability contract."""
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
 
@@ -120,6 +118,7 @@ class Monitor:
         # It may know of commits that others made durable, and have lost what it had not flushed itself.
         watched.committed_floor = min(watched.committed_floor, log.last_index)
         watched.first_index = log.first_index
+        self.model.begins_at(log)
         watched.checked_index = log.first_index - 1
         watched.arrived = {}
         watched.seen_applied = replica.applied_index
@@ -144,11 +143,15 @@ class Monitor:
             watched.log = None
 
     def wiped(self, host: BrokerHost) -> None:
-        """It got an empty disk, or one that was harmed: what it knew need not be there."""
+        """It got an empty disk, or one that was harmed: what it knew need not be there, its votes neither.
+
+        From then on it is held to what it does with this disk.
+        """
         watched = self._watched.get(host.name)
         if watched is not None:
             watched.committed_floor = -1
-        self.damaged_hosts[host.name] = None
+        for vote in [vote for vote in self._votes if vote[0] == host.name]:
+            del self._votes[vote]
 
     # ---- what replicas record ------------------------------------------------------------------------
 
@@ -190,6 +193,8 @@ class Monitor:
         if first_index - 1 < watched.committed_floor:
             raise Violation("committed entries stay", host.name, f"reset to {first_index}")
         watched.first_index = first_index
+        if watched.log is not None:
+            self.model.begins_at(watched.log)
         watched.checked_index = first_index - 1
         watched.seen_applied = first_index - 1
         watched.arrived = {}
@@ -234,6 +239,7 @@ class Monitor:
         first_index = replica.store.log.first_index
         if first_index > watched.first_index:
             watched.first_index = first_index
+            self.model.begins_at(replica.store.log)
             self._note(host.name, f"deletes its log before {first_index}")
             host.world.fired("retention")
         raft = replica.raft
@@ -252,8 +258,6 @@ class Monitor:
     def voted(self, host: BrokerHost, term: int, candidate: str) -> None:
         """One vote a term, on the disk before it is sent, also across restarts (Raft 5.2)."""
         known = self._votes.setdefault((host.name, term), candidate)
-        if host.name in self.damaged_hosts:
-            return  # a node with a new disk knows nothing of its votes; see docs/simulation.md
         if known != candidate:
             raise Violation("one vote a term", host.name, f"voted for {known} and {candidate} in term {term}")
         with host.disk.reads_succeed():
@@ -296,7 +300,7 @@ class Monitor:
         begin, end = log.position_of(first_index), log.end_of(last_index)
         holders = 0
         for watched in [self._watched[voter] for voter in voters if voter in self._watched]:
-            if watched.host.name in self.damaged_hosts or self._on_disk(watched, begin, end):
+            if self._on_disk(watched, begin, end):
                 holders += 1
                 if 2 * holders > len(voters):
                     break

@@ -136,5 +136,27 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(data: bytes) -> Plan:
-    """The plan that `encode_plan` wrote. Raises msgspec.DecodeError, ValidationError."""
-    return msgspec.json.decode(data, type=Plan)
+    """The plan that `encode_plan` wrote. Raises msgspec.DecodeError; ValidationError, also for a plan that this version
+    does not know how to run."""
+    plan = msgspec.json.decode(data, type=Plan)
+    for what, known, named in (
+        ("kind of fault", FAULT_KINDS, [fault.kind for fault in plan.faults]),
+        ("actor", ACTORS, plan.actors),
+    ):
+        unknown = [name for name in named if name not in known]
+        if unknown:
+            raise msgspec.ValidationError(f"no {what} is called {unknown[0]!r}: a plan of another version")
+    is_sound = (
+        plan.nodes in (3, 5)
+        and plan.data_file_bytes >= 16 * 1024
+        and plan.think_ms > 0
+        and plan.queues > 0
+        and plan.producers >= 0
+        and 0 < plan.calm_ns <= plan.end_ns
+        and all(
+            fault.time_ns >= 0 and fault.duration_ns >= 0 and 0 <= fault.amount < 1 for fault in plan.faults
+        )
+    )
+    if not is_sound:
+        raise msgspec.ValidationError("a number is out of the range that plans are drawn from")
+    return plan

@@ -121,7 +121,8 @@ class World:
         self.monitor = Monitor(lambda: self.scheduler.now_ns, self.note, sync_flush=plan.flush == "sync")
         self.judge = ClientJudge(self.monitor.model, lambda: self.scheduler.now_ns)
         self._acknowledged_at_calm = 0
-        self._consumed: dict[int, int] = {}
+        self._consumed: dict[int, set[int]] = {}
+        """Offsets that consumers' applications got, by queue."""
         self.work_counts: dict[str, int] = {}
         self._invariants = self._make_invariants()
         self.monitor.model.listeners.extend(self._invariants)
@@ -360,7 +361,7 @@ class World:
 
     def consumed(self, queue_id: int, offset: int) -> None:
         """A consumer's application got a message."""
-        self._consumed[queue_id] = max(self._consumed.get(queue_id, -1), offset)
+        self._consumed.setdefault(queue_id, set()).add(offset)
 
     # ---- running -------------------------------------------------------------------------------------
 
@@ -395,6 +396,10 @@ class World:
                 self._check_end()
         except Violation as violation:
             self.found(violation)
+        except (
+            Exception
+        ):  # a mistake in the simulator is found like any other, with its plan and what came before
+            self.violation("the simulator fails", "world", traceback.format_exc())
         finally:
             states = self._states()
             structlog.configure(**previous)
@@ -467,12 +472,16 @@ class World:
             for invariant in self._invariants:
                 invariant.check_node(host, process.node)
         for (topic, queue_id), queue in model.queues.items():
-            if topic == TOPIC and self._consumed.get(queue_id, -1) != len(queue.keys) - 1:
-                raise Violation(
-                    "liveness",
-                    "consumers",
-                    f"{topic}/{queue_id}: read up to {self._consumed.get(queue_id, -1)} of {len(queue.keys) - 1}",
-                )
+            if topic == TOPIC:
+                consumed = self._consumed.get(queue_id, ())
+                begin = queue.first_kept(0, len(queue.keys), model.kept_from)
+                missing = [offset for offset in range(begin, len(queue.keys)) if offset not in consumed]
+                if missing:
+                    raise Violation(
+                        "liveness",
+                        "consumers",
+                        f"{topic}/{queue_id}: {len(missing)} of {len(queue.keys)} never read, {missing[0]} first",
+                    )
         self.judge.check_outcomes()
         if self._judge_history is not None:
             for writer in self._writers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import time
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from simulation.shrink import Progress
     from simulation.world import JudgeHistory, Result
 
-__all__ = ["ShrinkBudget", "keep_plan", "report_finding", "shrink_finding"]
+__all__ = ["ShrinkBudget", "keep_plan", "replay_command", "report_finding", "shrink_finding"]
 
 _LINE_EVERY_S = 10.0
 """How often progress is told where lines cannot be overwritten."""
@@ -47,13 +48,18 @@ def keep_plan(plan: Plan, directory: Path, mark: str = "") -> Path:
     return unfinished.replace(path)
 
 
+def replay_command(path: Path) -> str:
+    """What runs the plan at `path` again, for a shell."""
+    return f"trivet simulate --replay {shlex.quote(str(path))}"
+
+
 def report_finding(result: Result, path: Path, *, shrunk: bool) -> None:
     """Prints the report of a finding whose plan is at `path`."""
     from simulation.report import describe_finding
 
-    print(describe_finding(result, f"trivet simulate --replay {path}"), flush=True)
+    print(describe_finding(result, replay_command(path)), flush=True)
     if not shrunk:
-        print(f"smaller: trivet simulate --replay {path} --shrink", flush=True)
+        print(f"smaller: {replay_command(path)} --shrink", flush=True)
 
 
 def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge: JudgeHistory) -> None:

@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from broker.cli.errors import INTERRUPTED, USAGE, CommandError
-from broker.cli.findings import ShrinkBudget, keep_plan, report_finding, shrink_finding
+from broker.cli.findings import ShrinkBudget, keep_plan, replay_command, report_finding, shrink_finding
 
 if TYPE_CHECKING:
     from simulation.plan import Plan
     from simulation.world import Result
 
 _RERUN_EVERY = 20
-"""Of a batch, every so manieth seed is run again in a process with another hash seed."""
+"""Of a batch, the first and every so manieth seed is run again in a process with another hash seed."""
 _SHRUNK_OF_A_BATCH = 3
 """So many findings of a batch are shrunk: code that is broken throughout breaks in all of its seeds."""
+_SECONDS_MAX = 86_400
+"""The faults of a whole run are drawn before it, and its log is kept in memory."""
 _FINDINGS = Path("simulation-findings")
 
 
@@ -75,16 +77,20 @@ def simulate(
     """
     if sum(option is not None for option in (seed, seeds, replay)) > 1:
         raise CommandError("--seed, --seeds and --replay exclude each other", USAGE)
-    if seconds < 30:
+    if not 30 <= seconds <= _SECONDS_MAX:
         raise CommandError(
-            f"--seconds {seconds}: at least 30, of which the last 20 are for the recovery", USAGE
+            f"--seconds {seconds}: at least 30, of which the last 20 are for the recovery, and at most {_SECONDS_MAX}",
+            USAGE,
         )
     if jobs < 1:
         raise CommandError(f"--jobs {jobs}: at least 1", USAGE)
     if shrink_runs < 1 or not 0 <= shrink_seconds < float("inf"):
         raise CommandError("--shrink-runs must be at least 1, --shrink-seconds at least 0", USAGE)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"--out {out}: {error.strerror}", USAGE) from error
     if shrink is None:
         shrink = replay is None
     budget = ShrinkBudget(shrink_runs, shrink_seconds) if shrink else None
@@ -198,25 +204,38 @@ def _batch(
     begin = time.monotonic()
     outcomes: list[_Outcome] = []
     found: list[int] = []
-    differences = 0
+    reruns = differences = 0
     interrupted = False
-    with ProcessPoolExecutor(jobs, initializer=_leave_interrupts_to_the_parent) as pool:
-        arguments = ((seed, seconds, nodes, str(directory)) for seed in seeds)
+
+    def tell(outcome: _Outcome) -> None:
+        outcomes.append(outcome)
+        if outcome.finding:
+            found.append(outcome.seed)
+            print(outcome.finding, flush=True)
+        print(f"{len(outcomes)} of {len(seeds)}: {outcome.line}", file=sys.stderr, flush=True)
+
+    with ProcessPoolExecutor(min(jobs, len(seeds)), initializer=_leave_interrupts_to_the_parent) as pool:
+        waiting = [pool.submit(_run_for_batch, (seed, seconds, nodes, str(directory))) for seed in seeds]
+        waiting.reverse()
         try:
-            for outcome in pool.map(_run_for_batch, arguments):
-                outcomes.append(outcome)
-                if outcome.finding:
-                    found.append(outcome.seed)
-                    print(outcome.finding, flush=True)
-                elif outcome.seed % _RERUN_EVERY == 0 and not _same_again(outcome, seconds, nodes):
-                    differences += 1
-                    print(f"seed {outcome.seed}: another process came to another trace", flush=True)
-                print(f"{len(outcomes)} of {len(seeds)}: {outcome.line}", file=sys.stderr, flush=True)
+            while waiting:
+                outcome = waiting[-1].result()
+                waiting.pop()
+                tell(outcome)
+                if not outcome.finding and (outcome.seed - seeds[0]) % _RERUN_EVERY == 0:
+                    is_same = _same_again(outcome, seconds, nodes)
+                    reruns += 1
+                    if not is_same:
+                        differences += 1
+                        print(f"seed {outcome.seed}: another process came to another trace", flush=True)
         except KeyboardInterrupt:
             interrupted = True
             print("interrupted: the seeds under way are the last", file=sys.stderr, flush=True)
             pool.shutdown(wait=True, cancel_futures=True)
-    _tell_of_batch(outcomes, len(found), differences, time.monotonic() - begin)
+            for future in reversed(waiting):
+                if not future.cancelled():
+                    tell(future.result())
+    _tell_of_batch(outcomes, len(found), reruns, differences, time.monotonic() - begin)
     if interrupted:
         print(f"interrupted after {len(outcomes)} of {len(seeds)} seeds")
         return INTERRUPTED
@@ -242,7 +261,9 @@ def _shrink_again(seed: int, seconds: int, nodes: int, directory: Path, budget: 
         shrink_finding(result, directory, budget, _judge_history)
 
 
-def _tell_of_batch(outcomes: list[_Outcome], findings: int, differences: int, wall_s: float) -> None:
+def _tell_of_batch(
+    outcomes: list[_Outcome], findings: int, reruns: int, differences: int, wall_s: float
+) -> None:
     from simulation.plan import FAULT_KINDS
 
     faults, work = dict.fromkeys(FAULT_KINDS, 0), dict[str, int]()
@@ -256,8 +277,9 @@ def _tell_of_batch(outcomes: list[_Outcome], findings: int, differences: int, wa
     simulated = sum(outcome.simulated_s for outcome in outcomes)
     cpu = sum(outcome.cpu_s for outcome in outcomes)
     print(
-        f"{len(outcomes)} seeds, {findings} findings, {differences} not deterministic; {simulated:.0f} s simulated "
-        f"in {wall_s:.0f} s, {simulated / max(cpu, 1e-9):.0f} per second of one core"
+        f"{len(outcomes)} seeds, {findings} findings; {reruns} run again in another process, {differences} of them "
+        f"with another trace; {simulated:.0f} s simulated in {wall_s:.0f} s, {simulated / max(cpu, 1e-9):.0f} per "
+        "second of one core"
     )
 
 
@@ -270,7 +292,7 @@ def _run_for_batch(arguments: tuple[int, int, int, str]) -> _Outcome:
     finding = ""
     if result.violation is not None:
         path = keep_plan(result.plan, Path(directory))
-        finding = describe_finding(result, f"trivet simulate --replay {path}")
+        finding = describe_finding(result, replay_command(path))
     return _Outcome(
         seed,
         summary_line(result, cpu_s),

@@ -1,4 +1,5 @@
-"""The judge of clients: what a group's members are told of its positions, and that nobody but they moves them."""
+"""The judge of clients: what they read, what a group's members are told of its positions, and that nobody but they
+moves them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.client_judge import ClientJudge
-from simulation.group_model import GroupModel, Violation
+from simulation.group_model import CommittedQueue, GroupModel, Violation
 from simulation.stored_positions import NEVER, PositionRequest, first_unasked
 
 KEY = ("readers", "events", 0)
@@ -157,3 +158,50 @@ def test_requests_are_assigned_if_they_can_be(times: list[int], asked: list[tupl
         for chosen in permutations(asked, len(times))
     )
     assert (first_unasked(history, 0, requests) is None) == possible
+
+
+class Reading:
+    """A queue of six messages of 100 bytes, and a reader of it."""
+
+    def __init__(self) -> None:
+        self.model = GroupModel()
+        self.judge = ClientJudge(self.model, lambda: 0)
+        queue = self.model.queues["events", 0] = CommittedQueue()
+        for offset in range(6):
+            queue.keys.append(f"key{offset}")
+            queue.positions.append(100 * offset)
+
+    def read(self, asked_for: int, offsets: list[int], next_offset: int) -> None:
+        """An answer to a pull of `asked_for`."""
+        asked = self.judge.asked("reader0", "events/broker-a:0", "", (), asked_for)
+        self.judge.was_read(asked, next_offset, offsets, [f"key{offset}" for offset in offsets])
+
+
+def test_a_read_without_gaps_is_true() -> None:
+    reading = Reading()
+    reading.read(0, [0, 1, 2], 3)
+    reading.read(3, [], 3)
+    reading.read(9, [], 6)  # sent back to the end
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "offsets", "next_offset"),
+    [(0, [1, 2], 3), (0, [0, 2], 3), (0, [0, 1], 4), (0, [], 2), (2, [1, 2], 3), (2, [2, 2], 3)],
+)
+def test_what_a_read_passes_is_missed(asked_for: int, offsets: list[int], next_offset: int) -> None:
+    with pytest.raises(Violation, match="reads leave nothing out"):
+        Reading().read(asked_for, offsets, next_offset)
+
+
+def test_a_reader_may_pass_what_was_deleted_and_nothing_else() -> None:
+    reading = Reading()
+    reading.model.kept_from = 300
+    reading.read(0, [3, 4], 5)
+    reading.read(0, [], 3)
+    reading.read(0, [0, 1, 2, 3], 4)  # from a node that has them all
+    with pytest.raises(Violation, match="asked for 0, got 4; 3 is kept"):
+        reading.read(0, [4], 5)
+    with pytest.raises(Violation, match="reads leave nothing out"):
+        reading.read(1, [], 4)
+    with pytest.raises(Violation, match="reads leave nothing out"):
+        reading.read(3, [3, 5], 6)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from simulation.plan import FAULT_KINDS, decode_plan, draw_plan, encode_plan
+from simulation.plan import FAULT_KINDS, Fault, decode_plan, draw_plan, encode_plan
 from simulation.report import describe_finding
 from simulation.scheduler import SECOND
-from simulation.world import run_plan
+from simulation.world import World, run_plan
 
 _ROOT = Path(__file__).parents[2]
 
@@ -47,6 +47,22 @@ def test_another_seed_gives_other_traces() -> None:
     assert one.trace_digest != other.trace_digest
 
 
+def test_a_message_that_no_consumer_got_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though positions went past it: what only looks at how far a group has come does not see it."""
+    consumed = World.consumed
+
+    def consumed_but_one(self: World, queue_id: int, offset: int) -> None:
+        if offset != 3:
+            consumed(self, queue_id, offset)
+
+    monkeypatch.setattr(World, "consumed", consumed_but_one)
+    plan = replace(draw_plan(92, seconds=30), faults=(), actors=("producer", "consumer", "administrator"))
+    result = run_plan(replace(plan, calm_ns=4 * SECOND, end_ns=18 * SECOND))
+    assert result.violation is not None
+    assert result.violation.invariant == "liveness"
+    assert "never read, 3 first" in result.violation.detail
+
+
 def test_plans_survive_their_file_and_cover_all_kinds() -> None:
     drawn: dict[str, None] = {}
     for seed in range(60):
@@ -55,3 +71,16 @@ def test_plans_survive_their_file_and_cover_all_kinds() -> None:
         drawn.update(dict.fromkeys(fault.kind for fault in plan.faults))
         assert all(fault.time_ns + fault.duration_ns <= plan.calm_ns for fault in plan.faults)
     assert sorted(drawn) == sorted(FAULT_KINDS)
+
+
+def test_a_mistake_of_the_simulator_is_a_finding_with_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the end of a batch that does not even say which seed it was."""
+
+    def inject(world: World, fault: Fault) -> None:
+        raise KeyError("nobody thought of this")
+
+    monkeypatch.setattr("simulation.world.inject", inject)
+    result = run_plan(replace(draw_plan(92, seconds=30), actors=(), end_ns=10 * SECOND))
+    assert result.violation is not None
+    assert result.violation.invariant == "the simulator fails"
+    assert "nobody thought of this" in describe_finding(result, "trivet simulate --seed 92")
