@@ -7,7 +7,7 @@ ten seconds, of which ten minutes are kept.
 from collections import deque
 from typing import Final
 
-from broker.windows import Windows
+from broker.windows import MINUTE, Windows
 
 SAMPLE_NS: Final = 10_000_000_000
 _SAMPLES_KEPT: Final = 61
@@ -71,6 +71,11 @@ class Stats:
                 del self.got_by_group[next(iter(self.got_by_group))]
             windows = self.got_by_group[key] = Windows()
         windows.add(now_ns // 1_000_000_000, count)
+
+    def got_per_second(self, topic: str, group: str, now_ns: int) -> float:
+        """How many messages of a topic a group was given in the last minute, a second."""
+        windows = self.got_by_group.get(f"{topic}@{group}")
+        return 0.0 if windows is None else windows.total(now_ns // 1_000_000_000, MINUTE).per_second
 
     def put_rates(self, now_ns: int) -> tuple[float, float, float]:
         """Messages put a second over the last 10, 60 and 600 seconds."""

@@ -81,11 +81,12 @@ class AdministrationProcessor:
         self._reply(connection, command, TopicStats(offsets).encode())
 
     def consume_stats(self, connection: Connection, command: RemotingCommand) -> None:
-        """A group's progress in one topic, or in all that it consumes."""
+        """A group's progress in some topics, or in all that it consumes."""
         header = command.decode_fields(GetConsumeStatsHeader)
         group = header.consumer_group
         metadata = self._node.replica.metadata
-        topics = [header.topic] if header.topic else self._consumed_topics(group)
+        named = header.topic_list or header.topic
+        topics = [name for name in named.split(";") if name] if named else self._consumed_topics(group)
         offsets: dict[MessageQueue, ConsumeOffset] = {}
         for topic in topics:
             config = metadata.topics.get(topic)
@@ -101,12 +102,13 @@ class AdministrationProcessor:
                     last_timestamp=0 if queue is None else self._store_time(queue, consumed - 1),
                     pull_offset=consumed,
                 )
-        self._reply(connection, command, ConsumeStats(offsets).encode())
+        rate = sum(self._node.stats.got_per_second(topic, group, self._node.now_ns) for topic in topics)
+        self._reply(connection, command, ConsumeStats(offsets, rate).encode())
 
     def reset_offset(self, connection: Connection, command: RemotingCommand) -> None:
         """Has every live consumer of a group go to a time (-1: the end) in a topic; the answer says where that is.
 
-        Without force only backwards. A `queue_id` (5.x) leaves the other queues alone, an `offset` is then where to go.
+        Without force only backwards, from a stored position. A `queue_id` (5.x) leaves the other queues alone, an `offset` is then where to go.
         """
         header = command.decode_fields(ResetOffsetHeader)
         config = self._topic(header.topic)
@@ -120,10 +122,11 @@ class AdministrationProcessor:
         offsets: dict[MessageQueue, int] = {}
         for queue_id in _queues_to_reset(header, config):
             target = self._reset_target(header, queue_id)
-            now_at = stored.get(queue_id, 0)
-            offsets[MessageQueue(self._broker_name, queue_id, header.topic)] = (
-                target if header.is_force or _names_offset(header) or target < now_at else now_at
-            )
+            if not header.is_force and not _names_offset(header):
+                if queue_id not in stored:
+                    continue  # which way it would be is not known
+                target = min(target, stored[queue_id])
+            offsets[MessageQueue(self._broker_name, queue_id, header.topic)] = target
         body = QueueOffsets(offsets)
         for client in group.members():
             is_cpp = client.language == LanguageCode.CPP

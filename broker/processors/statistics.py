@@ -114,7 +114,9 @@ class StatisticsProcessor:
             config = metadata.topics.get(topic)
             if config is None or (only_ordered and not config.order):
                 continue
-            stats = ConsumeStats(self._progress(group, config), self._consumed_per_second(group, topic))
+            stats = ConsumeStats(
+                self._progress(group, config), self._stats.got_per_second(topic, group, self._node.now_ns)
+            )
             behind += sum(offset.broker_offset - offset.consumer_offset for offset in stats.offsets.values())
             by_group.setdefault(group, []).append(stats.as_body())
         body = {
@@ -206,12 +208,6 @@ class StatisticsProcessor:
                 if newest_ms >= since_ms:
                     count += queue.max_offset - queue.offset_at_time(since_ms, store.store_time_of)
         return Total(count, count / seconds)
-
-    def _consumed_per_second(self, group: str, topic: str) -> float:
-        windows = self._stats.got_by_group.get(f"{topic}@{group}")
-        return (
-            0.0 if windows is None else windows.total(self._node.now_ns // 1_000_000_000, MINUTE).per_second
-        )
 
     # ------------------------------------------------------------------ inside
 

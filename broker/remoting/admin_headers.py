@@ -64,10 +64,13 @@ class ProducerGroupHeader(msgspec.Struct, rename="camel"):
 
 
 class GetConsumeStatsHeader(msgspec.Struct, rename="camel"):
-    """GET_CONSUME_STATS 208; without a topic, every topic that the group consumes."""
+    """GET_CONSUME_STATS 208; without a topic, every topic that the group consumes. ``topic_list`` (5.x), joined by
+    semicolons, goes before it.
+    """
 
     consumer_group: str
     topic: str | None = None
+    topic_list: str | None = None
 
 
 class ResetOffsetHeader(msgspec.Struct, rename="camel"):

@@ -222,8 +222,9 @@ def split_address(address: str) -> tuple[str, int]:
 
 def packed_host(address: tuple[str, int]) -> bytes:
     """A socket's address as records hold it; an IPv4 address mapped into IPv6 counts as IPv4."""
-    host = address[0].partition("%")[0].removeprefix("::ffff:")
-    return pack_host(host, address[1])
+    host = address[0].partition("%")[0]
+    mapped = host.removeprefix("::ffff:")
+    return pack_host(host if ":" in mapped else mapped, address[1])
 
 
 def listen(address: str, backlog: int = 1024) -> socket.socket:

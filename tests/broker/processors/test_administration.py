@@ -67,6 +67,23 @@ def test_consume_statistics(client: Client) -> None:
         assert (stats[queue(0)].broker_offset, stats[queue(0)].consumer_offset) == (3, 1)
         assert stats[queue(0)].last_timestamp > 0
         assert stats[queue(1)].broker_offset == 0
+    asked = {"consumerGroup": "g", "topic": "T", "topicList": "gone;T"}
+    listed = ConsumeStats.decode(client.ok(RequestCode.GET_CONSUME_STATS, asked).body).offsets
+    assert list(listed) == [queue(0), queue(1)]
+    none = client.ok(RequestCode.GET_CONSUME_STATS, asked | {"topicList": "gone"}).body
+    assert ConsumeStats.decode(none).offsets == {}
+
+
+def test_consume_statistics_tell_how_fast_a_group_consumes(group: Group) -> None:
+    client = group.connect(group.leader)
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    for _ in range(6):
+        client.send("T", b"x")
+    commit(client, 1)
+    assert len(client.pull("T", "g", 0).records) == 6
+    answer = client.ok(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g"})
+    assert ConsumeStats.decode(answer.body).consume_tps == pytest.approx(6 / 60)
 
 
 def test_connections(client: Client) -> None:
@@ -141,6 +158,9 @@ def test_reset_of_one_queue_leaves_the_others_alone(client: Client) -> None:
     assert QueueOffsets.decode(order.body).offsets == {queue(0): 2}
     by_time = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | {"offset": -1}).body
     assert QueueOffsets.decode(by_time).offsets == {queue(0): 0}
+    later = {"timestamp": -1, "queueId": None, "offset": None}
+    unforced = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | later).body
+    assert QueueOffsets.decode(unforced).offsets == {queue(0): 3}, "of queue 1 no position is stored"
     for wrong in ({"queueId": 2}, {"offset": 4}):
         refused = client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | wrong)
         assert refused.code == ResponseCode.SYSTEM_ERROR

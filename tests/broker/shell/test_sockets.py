@@ -123,6 +123,7 @@ def test_hosts_are_packed_as_records_hold_them() -> None:
     assert packed_host(("10.0.0.1", 1234)).hex() == "0a000001000004d2"
     assert packed_host(("::ffff:10.0.0.1", 1234)).hex() == "0a000001000004d2"
     assert len(packed_host(("fe80::1%eth0", 1))) == 20
+    assert len(packed_host(("::ffff:0:a00:1", 1))) == 20, "translated, not mapped"
 
 
 async def test_neither_reading_nor_writing_is_idle(autojump_clock: trio.testing.MockClock) -> None:
