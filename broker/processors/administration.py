@@ -108,7 +108,8 @@ class AdministrationProcessor:
     def reset_offset(self, connection: Connection, command: RemotingCommand) -> None:
         """Has every live consumer of a group go to a time (-1: the end) in a topic; the answer says where that is.
 
-        Without force only backwards, from a stored position. A `queue_id` (5.x) leaves the other queues alone, an `offset` is then where to go.
+        Without force only backwards, from a stored position. A `queue_id` (5.x) leaves the other queues alone, an
+        `offset` is then where to go.
         """
         header = command.decode_fields(ResetOffsetHeader)
         config = self._topic(header.topic)

@@ -28,6 +28,9 @@ RECEIVE_BYTES: Final = 65_536
 UNSENT_BYTES_HIGH: Final = 4 * 1024 * 1024
 """Reading from a connection stops above this many unsent bytes."""
 
+_ENCRYPTED_AT_ONCE: Final = 256 * 1024
+"""Bytes that are encrypted for one call; the rest waits as views of the log, of which encrypted bytes are a copy."""
+
 _BUFFERS_PER_CALL: Final = 512
 """Slices given to one `sendmsg`; the system's limit is 1024."""
 
@@ -53,6 +56,8 @@ class SocketConnection:
         self._last_active = trio.current_time()
         self._has_written = False
         self._unsent: deque[memoryview] = deque()
+        self._not_encrypted: deque[memoryview] = deque()
+        """With TLS, what comes behind `_unsent`; nothing while that is empty."""
         self._has_unsent = trio.Event()
         self._sent = trio.Event()
 
@@ -117,9 +122,12 @@ class SocketConnection:
             self.close()
             return
         try:
-            if buffers and self._tls is not None:
-                buffers = [self._tls.encrypt(buffers)]
-            self._send(buffers)
+            if self._tls is None:
+                self._send(buffers)
+            elif buffers:
+                self._not_encrypted.extend(memoryview(buffer) for buffer in buffers if len(buffer))
+                self.connection.unsent_bytes += sum(map(len, buffers))
+                self._encrypt_and_send(self._tls)
         except OSError:
             self.close()
             return
@@ -131,6 +139,22 @@ class SocketConnection:
             self._keep(buffers)
         elif buffers:
             self._write(buffers)
+
+    def _encrypt_and_send(self, tls: TlsSession) -> None:
+        """Goes on until the socket takes no more: a client that does not read costs no copies of what it asked for."""
+        waiting = self._not_encrypted
+        while waiting and not self._unsent:
+            size = 0
+            pieces: list[Buffer] = []
+            while waiting and size < _ENCRYPTED_AT_ONCE:
+                piece = waiting.popleft()
+                if size + len(piece) > _ENCRYPTED_AT_ONCE:
+                    waiting.appendleft(piece[_ENCRYPTED_AT_ONCE - size :])
+                    piece = piece[: _ENCRYPTED_AT_ONCE - size]
+                pieces.append(piece)
+                size += len(piece)
+            self.connection.unsent_bytes -= size
+            self._send([tls.encrypt(pieces)])
 
     def _write(self, buffers: list[Buffer]) -> None:
         if len(buffers) == 1:
@@ -168,6 +192,8 @@ class SocketConnection:
         sock, unsent = self.socket, self._unsent
         try:
             while not self.closed:
+                if self._tls is not None and not unsent:
+                    self._encrypt_and_send(self._tls)
                 if not unsent:
                     self._sent.set()
                     if self.connection.close_requested:
@@ -208,6 +234,7 @@ class SocketConnection:
             trio.lowlevel.notify_closing(self.socket)
         self.socket.close()
         self._unsent.clear()
+        self._not_encrypted.clear()
         self._has_unsent.set()
         self._sent.set()
 

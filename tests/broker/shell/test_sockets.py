@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from broker.connection import Connection, Outgoing
+from broker.connection import Buffer, Connection, Outgoing
 from broker.remoting.command import encode, request
 from broker.settings import BrokerConfig, LimitSettings, NameServerConfig
 from broker.shell.sockets import (
@@ -19,6 +20,7 @@ from broker.shell.sockets import (
     packed_host,
     split_address,
 )
+from broker.shell.tls import TlsSession
 from tests.broker.shell.servers import running
 
 
@@ -75,6 +77,44 @@ async def test_a_reader_that_does_not_read_is_not_read_from() -> None:
             await _receive(remote, 3 * UNSENT_BYTES_HIGH)
             assert requests == 3, "reading goes on when the answers are gone"
             nursery.cancel_scope.cancel()
+    remote.close()
+
+
+class _CountingSession(TlsSession):
+    """No secret, and how much was encrypted."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.encrypted = 0
+
+    def encrypt(self, buffers: Sequence[Buffer]) -> bytes:
+        data = b"".join(buffers)
+        self.encrypted += len(data)
+        return data
+
+    def farewell(self) -> bytes:
+        return b""
+
+
+async def test_what_a_slow_reader_asked_for_is_not_encrypted_before_it_reads() -> None:
+    """Encrypted it is a copy: one connection could have asked for gigabytes in one read."""
+    ours, remote = socket.socketpair()
+    remote.setblocking(False)
+    tls = _CountingSession()
+    connection = SocketConnection(ours, Connection(Outgoing(), "test"), tls=tls)
+    body = b"".join(struct.pack(">I", k) for k in range(1_000_000))
+    for _ in range(4):
+        connection.connection.send(b"head", memoryview(body))
+    connection.flush()
+    assert tls.encrypted < 1_000_000
+    size = 4 * (4 + len(body))
+    assert connection.connection.unsent_bytes > UNSENT_BYTES_HIGH
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.write)
+            assert await _receive(remote, size) == 4 * (b"head" + body)
+            nursery.cancel_scope.cancel()
+    assert (tls.encrypted, connection.connection.unsent_bytes) == (size, 0)
     remote.close()
 
 
