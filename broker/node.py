@@ -69,6 +69,9 @@ UNREAD_BYTES_MAX: Final = 32 * 1024 * 1024
 Its node stops reading its requests long before; this much may still come for those that the leader has already.
 """
 
+LARGE_ANSWER_BYTES: Final = 64 * 1024
+"""A longer list is only given to who has read most of what it was given before: messages are views, this is memory."""
+
 OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is unknown"
 
 _ONCE: Final = frozenset(
@@ -329,6 +332,13 @@ class Node:
         """
         if command.flag & 2:
             return
+        if len(body) > LARGE_ANSWER_BYTES and self._leaves_much_unread(connection):
+            code, remark, fields, body = (
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]earlier answers are unread",
+                None,
+                b"",
+            )
         try:
             head = encode_response_head(command, int(code), remark, fields, len(body))
         except ValueError as error:
@@ -339,6 +349,11 @@ class Node:
             connection.send(head, body)
         else:
             connection.send(head)
+
+    def _leaves_much_unread(self, connection: Connection) -> bool:
+        if isinstance(connection, RelayedConnection):
+            return self.relays_too_much(connection)
+        return connection.unsent_bytes + sum(map(len, connection.outbox)) > UNREAD_BYTES_MAX
 
     def after_command(
         self,

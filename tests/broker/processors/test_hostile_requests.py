@@ -279,3 +279,22 @@ def _answer_notice(client: Client, code: int, remark: str | None, serialization:
     for command in FrameDecoder().feed(encode(answer)):
         node.received(client.connection, command)
     client._member.due_ns = client.group.now_ns
+
+
+@pytest.mark.parametrize(("asked", "bound"), [("leader", "UNREAD"), ("follower", "RELAYED")])
+def test_long_lists_are_not_made_for_who_does_not_read_them(
+    group: Group, asked: str, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for a hundred times in one read, the list of many topics would have filled the memory of a broker."""
+    most = 1_000_000
+    monkeypatch.setattr(f"broker.node.{bound}_BYTES_MAX", most)
+    client = group.connect(getattr(group, asked))
+    many = b",".join(b'{"topicName": "T%d"}' % number for number in range(500))
+    client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, b'{"topicConfigList": [%s]}' % many)
+    size = len(client.ok(RequestCode.GET_ALL_TOPIC_CONFIG).body)
+    opaques = [client.start_call(RequestCode.GET_ALL_TOPIC_CONFIG) for _ in range(3 * most // size)]
+    answers = [client.wait(opaque) for opaque in opaques]
+    given = sum(len(answer.body) for answer in answers)
+    assert most - size < given <= most + 2 * size
+    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+    client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
