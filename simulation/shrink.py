@@ -99,8 +99,8 @@ def shrink(
     return Shrunk(search.best, search.runs, search.end)
 
 
-class _NothingFoundError(Exception):
-    pass
+class _NothingFoundError(BaseException):
+    """Ends a run from within; no Exception, which the world would take for a mistake of its own."""
 
 
 def _nothing_found() -> None:
