@@ -11,6 +11,8 @@ import trio
 
 from broker.connection import Connection, Outgoing
 from broker.name_server import NameServer
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import NameServerConfig, join_address
@@ -22,6 +24,9 @@ from broker.tls import reload_certificates, server_context
 log = structlog.get_logger("trivet.namesrv")
 
 _SWEEP_S: Final = 5.0
+
+UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Answers that may wait for one client: a hundred questions come in one read, and a list may have megabytes."""
 
 
 class FileStorage:
@@ -129,10 +134,13 @@ class NameServerProcess:
                 commands = error.commands
                 log.warning("connection closed", client=connection.name, reason=str(error))
                 connection.close()
+            unread = connection.unsent_bytes
             for command in commands:
-                answer = core.answer(number, command, now_ns)
+                has_room = unread <= UNREAD_BYTES_MAX
+                answer = core.answer(number, command, now_ns) if has_room else _refusal(command)
                 if answer is not None:
                     connection.send(answer)
+                    unread += len(answer)
             open_socket.flush()
 
         try:
@@ -154,6 +162,12 @@ class NameServerProcess:
             for open_socket in list(self._open.values()):
                 if open_socket.last_active() < oldest:
                     open_socket.close()
+
+
+def _refusal(command: RemotingCommand) -> bytes | None:
+    if command.is_response or command.is_one_way:
+        return None
+    return encode(response(command, ResponseCode.SYSTEM_BUSY, "[OVERLOAD]earlier answers are unread"))
 
 
 async def serve(

@@ -12,7 +12,10 @@ from broker.client.message import Message
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
 from broker.cluster.query import cluster_info
-from broker.settings import BrokerConfig
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, encode, request
+from broker.remoting.frame import FrameDecoder
+from broker.settings import BrokerConfig, NameServerConfig
 from broker.shell.name_server import NameServerProcess
 from tests.broker.shell.servers import running
 
@@ -49,6 +52,32 @@ async def test_one_of_two_name_servers_is_lost(tmp_path: Path) -> None:
             async with AdminClient(first) as admin:
                 assert {"T", "U"} <= set(await admin.topics())
             again.stop()
+
+
+async def test_answers_that_nobody_reads_are_not_made() -> None:
+    """Two hundred questions come in one read; their answers together would be a gigabyte."""
+    server = NameServerProcess(NameServerConfig(listen="127.0.0.1:0"))
+    put = [
+        request(
+            RequestCode.PUT_KV_CONFIG, {"namespace": "N", "key": f"k{k}", "value": 1_000_000 * "v"}, opaque=k
+        )
+        for k in range(5)
+    ]
+    ask = [request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"}, opaque=k) for k in range(200)]
+    answers: list[RemotingCommand] = []
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve)
+            stream = await trio.open_tcp_stream("127.0.0.1", int(server.address.rpartition(":")[2]))
+            decoder = FrameDecoder()
+            for questions in (put, ask):
+                answers.clear()
+                await stream.send_all(b"".join(encode(question) for question in questions))
+                while len(answers) < len(questions):
+                    answers += decoder.feed(bytes(await stream.receive_some(1 << 20)))
+            await stream.aclose()
+            server.stop()
+    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
 
 
 async def test_broker_starts_while_a_name_server_is_down(tmp_path: Path) -> None:
