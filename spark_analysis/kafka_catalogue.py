@@ -155,19 +155,40 @@ def _by_distance(pairs: DataFrame, positions: DataFrame) -> DataFrame:
 
 
 def precommitted(operations: DataFrame) -> DataFrame:
-    """Transactions that polled what they sent themselves, whether or not they committed."""
-    sent = operations.where("function = 'append'").select("op", "key", sf.col("values").alias("sent"))
-    return (
+    """Transactions that polled what they sent themselves, whether or not they committed.
+
+    A value that another operation may have put there shows nothing, unless it stands where the own one does.
+    """
+    appends = operations.where("function = 'append'")
+    sent = appends.select("*", sf.posexplode("values").alias("place", "value")).select(
+        "op",
+        "key",
+        "outcome",
+        "value",
+        sf.when(sf.col("outcome") == "ok", _place_of_value()).alias("position"),
+    )
+    polled = (
         operations.where("function IN ('poll', 'read')")
-        .join(sent, ["op", "key"], "left_semi")
+        .join(appends.select("op", "key"), ["op", "key"], "left_semi")
         .select("*", sf.posexplode("values").alias("place", "value"))
-        .join(
-            sent.select("op", "key", sf.explode("sent").alias("value")), ["op", "key", "value"], "left_semi"
-        )
+        .withColumn("position", _place_of_value())
+        .join(sent, ["op", "key", "value"], "left_semi")
+    )
+    senders = (
+        sent.where("outcome <> 'fail'")
+        .join(polled, ["key", "value"], "left_semi")
+        .groupBy("key", "value")
+        .agg(sf.min("op").alias("first_sender"), sf.max("op").alias("last_sender"))
+    )
+    own = sent.select("op", "key", "value", "position").distinct().withColumn("is_own", sf.lit(True))
+    return (
+        polled.join(senders, ["key", "value"], "left")
+        .join(own, ["op", "key", "value", "position"], "left")
+        .where("is_own OR first_sender IS NULL OR (first_sender = op AND last_sender = op)")
         .select(
             "key",
             sf.lit("precommitted-read").alias("kind"),
-            _place_of_value().alias("position"),
+            "position",
             sf.col("invoke_ns").alias("lower"),
             sf.col("complete_ns").alias("upper"),
             sf.lit(False).alias("allowed"),

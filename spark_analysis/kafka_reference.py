@@ -110,17 +110,28 @@ def overwritten(operations: Sequence[Operation], positions: Mapping[int, Positio
 
 
 def precommitted(operations: Sequence[Operation]) -> list[Finding]:
-    """What operations polled or read of what they sent themselves."""
+    """What operations polled or read of what they sent themselves.
+
+    A value that another operation may have put there shows nothing, unless it stands where the own one does.
+    """
     sent: dict[int, set[str]] = defaultdict(set)
+    senders: dict[str, set[int]] = defaultdict(set)
+    places: set[tuple[int, int, str]] = set()
     for one in operations:
-        if one.function == "append":
-            sent[one.op].update(one.values)
+        if one.function != "append":
+            continue
+        sent[one.op].update(one.values)
+        if one.outcome != "fail":
+            for value in one.values:
+                senders[value].add(one.op)
+        if one.outcome == "ok":
+            places.update((one.op, *pair) for pair in one.pairs())
     return [
         Finding("precommitted-read", position, one.invoke_ns, one.complete_ns)
         for one in operations
         if one.function in ("poll", "read") and one.op in sent
         for position, value in one.pairs()
-        if value in sent[one.op]
+        if value in sent[one.op] and (not senders[value] - {one.op} or (one.op, position, value) in places)
     ]
 
 
