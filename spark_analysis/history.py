@@ -100,6 +100,18 @@ def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | Non
     )
 
 
+def keep_records(operations: DataFrame, damage: DataFrame, parquet: str) -> None:
+    """Write the history of another format so that :func:`load_parquet` reads it."""
+    from pyspark.sql import functions as sf
+
+    whole = operations.withColumn("record", sf.lit("operation"))
+    bad = damage.withColumn("record", sf.lit("damage")).withColumnRenamed("reason", "detail")
+    rows = no_records(operations.sparkSession)
+    for one in (whole, bad):
+        rows = rows.unionByName(one, allowMissingColumns=True)
+    rows.write.mode("overwrite").partitionBy("record").parquet(parquet)
+
+
 _PLACED: Final = ("file", "position")
 
 
@@ -176,6 +188,11 @@ def _begun_and_ended(halves: DataFrame) -> tuple[DataFrame, DataFrame]:
         halves.where("record = 'invocation'").alias("begun"),
         halves.where("record = 'completion'").alias("ended"),
     )
+
+
+def no_records(spark: SparkSession) -> DataFrame:
+    """A table of records without rows."""
+    return spark.createDataFrame([], schema.RECORDS)
 
 
 def no_events(spark: SparkSession) -> DataFrame:

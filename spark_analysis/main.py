@@ -83,7 +83,9 @@ def analyze(
             for path, name in zip(paths, distinct_names(paths), strict=True):
                 with _place(spark, to_parquet, scratch, name) as place:
                     in_memory = to_parquet is None and scratch is None and size < SMALL_BYTES
-                    history = _load(spark, path, format, place, in_memory=in_memory)
+                    history = _load(
+                        spark, path, format, place, in_memory=in_memory, is_kept=to_parquet is not None
+                    )
                     verdict = check(history, drained=drained, sparse=model == SPARSE_LOG_MODEL)
                     verdicts.append(of_what_was_read(verdict))
                     _report(verdicts[-1], history, report, name)
@@ -132,12 +134,34 @@ def _check_usage(paths: Sequence[Path], format: str, model: str) -> str:
         if format == "parquet":
             if not (path / RECORDS).is_dir():
                 raise UsageError(f"{path}: not a directory that --to-parquet has made: it has no {RECORDS}")
+            _check_columns(path / RECORDS)
             continue
         if path.is_dir() and not any(path.glob("*.trace")):
             raise UsageError(f"{path}: no *.trace files in this directory")
         if path.is_dir() and format != "trace":
             raise UsageError(f"{path}: is a directory; name the files of format {format}")
     return model
+
+
+def _check_columns(records: Path) -> None:
+    """Rows that somebody else has written may be without what Spark would silently take for null."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    from spark_analysis import schema
+    from spark_analysis.source import ARROW_TYPES
+
+    try:
+        rows = ds.dataset(records, format="parquet", partitioning="hive")
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(f"{records}: no Parquet that can be read: {str(error).splitlines()[0]}") from error
+    given = rows.schema
+    for name, kind, _ in schema.RECORD_COLUMNS if rows.files else ():
+        if name not in given.names:
+            raise UsageError(f"{records}: has no column {name} (docs/trace-schema.md)")
+        found = given.field(name).type
+        if name != "record" and found != ARROW_TYPES[kind]:
+            raise UsageError(f"{records}: column {name} is of the type {found}, not {ARROW_TYPES[kind]}")
 
 
 def _total_bytes(paths: Sequence[Path]) -> int:
@@ -179,9 +203,18 @@ def _place(spark: SparkSession, to_parquet: Path | None, scratch: str | None, na
         directory.getFileSystem(context._jsc.hadoopConfiguration()).delete(directory, True)
 
 
-def _load(spark: SparkSession, path: Path, format: str, place: str, *, in_memory: bool) -> History:
-    """``in_memory``: the history is short, and no file of it need be kept."""
-    from spark_analysis.history import History, load_parquet, load_trace, no_events, read_trace
+def _load(
+    spark: SparkSession, path: Path, format: str, place: str, *, in_memory: bool, is_kept: bool
+) -> History:
+    """``in_memory``: the history is short, and no file of it need be kept; ``is_kept``: ``place`` is the user's."""
+    from spark_analysis.history import (
+        History,
+        keep_records,
+        load_parquet,
+        load_trace,
+        no_events,
+        read_trace,
+    )
     from spark_analysis.json_lines import load_json_lines
 
     # Executors run in directories of their own: they are given no relative path.
@@ -190,8 +223,13 @@ def _load(spark: SparkSession, path: Path, format: str, place: str, *, in_memory
         return replace(history or load_trace(spark, str(path.resolve()), place), path=str(path))
     if format == "parquet":
         return load_parquet(spark, str(path), (path.resolve() / RECORDS).as_uri(), f"{place}/joined")
-    operations, damage = load_json_lines(spark, str(path.resolve()), place)
-    return History(str(path), operations, no_events(spark), damage)
+    if not is_kept:
+        operations, damage = load_json_lines(spark, str(path.resolve()), place)
+        return History(str(path), operations, no_events(spark), damage)
+    with tempfile.TemporaryDirectory(prefix="trivet-analyze-", ignore_cleanup_errors=True) as parts:
+        operations, damage = load_json_lines(spark, str(path.resolve()), Path(parts).as_uri())
+        keep_records(operations, damage, f"{place}/{RECORDS}")
+    return load_parquet(spark, str(path), f"{place}/{RECORDS}")
 
 
 def _judge_keyed(

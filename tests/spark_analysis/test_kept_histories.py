@@ -1,0 +1,69 @@
+"""``trivet analyze --to-parquet DIR`` and back: the same answer, and what others wrote is looked at first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_analysis import schema
+from spark_analysis.main import WRONG_USAGE, analyze
+from spark_analysis.source import ARROW_TYPES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STALE_AND_A_BAD_LINE = """\
+{"time": 1, "process": "p", "type": "invoke", "f": "append", "key": "t/0", "value": "a"}
+{"time": 2, "process": "p", "type": "ok", "f": "append", "key": "t/0", "value": 0}
+{"time": 3, "process": "c", "type": "invoke", "f": "read", "key": "t/0", "value": 0}
+{"time": 4, "process": "c", "type": "ok", "f": "read", "key": "t/0", "value": []}
+no operation
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_json_lines_are_kept_and_judged_again(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "stale.jsonl"
+    path.write_text(STALE_AND_A_BAD_LINE)
+    (tmp_path / "empty.jsonl").touch()
+    paths = [path, tmp_path / "empty.jsonl"]
+    kept = tmp_path / "kept"
+
+    def answer(paths: list[Path], **options: Any) -> list[dict[str, Any]]:
+        code = analyze(paths, json_output=True, **options)
+        assert code == 1
+        told: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["histories"]
+        return [{name: value for name, value in one.items() if name != "path"} for one in told]
+
+    first = answer(paths, format="jsonl", to_parquet=kept)
+    assert [one["verdict"] for one in first] == ["violated", "linearizable"]
+    assert first[0]["bad_lines"] == 1
+    assert answer([kept / path.name for path in paths], format="parquet") == first
+
+
+def test_parquet_of_others_must_have_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {name: pa.array([], ARROW_TYPES[kind]) for name, kind, _ in schema.RECORD_COLUMNS}
+    wrong = {
+        "has no column invoke_ns": {name: one for name, one in columns.items() if name != "invoke_ns"},
+        "column invoke_ns is of the type string": columns | {"invoke_ns": pa.array([], pa.string())},
+    }
+    for complaint, table in wrong.items():
+        directory = tmp_path / "kept" / "records" / "record=operation"
+        directory.mkdir(parents=True)
+        pq.write_table(pa.table(table), directory / "part.parquet")
+        assert analyze([tmp_path / "kept"], format="parquet") == WRONG_USAGE
+        assert complaint in capsys.readouterr().err
+        shutil.rmtree(tmp_path / "kept")
+    directory.mkdir(parents=True)
+    (directory / "part.parquet").write_text("not Parquet")
+    assert analyze([tmp_path / "kept"], format="parquet") == WRONG_USAGE
+    assert "no Parquet that can be read" in capsys.readouterr().err
