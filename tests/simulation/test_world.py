@@ -84,3 +84,12 @@ def test_a_mistake_of_the_simulator_is_a_finding_with_its_plan(monkeypatch: pyte
     assert result.violation is not None
     assert result.violation.invariant == "the simulator fails"
     assert "nobody thought of this" in describe_finding(result, "trivet simulate --seed 92")
+
+
+@pytest.mark.parametrize("actors", [("clerk",), ("producer",), ()])
+def test_a_plan_that_was_shrunk_to_few_actors_holds_once_the_mistake_is_mended(
+    actors: tuple[str, ...],
+) -> None:
+    plan = replace(draw_plan(0, seconds=30), faults=(), actors=actors, calm_ns=4 * SECOND, end_ns=18 * SECOND)
+    result = run_plan(plan)
+    assert result.violation is None, describe_finding(result, "no command")
