@@ -7,6 +7,7 @@ bounded by twice the number of its attempts.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from spark_analysis.kept import kept
-from spark_analysis.unknown import Attempt, Finding, Hole, Seen, settle
+from spark_analysis.unknown import Attempt, Finding, Hole, Seen, contested, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,7 +46,7 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
     holes = flagged.where("holes > 0").select(
         "key", first_hole.alias("position"), sf.col("holes").alias("count"), deadline.alias("time_ns")
     )
-    placed, shared = _placed(attempts, seen, holes)
+    placed, shared, in_dispute = _placed(attempts, seen, holes)
     tagged = [_tagged(seen, "seen"), _tagged(holes, "hole"), _tagged(placed, "attempt"), *shared]
     rows = kept(reduce(lambda one, other: one.unionByName(other), tagged))
     totals = kept(
@@ -67,6 +68,8 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
     ).collect()[0]
     found: list[DataFrame] = []
     settled = kept(_settle(rows, totals))
+    if in_dispute is not None:
+        settled = settled.unionByName(in_dispute)
     if asked["crowded"]:
         settled = settled.unionByName(_crowded(rows, totals))
     outcome = settled.agg(
@@ -122,23 +125,63 @@ def _attempts(operations: DataFrame) -> DataFrame:
     )
 
 
-def _placed(attempts: DataFrame, seen: DataFrame, holes: DataFrame) -> tuple[DataFrame, list[DataFrame]]:
-    """The attempts with their queues, and rows for those whose queue nobody knows.
+def _placed(
+    attempts: DataFrame, seen: DataFrame, holes: DataFrame
+) -> tuple[DataFrame, list[DataFrame], DataFrame | None]:
+    """The attempts with their queues, rows for those whose queue nobody knows, and rows of ``_SETTLED`` for those
+    that several queues show.
 
     An append whose queue the broker was to choose belongs to the queue where one of its values was seen, if any was.
     """
     is_homeless = sf.endswith("key", sf.lit("/"))
     homeless = attempts.where(is_homeless).withColumnRenamed("key", "topic")
     if not homeless.limit(1).count():
-        return attempts, []
+        return attempts, [], None
     topic = sf.regexp_replace("key", "[^/]*$", "")
     homes = homeless.join(seen.select("key", "value", topic.alias("topic")), ["topic", "value"])
     found = homeless.join(homes.select("op", "key").distinct(), "op").select(*attempts.columns)
-    shared = homeless.join(found.select("op").distinct(), "op", "left_anti").join(
-        holes.select("key").distinct().withColumn("topic", topic), "topic"
+    # Of a value with more attempts than places nobody knows which one is somewhere else.
+    places = (
+        seen.withColumn("topic", topic)
+        .join(homeless.select("topic", "value").distinct(), ["topic", "value"], "left_semi")
+        .groupBy("topic", "key", "value")
+        .agg(sf.count(sf.lit(1)).alias("places"))
+    )
+    own = attempts.where(~is_homeless).groupBy("key", "value").agg(sf.count(sf.lit(1)).alias("own"))
+    needed = (
+        places.join(own, ["key", "value"], "left")
+        .groupBy("topic", "value")
+        .agg(sf.sum(sf.greatest(sf.expr("places - coalesce(own, 0)"), sf.lit(0))).alias("needed"))
+    )
+    tries = homeless.groupBy("topic", "value").agg(sf.count(sf.lit(1)).alias("tries"))
+    settled = needed.join(tries, ["topic", "value"]).where("needed >= tries")
+    elsewhere = homeless.join(
+        homeless.join(settled, ["topic", "value"], "left_semi").select("op").distinct(), "op", "left_anti"
+    )
+    shared = elsewhere.join(holes.select("key").distinct().withColumn("topic", topic), "topic").join(
+        found.select("op", "key").distinct(), ["op", "key"], "left_anti"
     )
     placed = attempts.where(~is_homeless).unionByName(found)
-    return placed, [_tagged(shared.select("key", "time_ns"), "shared")]
+    several = (
+        homes.groupBy("topic", "value").agg(sf.count_distinct("key").alias("queues")).where("queues > 1")
+    )
+    if not several.limit(1).count():
+        return placed, [_tagged(shared.select("key", "time_ns"), "shared")], None
+    of_topic = attempts.withColumn("topic", topic).join(
+        several.select("topic").distinct(), "topic", "left_semi"
+    )
+    # Whole batches, as what else is in them matters.
+    at_stake = of_topic.join(
+        of_topic.join(several, ["topic", "value"], "left_semi").select("op"), "op", "left_semi"
+    )
+    shown = seen.withColumn("topic", topic).join(several, ["topic", "value"], "left_semi")
+    open_keys = holes.select("key").distinct().withColumn("topic", topic)
+    rows = _tagged(at_stake, "attempt").unionByName(_tagged(shown, "seen"))
+    rows = rows.unionByName(
+        _tagged(open_keys.join(several.select("topic").distinct(), "topic", "left_semi"), "hole")
+    )
+    in_dispute = rows.groupBy(topic.alias("topic")).applyInArrow(_dispute_topic, _SETTLED)
+    return placed, [_tagged(shared.select("key", "time_ns"), "shared")], kept(in_dispute)
 
 
 def _tagged(frame: DataFrame, tag: str) -> DataFrame:
@@ -206,6 +249,34 @@ def _settle_key(table: pa.Table) -> pa.Table:
             "kind": pa.array([one.kind for one, _, _ in found], pa.string()),
             "position": pa.array([one.position for one, _, _ in found], pa.int64()),
             "value": pa.array([value for _, value, _ in found], pa.int64()),
+            "unsure": pa.array([is_unsure for _, _, is_unsure in found], pa.bool_()),
+        }
+    )
+
+
+def _dispute_topic(table: pa.Table) -> pa.Table:
+    """:func:`contested` for the rows of one topic."""
+    attempts: dict[str, list[Attempt]] = defaultdict(list)
+    seen: dict[str, list[Seen]] = defaultdict(list)
+    with_holes: list[str] = []
+    for row in table.to_pylist():
+        match row["tag"]:
+            case "attempt":
+                attempts[row["key"]].append(
+                    Attempt(row["op"], row["index"], row["size"], row["value"], row["time_ns"])
+                )
+            case "seen":
+                seen[row["key"]].append(Seen(row["position"], row["value"], _or_never(row["time_ns"])))
+            case _:
+                with_holes.append(row["key"])
+    key: str = table["key"][0].as_py()
+    found = contested(key[: key.rfind("/") + 1], attempts, seen, with_holes)
+    return pa.table(
+        {
+            "key": pa.array([queue for queue, _, _ in found], pa.string()),
+            "kind": pa.array([one.kind for _, one, _ in found], pa.string()),
+            "position": pa.array([one.position for _, one, _ in found], pa.int64()),
+            "value": pa.nulls(len(found), pa.int64()),
             "unsure": pa.array([is_unsure for _, _, is_unsure in found], pa.bool_()),
         }
     )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
-from spark_analysis.unknown import Attempt, Finding, Hole, Seen, settle
+from spark_analysis.unknown import Attempt, Finding, Hole, Seen, contested, settle
 from spark_analysis.value_hash import value_hash
 
 LINEARIZABLE: Final = "linearizable"
@@ -126,7 +126,9 @@ def check_queues(
     if sparse:
         queues = {key: without_gaps(operations) for key, operations in queues.items()}
     swept = {key: _swept(operations, sparse=sparse) for key, operations in queues.items()}
-    attempts, shared = _placed({key: _attempts(operations) for key, operations in queues.items()}, swept)
+    tried = {key: _attempts(operations) for key, operations in queues.items()}
+    attempts, shared = _placed(tried, swept)
+    in_dispute = _contested(tried, swept)
     acknowledged = {
         at.value for one in swept.values() for at in one.positions.values() if at.acks and at.values
     }
@@ -150,6 +152,9 @@ def check_queues(
                     else "phantom-value"
                 )
                 found.append(Finding(kind, place.position, None, int(place.deadline_ns)))
+        for queue, finding, is_unsure in in_dispute:
+            if queue == key:
+                (unsure if is_unsure else found).append(finding)
         judged[key] = QueueFindings([*one.findings, *found], unsure, one.positions)
     return judged
 
@@ -311,16 +316,34 @@ def _placed(
         if not topic.endswith("/") or not listed:
             continue
         queues = [key for key in swept if key[: key.rfind("/") + 1] == topic]
-        at_home: set[int] = set()
+        tries = Counter(attempt.value for attempt in listed)
+        needed: Counter[Hashable] = Counter()
+        for key in queues:
+            needed += Counter(one.value for one in swept[key].seen) - Counter(
+                attempt.value for attempt in attempts.get(key, ())
+            )
+        # Of a value with more attempts than places nobody knows which one is somewhere else.
+        settled = {attempt.op for attempt in listed if needed[attempt.value] >= tries[attempt.value]}
         for key in queues:
             values = {one.value for one in swept[key].seen}
             here = {attempt.op for attempt in listed if attempt.value in values}
             placed.setdefault(key, []).extend(attempt for attempt in listed if attempt.op in here)
-            at_home |= here
-        for key in queues:
             if swept[key].holes:
-                shared[key] = [attempt.invoke_ns for attempt in listed if attempt.op not in at_home]
+                shared[key] = [attempt.invoke_ns for attempt in listed if attempt.op not in settled | here]
     return placed, shared
+
+
+def _contested(
+    attempts: Mapping[str, list[Attempt]], swept: Mapping[str, _Swept]
+) -> list[tuple[str, Finding, bool]]:
+    found = []
+    for topic, listed in attempts.items():
+        if topic.endswith("/") and listed:
+            keys = [key for key in swept if key[: key.rfind("/") + 1] == topic]
+            with_holes = [key for key in keys if swept[key].holes]
+            tried = {key: attempts[key] for key in (*keys, topic)}
+            found += contested(topic, tried, {key: swept[key].seen for key in keys}, with_holes)
+    return found
 
 
 def _explained(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -151,6 +151,59 @@ def settle(
         else:
             findings.append(hole)
     return findings, unsure
+
+
+def contested(
+    topic: str,
+    attempts: Mapping[str, Sequence[Attempt]],
+    seen: Mapping[str, Sequence[Seen]],
+    with_holes: Iterable[str],
+) -> list[tuple[str, Finding, bool]]:
+    """Values that queues of one topic have from the same attempts: (queue, finding, whether it is only unsure).
+
+    Each queue is settled as if it had all attempts whose queue the broker was to choose (those under the key
+    ``topic``), one of whose values it shows; but an attempt stands in one queue. More places than attempts prove that
+    one has had effect twice. Where there are enough, which of them went where may matter to deadlines, holes and the
+    rest of a batch: then nothing is certain.
+    """
+    batches: dict[int, dict[int, Hashable]] = defaultdict(dict)
+    tries: dict[Hashable, list[Attempt]] = defaultdict(list)
+    for attempt in attempts.get(topic, ()):
+        batches[attempt.op][attempt.index] = attempt.value
+        tries[attempt.value].append(attempt)
+    own: dict[tuple[str, Hashable], list[int]] = defaultdict(list)
+    for key, listed in attempts.items():
+        for attempt in listed:
+            if key != topic and attempt.value in tries:
+                own[key, attempt.value].append(attempt.invoke_ns)
+    places: dict[Hashable, dict[str, list[Seen]]] = defaultdict(lambda: defaultdict(list))
+    for key, visible in seen.items():
+        for one in visible:
+            if one.value in tries:
+                places[one.value][key].append(one)
+    holed = frozenset(with_holes)
+    found: list[tuple[str, Finding, bool]] = []
+    for value, by_key in places.items():
+        deadline_ns = min(one.deadline_ns for visible in by_key.values() for one in visible)
+        certain = {key: len(visible) - len(own[key, value]) for key, visible in by_key.items()}
+        doubtful = {
+            key: len(visible) - sum(time_ns <= deadline_ns for time_ns in own[key, value])
+            for key, visible in by_key.items()
+        }
+        sharing = sorted(key for key, count in doubtful.items() if count > 0)
+        count = len(tries[value])
+        if len(sharing) < 2 or max(certain.values()) > count:
+            continue  # no others want these attempts, or one queue shows by itself that there are too few
+        finding = Finding("duplicate-value", min(one.position for one in by_key[sharing[-1]]))
+        if sum(max(0, lacking) for lacking in certain.values()) > count:
+            found.append((sharing[-1], finding, False))
+            continue
+        is_late = max(one.invoke_ns for one in tries[value]) > deadline_ns
+        is_short = sum(max(0, lacking) for lacking in doubtful.values()) > count
+        same = {tuple(sorted(batches[one.op].items())) for one in tries[value]}
+        if is_late or is_short or len(same) > 1 or not holed.isdisjoint(sharing):
+            found.append((sharing[-1], finding, True))
+    return found
 
 
 def _enough(free: list[int], deadlines: list[float]) -> bool:

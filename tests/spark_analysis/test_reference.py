@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_analysis.reference import LINEARIZABLE, UNDECIDED, VIOLATED, Operation, check_queue
+from spark_analysis.reference import LINEARIZABLE, UNDECIDED, VIOLATED, Operation, check_queue, check_queues
 from tests.spark_analysis.brute_force import is_linearizable
 from tests.spark_analysis.histories import random_history
 
@@ -101,6 +103,55 @@ def test_polls_filters_transactions_and_retention(seed: int) -> None:
 def test_queues_with_gaps_are_decided_exactly(seed: int) -> None:
     assert agree(seed, batches=False, rich=True, sparse=True, size=5) != UNDECIDED
     assert agree(seed, values=3, sparse=True, size=5) != UNDECIDED
+
+
+def with_a_choice(rng: random.Random) -> dict[str, list[Operation]]:
+    """Two queues of few values; whoever has appended some of them did not say to which queue."""
+    queues: dict[str, list[Operation]] = {"t/": []}
+    for number in range(2):
+        listed = random_history(rng, size=4, values=3, batches=rng.random() < 0.3)
+        listed = [replace(one, op=one.op + 100 * number) for one in listed]
+        homeless = [one for one in listed if one.outcome == "info" and rng.random() < 0.8]
+        queues["t/"] += homeless
+        queues[f"t/{number}"] = [one for one in listed if one not in homeless]
+    return queues
+
+
+def some_choice_is_linearizable(queues: dict[str, list[Operation]]) -> bool:
+    homeless = queues["t/"]
+    return any(
+        all(
+            is_linearizable(
+                [*queues[key], *(one for one, home in zip(homeless, homes, strict=True) if home == key)]
+            )
+            for key in ("t/0", "t/1")
+        )
+        for homes in product(("t/0", "t/1"), repeat=len(homeless))
+    )
+
+
+def verdict_on(queues: dict[str, list[Operation]]) -> str:
+    judged = check_queues(queues).values()
+    is_violated, is_unsure = any(one.findings for one in judged), any(one.unsure for one in judged)
+    return VIOLATED if is_violated else UNDECIDED if is_unsure else LINEARIZABLE
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.integers(0, 2**40))
+def test_an_append_that_leaves_the_queue_to_the_broker_stands_in_one(seed: int) -> None:
+    queues = with_a_choice(random.Random(seed))
+    verdict = verdict_on(queues)
+    if verdict != UNDECIDED:
+        assert (verdict == LINEARIZABLE) == some_choice_is_linearizable(queues), (verdict, queues)
+
+
+@pytest.mark.parametrize(("attempts", "verdict"), [(1, VIOLATED), (2, LINEARIZABLE)])
+def test_a_value_in_two_queues_takes_two_attempts(attempts: int, verdict: str) -> None:
+    tried = [Operation(op, "append", "info", 0, None, values=("a",)) for op in range(attempts)]
+    seen = Operation(9, "read", "ok", 2, 3, offset=0, first_offset=0, values=("a",), next_offset=1)
+    queues = {"t/": tried, "t/0": [seen], "t/1": [replace(seen, op=10)]}
+    assert verdict_on(queues) == verdict
+    assert some_choice_is_linearizable(queues) == (verdict == LINEARIZABLE)
 
 
 @pytest.mark.parametrize(
