@@ -17,7 +17,7 @@ left in the outboxes of its links or in what `turn` returns. The order that safe
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import cbor2
@@ -308,6 +308,18 @@ class Replica:
         if waiter is not None:
             self._waiting.append((index, waiter))
         return physical_offset, queue_offset
+
+    def make_room_for_messages(self, topic_bytes: bytes, born_host: bytes, sizes: Iterable[int]) -> None:
+        """After this `append_message` takes messages of these sizes (body and properties), in this order, all of them.
+
+        So a batch is stored whole or not at all. Raises `log.errors.EntryTooLargeError`, `DiskFullError`.
+        """
+        beside = (
+            RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(born_host) + len(self._store_host) + len(topic_bytes)
+        )
+        if len(topic_bytes) > 127:
+            beside += 1  # a V2 record, as in `append_message`
+        self._log.make_room_for_all([beside + size for size in sizes])
 
     def propose_command(
         self, command: Command, done: Callable[[Any], None], lost: Callable[[], None]

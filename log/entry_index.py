@@ -84,6 +84,13 @@ class EntryIndex:
         tail.ensure(min((last_index + 1) * UNIT_BYTES, tail.start + self._segments.file_bytes))
         self.update()
 
+    def reserve_ahead(self, last_index: int) -> None:
+        """Makes room for the units up to that of entry `last_index`, in whatever file. Raises DiskFullError."""
+        try:
+            self.tail.ensure_through((last_index + 1) * UNIT_BYTES)
+        finally:
+            self.update()
+
     def store(self, entries: EntryRange, first: int) -> None:
         """Copies the units of a range from entry `first` on, going on to new files as they fill."""
         units = memoryview(entries.units)[(first - entries.first_index) * UNIT_BYTES :]

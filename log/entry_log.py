@@ -19,7 +19,7 @@ truncated while a slice is held show zeros or other entries. A leader never trun
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from zlib import crc32
 
@@ -216,10 +216,11 @@ class EntryLog:
                 high = middle - 1
         return low
 
-    def next_position(self, body_size: int) -> int:
-        """The position of the next entry if its body has that size. Raises EntryTooLargeError."""
+    def next_position(self, body_size: int, end: int | None = None) -> int:
+        """Where the next entry begins if its body has that size, or one behind `end`. Raises EntryTooLargeError."""
         size = body_size + HEADER_BYTES
-        end = self.end_position
+        if end is None:
+            end = self.end_position
         left = self._file_bytes - end % self._file_bytes
         if size + MARKER_BYTES <= left:
             return end
@@ -366,6 +367,21 @@ class EntryLog:
             tail.ensure_next(file_end + size + MARKER_BYTES)
         self._index.reserve(self.last_index + 1, self.last_index + 1)
         self._set_limit()
+
+    def make_room_for_all(self, body_sizes: Sequence[int]) -> None:
+        """After this no `append` of entries with bodies of these sizes, in this order, fails.
+
+        Raises EntryTooLargeError, DiskFullError, DiskError; nothing of the log has changed then.
+        """
+        assert not self.damaged, "cut_damage comes before any append"
+        end = self.end_position
+        for body_size in body_sizes:
+            end = self.next_position(body_size, end) + body_size + HEADER_BYTES
+        try:
+            self._tail.ensure_through(end)
+            self._index.reserve_ahead(self.last_index + len(body_sizes))
+        finally:
+            self._set_limit()
 
     def check_range(self, data: Buffer, first_index: int, position: int) -> EntryRange:
         """Checks entries from a peer, see `log.entry_range.check_range`. Raises DamagedRangeError."""

@@ -120,6 +120,20 @@ class Tail:
             self.mapped.prepare(self.prepared_end - self.start, target - self.start)
             self.prepared_end = target
 
+    def ensure_through(self, end: int) -> None:
+        """Makes everything up to `end` ready, over as many files as it takes, without going there.
+
+        Raises DiskFullError, DiskError; what was made ready until then counts.
+        """
+        segments = self.segments
+        while self.prepared_end < end:
+            start = segments.start_of(self.prepared_end)
+            if segments.starts[-1] < start:
+                segments.adopt(start, segments.create(start))
+            piece_end = min(end, start + segments.file_bytes)
+            segments.mapping(start).prepare(self.prepared_end - start, piece_end - start)
+            self.prepared_end = piece_end
+
     def wanted(self, position: int) -> Iterable[PrepareStep]:
         """What should be made ready when the writer is at `position`; nothing while enough is."""
         if self.prepared_end - position > self.enough:

@@ -39,7 +39,7 @@ from broker.topics import (
 )
 from broker.transactions.sending import check_no_half, check_room, check_sys_flag, sent_as_half, stored_half
 from log.batch import parse_batch
-from log.errors import DiskFullError, EntryTooLargeError, RecordError
+from log.errors import EntryTooLargeError, RecordError
 from log.properties import terminated, without_property
 from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED
 from raft.state import RandomSource
@@ -262,7 +262,7 @@ class SendProcessor:
     def _append_batch(
         self, connection: Connection, command: RemotingCommand, header: Header, queue_id: int
     ) -> None:
-        """Every item becomes a record of its own, with consecutive queue offsets (storage.md 1.1)."""
+        """Every item becomes a record of its own, with consecutive queue offsets (storage.md 1.1); all or none."""
         topic = header.topic
         if len(command.body) > self._max_message_bytes:
             raise self._too_long(len(command.body))
@@ -295,6 +295,17 @@ class SendProcessor:
         pending = _PendingSend(self._node, connection, command, queue_id, ",".join(key for _, key in stored))
         host_hex = self._store_host_hex
         message_ids: list[str] = []
+        try:
+            self._node.replica.make_room_for_messages(
+                topic_bytes,
+                host,
+                [
+                    len(item.body) + len(properties)
+                    for item, (properties, _) in zip(items, stored, strict=True)
+                ],
+            )
+        except EntryTooLargeError as error:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         last = len(items) - 1
         for k, (flag, body, _) in enumerate(items):
             try:
@@ -312,14 +323,11 @@ class SendProcessor:
                     stored[k][0],
                     pending if k == last else None,
                 )
-            except (RecordError, EntryTooLargeError) as error:
-                if k:  # sizes were checked before; what is in the log cannot be taken back
-                    raise RequestError(ResponseCode.SYSTEM_ERROR, f"batch stored in part: {error}") from error
+            except RecordError as error:
+                assert k == 0, (
+                    "sizes were checked: what a later record cannot hold, the first could not either"
+                )
                 raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-            except DiskFullError as error:
-                if k:
-                    raise RequestError(ResponseCode.SYSTEM_ERROR, f"batch stored in part: {error}") from error
-                raise
             if k == 0:
                 pending.queue_offset = queue_offset
             message_ids.append("%s%016X" % (host_hex, position))  # noqa: UP031 - the fastest way

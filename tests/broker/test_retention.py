@@ -12,6 +12,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
 from broker.retention import local_hour
 from broker.topics import CHECK_EXHAUSTED_TOPIC
+from log.batch import BatchItem, encode_batch
 from tests.broker.harness import SECOND, Client, Group
 
 HOUR_NS = 3600 * SECOND
@@ -146,6 +147,27 @@ def test_sends_are_refused_while_the_disk_is_full_and_reads_are_not(asked: str) 
     assert client.offset_of(RequestCode.GET_MAX_OFFSET, "T") == 3
     use_disk(group, 0.89)
     assert client.send("T", b"y").queue_offset == 3
+
+
+def test_a_batch_is_stored_whole_or_refused_however_little_room_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcomes = set()
+    body = encode_batch([BatchItem(0, bytes(4000), b"") for _ in range(40)])  # more than is prepared ahead
+    for free_pages in range(0, 60, 6):
+        group = Group(1)
+        group.elect()
+        client = group.connect()
+        client.create_topic("T")
+        (member,) = group.members.values()
+        monkeypatch.setattr(member.alive.replica, "prepare_job", lambda: None)  # it would fail first
+        member.disk.free_pages = free_pages
+        answer = client.wait(client.start_send("T", body, batch=True))
+        member.disk.free_pages = None
+        outcomes.add(answer.code)
+        expected = 40 if answer.code == ResponseCode.SUCCESS else 0
+        assert client.send("T", b"next").queue_offset == expected, answer.remark
+    assert outcomes == {ResponseCode.SUCCESS, ResponseCode.SERVICE_NOT_AVAILABLE}
 
 
 def test_consumers_keep_their_positions_and_locks_while_the_disk_is_full() -> None:

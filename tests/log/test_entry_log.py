@@ -162,6 +162,37 @@ def test_a_full_disk_refuses_appends_and_recovers_when_space_is_freed() -> None:
     assert open_log(disk.kill()).last_index == count
 
 
+@pytest.mark.parametrize("sizes", [[200] * 5, [300] * 30, [FILE - 56] * 4, [10] * 200])
+def test_room_for_many_is_room_for_all_or_a_refusal_that_changes_nothing(sizes: list[int]) -> None:
+    """Over several files of entries and of units, whatever room is left; `append` never fails behind it."""
+    outcomes = set()
+    for free_pages in range(0, 81, 4):
+        disk = MemoryDisk()
+        log = open_log(disk)
+        log.append(1, b"before")
+        disk.free_pages = free_pages
+        try:
+            log.make_room_for_all(sizes)
+        except DiskFullError:
+            outcomes.add("refused")
+            assert log.last_index == 0
+            assert open_log(disk.kill()).last_index == 0
+            disk.free_pages = 1000
+            log.make_room_for_all(sizes)
+        else:
+            outcomes.add("taken")
+        disk.free_pages = 0
+        assert [log.append(1, bytes(size)) for size in sizes] == list(range(1, len(sizes) + 1))
+        assert open_log(disk.kill()).last_index == len(sizes)
+    assert outcomes == {"refused", "taken"}
+
+
+def test_room_for_an_entry_larger_than_a_file_is_refused() -> None:
+    log = open_log(MemoryDisk())
+    with pytest.raises(EntryTooLargeError):
+        log.make_room_for_all([10, FILE])
+
+
 def test_slices_outlive_deletion_and_the_log() -> None:
     log = filled(MemoryDisk(), [bytes([number]) * 60 for number in range(40)])
     view = log.slice(0, 1)
@@ -254,6 +285,8 @@ class LogModel(RuleBasedStateMachine):
         self.flush: FlushJob | None = None
         self.flush_last = -1
         self.prepare: PrepareJob | None = None
+        self.room_end = 0
+        """How far files may be there because room was made for more than came."""
         self.follower_disk = MemoryDisk()
         self.follower = open_log(self.follower_disk)
 
@@ -274,9 +307,19 @@ class LogModel(RuleBasedStateMachine):
         assert self.log.position_of(self.last + 1) == position
         self.entries.append((term, body))
 
+    @rule(sizes=st.lists(st.integers(0, 200), max_size=12))
+    def make_room(self, sizes: list[int]) -> None:
+        self.log.make_room_for_all(sizes)
+        end = self.log.end_position
+        for size in sizes:
+            end = self.log.next_position(size, end) + size + 48
+        self.room_end = max(self.room_end, end)
+
     @rule(keep=st.floats(0, 1))
     def truncate(self, keep: float) -> None:
         last = self.first - 1 + round(keep * len(self.entries))
+        if last < self.last:
+            self.room_end = 0
         self.log.truncate(last)
         self.term += 1  # another leader's entries follow: an index and a term name one entry only
         del self.entries[last + 1 - self.first :]
@@ -291,6 +334,7 @@ class LogModel(RuleBasedStateMachine):
         position -= max(0, position % FILE - (FILE - 8))  # every entry leaves room for a marker
         self.term += 1
         self.log.reset(first, position, self.term)
+        self.room_end = 0
         self.base_term = self.term
         self.first = first
         self.entries = []
@@ -359,6 +403,7 @@ class LogModel(RuleBasedStateMachine):
     def crash_of_the_process(self) -> None:
         self.disk = self.disk.kill()
         self.log = open_log(self.disk, self.options)
+        self.room_end = 0
         if self.options.write_buffer:
             assert self.log.last_index >= self.written, "what was written back survives the process"
             del self.entries[max(0, self.log.last_index + 1 - self.first) :]
@@ -405,7 +450,7 @@ class LogModel(RuleBasedStateMachine):
                 runs.append((index, term))
         assert log.term_runs() == runs
         files = len(self.disk.list("d/data"))
-        assert files <= (log.end_position - log.first_position) // FILE + 3
+        assert files <= (max(log.end_position, self.room_end) - log.first_position) // FILE + 3
 
 
 LogModel.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
