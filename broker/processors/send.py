@@ -12,6 +12,7 @@ from broker.budget import Budget
 from broker.commands import PutTopic
 from broker.connection import Connection
 from broker.creation import Creations, TooManyError
+from broker.dead_letters import dead_letter_properties
 from broker.delays import DELAY, delay_level, scheduled_properties
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.once import Header, OnceSends
@@ -40,7 +41,7 @@ from broker.topics import (
 from broker.transactions.sending import check_no_half, check_room, check_sys_flag, sent_as_half, stored_half
 from log.batch import parse_batch
 from log.errors import EntryTooLargeError, RecordError
-from log.properties import terminated, without_property
+from log.properties import UNIQ_KEY, get_property, terminated, without_property
 from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED
 from raft.state import RandomSource
 
@@ -279,7 +280,8 @@ class SendProcessor:
         )
         stored = [
             self._stored_properties(
-                terminated(item.properties) + (keyless if b"UNIQ_KEY\x01" in item.properties else common)
+                terminated(item.properties)
+                + (common if get_property(item.properties, UNIQ_KEY) is None else keyless)
             )
             for item in items
         ]
@@ -353,7 +355,10 @@ class SendProcessor:
         if (header.reconsume_times or 0) > most:
             header.topic = DEAD_LETTER_PREFIX + name
             header.queue_id = 0
-            properties = without_property((header.properties or "").encode(), DELAY)
+            properties = dead_letter_properties(
+                without_property((header.properties or "").encode(), DELAY),
+                MAX_PROPERTIES_BYTES - len(self._own_properties),
+            )
             header.properties = properties.decode()
 
     def _too_long(self, size: int) -> RequestError:
@@ -363,17 +368,17 @@ class SendProcessor:
         )
 
     def _stored_properties(self, properties: bytes) -> tuple[bytes, str]:
-        """The property string as stored, and the message's UNIQ_KEY (behaviour.md 4, "Broker adds")."""
+        """The property string as stored, and the message's UNIQ_KEY (behaviour.md 4, "Broker adds").
+
+        Of several keys the last counts, and an empty one is none, as for whoever reads the record.
+        """
         if properties and properties[-1] != 2:
             properties += b"\x02"
         if b"WAIT\x01true\x02" in properties or b"POP_CK\x01" in properties:
             properties = _without_broker_only(properties)
-        begin = properties.find(b"UNIQ_KEY\x01")
-        while begin > 0 and properties[begin - 1] != 2:
-            begin = properties.find(b"UNIQ_KEY\x01", begin + 1)
-        if begin >= 0:
-            begin += 9
-            unique_key = properties[begin : properties.index(2, begin)].decode("utf-8", "replace")
+        sent_key = get_property(properties, UNIQ_KEY)
+        if sent_key is not None:
+            unique_key = sent_key.decode("utf-8", "replace")
             properties += self._own_properties
         else:
             unique_key = self._next_unique_key()

@@ -10,6 +10,7 @@ from typing import Final
 from broker.commands import PutTopic
 from broker.connection import Connection
 from broker.creation import Creations, TooManyError
+from broker.dead_letters import ORIGIN_MESSAGE_ID, RETRY_TOPIC, dead_letter_properties
 from broker.delays import scheduled_properties
 from broker.node import OUTCOME_UNKNOWN, Node
 from broker.processing import Place, RequestError, Route
@@ -30,14 +31,12 @@ from broker.topics import (
 from log.errors import EntryTooLargeError, RecordError
 from log.message_id import offset_message_id
 from log.properties import get_property, with_property, without_property
-from log.record import Record, decode_record
+from log.record import MAX_PROPERTIES_BYTES, Record, decode_record
 from raft.state import RandomSource
 
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of the first retry, where the client names none: 10 s by default. Each further one is a level higher."""
 
-_RETRY_TOPIC: Final = b"RETRY_TOPIC"
-_ORIGIN_MESSAGE_ID: Final = b"ORIGIN_MESSAGE_ID"
 _DELAY: Final = b"DELAY"
 
 
@@ -147,11 +146,13 @@ class SendBackProcessor:
 
     def _append(self, record: Record, topic: str, queue_id: int, level: int, waiter: _PendingAnswer) -> None:
         properties = without_property(record.properties, _DELAY)
-        if get_property(properties, _RETRY_TOPIC) is None:
-            properties = with_property(properties, _RETRY_TOPIC, record.topic.encode())
-        if get_property(properties, _ORIGIN_MESSAGE_ID) is None:
+        if get_property(properties, RETRY_TOPIC) is None:
+            properties = with_property(properties, RETRY_TOPIC, record.topic.encode())
+        if get_property(properties, ORIGIN_MESSAGE_ID) is None:
             message_id = offset_message_id(record.store_host, record.physical_offset)
-            properties = with_property(properties, _ORIGIN_MESSAGE_ID, message_id.encode())
+            properties = with_property(properties, ORIGIN_MESSAGE_ID, message_id.encode())
+        if topic.startswith(DEAD_LETTER_PREFIX):
+            properties = dead_letter_properties(properties, MAX_PROPERTIES_BYTES)
         if level:
             properties = scheduled_properties(properties, topic, queue_id, level)
             topic, queue_id = SCHEDULE_TOPIC, level - 1

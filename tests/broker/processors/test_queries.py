@@ -6,6 +6,8 @@ import pytest
 
 from broker.peer_protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.headers import SendMessageResponseHeader
+from log.batch import BatchItem, encode_batch
 from log.message_id import parse_offset_message_id
 from tests.broker.harness import START_WALL_MS, Client, Group, split_records
 
@@ -81,6 +83,43 @@ def test_by_unique_key(client: Client) -> None:
     given = client.send("T", b"other")
     assert given.transaction_id is not None
     assert query(client, given.transaction_id, unique=True) == [b"other"]
+
+
+def test_the_unique_key_that_is_answered_is_the_one_that_is_found(client: Client) -> None:
+    """Of several the last counts, as for every reader of the record; an empty one is none."""
+
+    def send(body: bytes, properties: str) -> SendMessageResponseHeader:
+        fields = {
+            "producerGroup": "PG",
+            "topic": "T",
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": 4,
+            "queueId": 0,
+            "sysFlag": 0,
+            "bornTimestamp": 1,
+            "flag": 0,
+            "properties": properties,
+        }
+        return client.ok(RequestCode.SEND_MESSAGE, fields, body).decode_fields(SendMessageResponseHeader)
+
+    twice = send(b"twice", "UNIQ_KEY\x01first\x02UNIQ_KEY\x01last\x02")
+    assert twice.transaction_id == "last"
+    empty = send(b"empty", "UNIQ_KEY\x01\x02a\x01b\x02")
+    assert empty.transaction_id
+    items = [
+        BatchItem(0, b"one", b"UNIQ_KEY\x01\x02"),
+        BatchItem(0, b"two", b"UNIQ_KEY\x01x\x02UNIQ_KEY\x01y\x02"),
+    ]
+    batch = client.send("T", encode_batch(items), batch=True)
+    made, sent = str(batch.transaction_id).split(",")
+    assert sent == "y"
+    for key, body in (
+        (twice.transaction_id, b"twice"),
+        (empty.transaction_id, b"empty"),
+        (made, b"one"),
+        ("y", b"two"),
+    ):
+        assert query(client, key or "", unique=True) == [body]
 
 
 def test_by_time(client: Client) -> None:

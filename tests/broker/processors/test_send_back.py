@@ -67,6 +67,9 @@ def test_message_comes_back_later_each_time_and_is_a_dead_letter_in_the_end(clie
     client.create_topic("other")
     (dead,) = client.pull(DEAD, "g", 0).records
     assert (dead.body, dead.reconsume_times) == (b"body", 4)
+    told = dead.properties_by_name()
+    assert told["DLQ_ORIGIN_TOPIC"] == "T"
+    assert told["DLQ_ORIGIN_MESSAGE_ID"] == offset_message_id(original.store_host, original.physical_offset)
     assert client.pull(RETRY, "g", 3).code == ResponseCode.PULL_NOT_FOUND
 
 
@@ -111,8 +114,11 @@ def test_acknowledged_retry_survives_the_leader(group: Group) -> None:
 
 def test_client_that_sends_to_the_retry_topic_itself_meets_the_same_limit(client: Client) -> None:
     client.send(RETRY, b"again", 0, {"DELAY": "1"}, reconsumeTimes=2, maxReconsumeTimes=2)
-    client.send(RETRY, b"dead", 0, {"DELAY": "1"}, reconsumeTimes=3, maxReconsumeTimes=2)
-    assert client.pull(DEAD, "g", 0).bodies == [b"dead"]
+    noted = {"DELAY": "1", "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "ID"}
+    client.send(RETRY, b"dead", 0, noted, reconsumeTimes=3, maxReconsumeTimes=2)
+    (dead,) = client.pull(DEAD, "g", 0).records
+    told = dead.properties_by_name()
+    assert (dead.body, told["DLQ_ORIGIN_TOPIC"], told["DLQ_ORIGIN_MESSAGE_ID"]) == (b"dead", "T", "ID")
     client.group.advance(2)
     assert client.pull(RETRY, "g", 0).bodies == [b"again"]
 
