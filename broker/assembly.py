@@ -162,7 +162,7 @@ def build_node(
             node, stats, broker_name=config.node.group, cluster=config.node.cluster, address=address
         ),
         GroupChangesProcessor(node, election_timeout_ns=config.raft.election_timeout_min_ms * _MS),
-        SendBackProcessor(node, creations, broker, random),
+        SendBackProcessor(node, creations, broker, stats, random),
         RepliesProcessor(
             node,
             address=address,

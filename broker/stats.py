@@ -5,9 +5,12 @@ ten seconds, of which ten minutes are kept.
 """
 
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from broker.windows import MINUTE, Windows
+
+Counted = TypeVar("Counted")
 
 SAMPLE_NS: Final = 10_000_000_000
 _SAMPLES_KEPT: Final = 61
@@ -16,12 +19,23 @@ GROUPS_COUNTED_MAX: Final = 10_000
 """Topics by group whose messages are counted; of more, those that came first are forgotten."""
 
 
+class Given:
+    """What a group was given of a topic."""
+
+    __slots__ = ("messages", "record_bytes")
+
+    def __init__(self) -> None:
+        self.messages = Windows()
+        self.record_bytes = Windows()
+
+
 class Stats:
     """Messages put and got on this node since it started; `sample` is due every `SAMPLE_NS`."""
 
     __slots__ = (
         "_hour",
         "_samples",
+        "given_back_by_group",
         "got",
         "got_by_group",
         "got_windows",
@@ -40,8 +54,10 @@ class Stats:
         """Messages that clients were given."""
         self.put_windows = Windows()
         self.got_windows = Windows()
-        self.got_by_group: dict[str, Windows] = {}
-        """Messages given to groups, by ``topic@group``, the reference's key."""
+        self.got_by_group: dict[str, Given] = {}
+        """What groups were given, by ``topic@group``, the reference's key."""
+        self.given_back_by_group: dict[str, Windows] = {}
+        """Messages that groups gave back, by the same key."""
         self.started_ns = now_ns
         self.started_wall_ms = wall_ms
         self.next_sample_ns = now_ns + SAMPLE_NS
@@ -61,21 +77,21 @@ class Stats:
         self._samples.append((now_ns, self.put, self.got))
         self.next_sample_ns = now_ns + SAMPLE_NS
 
-    def given(self, topic: str, group: str, count: int, now_ns: int) -> None:
-        """A group was given messages of a topic."""
+    def given(self, topic: str, group: str, count: int, record_bytes: int, now_ns: int) -> None:
+        """A group was given messages of a topic, whose records have so many bytes together."""
         self.got += count
-        key = f"{topic}@{group}"
-        windows = self.got_by_group.get(key)
-        if windows is None:
-            if len(self.got_by_group) >= GROUPS_COUNTED_MAX:
-                del self.got_by_group[next(iter(self.got_by_group))]
-            windows = self.got_by_group[key] = Windows()
-        windows.add(now_ns // 1_000_000_000, count)
+        given = _counted(self.got_by_group, f"{topic}@{group}", Given)
+        given.messages.add(now_ns // 1_000_000_000, count)
+        given.record_bytes.add(now_ns // 1_000_000_000, record_bytes)
+
+    def given_back(self, topic: str, group: str, now_ns: int) -> None:
+        """A group gave a message of a topic back, to be retried or as a dead letter."""
+        _counted(self.given_back_by_group, f"{topic}@{group}", Windows).add(now_ns // 1_000_000_000, 1)
 
     def got_per_second(self, topic: str, group: str, now_ns: int) -> float:
         """How many messages of a topic a group was given in the last minute, a second."""
-        windows = self.got_by_group.get(f"{topic}@{group}")
-        return 0.0 if windows is None else windows.total(now_ns // 1_000_000_000, MINUTE).per_second
+        given = self.got_by_group.get(f"{topic}@{group}")
+        return 0.0 if given is None else given.messages.total(now_ns // 1_000_000_000, MINUTE).per_second
 
     def put_rates(self, now_ns: int) -> tuple[float, float, float]:
         """Messages put a second over the last 10, 60 and 600 seconds."""
@@ -96,3 +112,13 @@ class Stats:
         elapsed = now_ns - chosen[0]
         count = (now_ns, self.put, self.got)[which] - chosen[which]
         return count * 1e9 / elapsed if elapsed > 0 else 0.0
+
+
+def _counted(table: dict[str, Counted], key: str, made: Callable[[], Counted]) -> Counted:
+    """What is counted under a key, begun anew if it is not there; the table is bounded by forgetting."""
+    counted = table.get(key)
+    if counted is None:
+        if len(table) >= GROUPS_COUNTED_MAX:
+            del table[next(iter(table))]
+        counted = table[key] = made()
+    return counted

@@ -127,14 +127,19 @@ class OffsetsProcessor:
         self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body({"offsetTable": table}))
 
     def clone(self, connection: Connection, command: RemotingCommand) -> None:
-        """Sets a group's offsets to another's, in one topic or in all that the other consumes."""
+        """Sets a group's offsets to another's, in one topic or in all that the other consumes.
+
+        While the other has members, topics that none of them subscribes to any more are left out, unless `offline`.
+        """
         header = command.decode_fields(CloneGroupOffsetHeader)
         _check_group(header.destination_group)
         metadata = self._node.replica.metadata
         cloned = [
             (header.destination_group, topic, queue_id, offset)
             for (group, topic), queues in metadata.offsets.items()
-            if group == header.source_group and header.topic in {None, "", topic}
+            if group == header.source_group
+            and header.topic in {None, "", topic}
+            and (header.offline or self._consumes(group, topic))
             for queue_id, offset in queues.items()
         ]
         if not cloned:
@@ -145,6 +150,11 @@ class OffsetsProcessor:
             lambda _: self._node.reply(connection, command, ResponseCode.SUCCESS),
             lambda: self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
         )
+
+    def _consumes(self, group: str, topic: str) -> bool:
+        """Whether a member of the group subscribes to the topic, or nobody can tell, for want of members."""
+        registry = self._node.registry
+        return registry.consumer_group(group) is None or registry.subscription(group, topic) is not None
 
     # ------------------------------------------------------------------ a queue's offsets
 

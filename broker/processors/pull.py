@@ -35,6 +35,9 @@ from log.dispatch import Arrival
 from log.errors import OutOfRangeError
 from log.record import peek
 
+_ANY_FOLLOWER: Final = 1
+"""The default of a group's whichBrokerWhenConsumeSlowly."""
+
 COUNT_MAX: Final = 1024
 BYTES_MAX: Final = 256 * 1024
 """One answer's messages, unless the request names another number of bytes (5.x maxMsgBytes)."""
@@ -381,12 +384,18 @@ class PullProcessor:
             # Asked again here: one arrival, or one read from the disk, may answer thousands that waited.
             self._node.reply(connection, command, ResponseCode.SYSTEM_BUSY, _LINK_IS_FULL)
             return
+        suggested = 0
+        if answer.records:
+            header = command.decode_fields(PullMessageHeader)
+            suggested = self._suggested(answer, header.consumer_group)
+            now_ns = self._node.now_ns
+            self._stats.given(header.topic, header.consumer_group, len(answer.records), answer.size, now_ns)
         head = encode_response_head(
             command,
             int(answer.code),
             answer.status,
             {
-                "suggestWhichBrokerId": str(self._suggested(answer)),
+                "suggestWhichBrokerId": str(suggested),
                 "nextBeginOffset": str(answer.next_offset),
                 "minOffset": str(answer.min_offset),
                 "maxOffset": str(answer.max_offset),
@@ -394,25 +403,28 @@ class PullProcessor:
             answer.size,
         )
         connection.send(head, *answer.records)
-        if answer.records:
-            header = command.decode_fields(PullMessageHeader)
-            now_ns = self._node.now_ns
-            self._stats.given(header.topic, header.consumer_group, len(answer.records), now_ns)
 
-    def _suggested(self, answer: _Answer) -> int:
+    def _suggested(self, answer: _Answer, group_name: str) -> int:
         """The broker id to ask next: a follower's while what is read lies far behind the log's end (behaviour.md 5.2).
 
         So a long backlog is read from a disk that no producer waits for. The reader stays with its follower until it
-        has caught up, and is spread over the followers by its position.
+        has caught up, and is spread over the followers by its position, unless its group names one
+        (whichBrokerWhenConsumeSlowly; its default, 1, is taken for any) or, with 0, stays with the leader.
         """
         replica = self._node.replica
-        if not self._follower_reads or not answer.records or replica.loads.reads.is_hot(answer.position):
+        if not self._follower_reads or replica.loads.reads.is_hot(answer.position):
+            return 0
+        group = replica.metadata.groups.get(group_name)
+        named = _ANY_FOLLOWER if group is None else group.which_broker_when_consume_slowly
+        if not named:
             return 0
         if not replica.serving:
             return follower_broker_id(replica.node_id)
         followers = sorted(node for node in replica.raft.configuration.voters if node in replica.links)
         if not followers:
             return 0
+        if named != _ANY_FOLLOWER and any(follower_broker_id(node) == named for node in followers):
+            return named
         return follower_broker_id(followers[answer.position // _SPREAD_BYTES % len(followers)])
 
     def _answer_behind_barrier(

@@ -20,6 +20,7 @@ from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import ConsumerSendMessageBackHeader
 from broker.settings import BrokerConfig, BrokerSettings
+from broker.stats import Stats
 from broker.topics import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
@@ -61,12 +62,13 @@ class SendBackProcessor:
     """CONSUMER_SEND_MSG_BACK 36."""
 
     def __init__(
-        self, node: Node, creations: Creations, settings: BrokerSettings, random: RandomSource
+        self, node: Node, creations: Creations, settings: BrokerSettings, stats: Stats, random: RandomSource
     ) -> None:
         self._node = node
         self._creations = creations
         self._permission = settings.permission_bits
         self._delay_levels = len(settings.delay_level_ms)
+        self._stats = stats
         self._random = random
 
     def configure(self, config: BrokerConfig) -> None:
@@ -113,6 +115,9 @@ class SendBackProcessor:
         replica.check_may_append()
         queue_id = self._random.randrange(0, max(1, min(queues, config.write_queue_nums)))
         self._append(record, topic, queue_id, level, _PendingAnswer(node, connection, command))
+        origin = get_property(record.properties, RETRY_TOPIC)
+        origin_topic = record.topic if origin is None else origin.decode("utf-8", "replace")
+        self._stats.given_back(origin_topic, group.group_name, node.now_ns)
 
     def _check_message(self, view: memoryview, header: ConsumerSendMessageBackHeader) -> None:
         """Gives back only what a consumer could get; with access control only what this group's consumers may read.

@@ -26,7 +26,7 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.stats import Stats
 from broker.subscriptions import TAG, parse_tag_filter
-from broker.windows import DAY, HOUR, MINUTE, Total
+from broker.windows import DAY, HOUR, MINUTE, Total, Windows
 from log.consume_queue import ConsumeQueue
 
 UNITS_MAX: Final = 10_000
@@ -182,18 +182,25 @@ class StatisticsProcessor:
 
     def _figure(self, name: str, key: str) -> Callable[[int, int], Total] | None:
         """What `name` counts of `key`, by span and its seconds; None where nothing is known of it."""
-        now_s = self._node.now_ns // 1_000_000_000
+        stats = self._stats
+        windows: Windows | None = None
         match name:
             case "TOPIC_PUT_NUMS" if key in self._node.replica.metadata.topics:
                 return lambda span, seconds: self._put_since(key, seconds)
-            case "GROUP_GET_NUMS":
-                windows = self._stats.got_by_group.get(key)
-                return None if windows is None else lambda span, seconds: windows.total(now_s, span)
+            case "GROUP_GET_NUMS" if key in stats.got_by_group:
+                windows = stats.got_by_group[key].messages
+            case "GROUP_GET_SIZE" if key in stats.got_by_group:
+                windows = stats.got_by_group[key].record_bytes
+            case "SNDBCK_PUT_NUMS":
+                windows = stats.given_back_by_group.get(key)
             case "BROKER_PUT_NUMS" if key == self._cluster:
-                return lambda span, seconds: self._stats.put_windows.total(now_s, span)
+                windows = stats.put_windows
             case "BROKER_GET_NUMS" if key == self._cluster:
-                return lambda span, seconds: self._stats.got_windows.total(now_s, span)
-        return None
+                windows = stats.got_windows
+        if windows is None:
+            return None
+        counted, now_s = windows, self._node.now_ns // 1_000_000_000
+        return lambda span, seconds: counted.total(now_s, span)
 
     def _put_since(self, topic: str, seconds: int) -> Total:
         """Messages of a topic that were stored within the last so many seconds."""

@@ -159,6 +159,8 @@ class StatusProcessor:
             "commitLogDiskRatio": f"{used_ratio:.4f}",
             "consumeQueueDiskRatio": f"{used_ratio:.4f}",
             "commitLogDirCapacity": f"Total : {_size(usage.total_bytes)}, Free : {_size(usage.free_bytes)}.",
+            "dispatchMaxBuffer": "0",  # what is committed is dispatched in the same turn
+            "remainTransientStoreBufferNumbs": "2147483647",  # no pool of them that could be used up, as in 5.x without
             "dispatchBehindBytes": str(max(0, self._bytes_behind())),
             "remainHowManyDataToFlush": f"{log.last_index - log.durable_index} entries",
             "bootTimestamp": str(stats.started_wall_ms),

@@ -208,6 +208,8 @@ def test_runtime_table(group: Group) -> None:
     assert table["getTransferedTps"] == table["getTransferredTps"]
     assert int(table["commitLogMaxOffset"]) == group.node(group.leader).replica.store.log.end_position
     assert table["dispatchBehindBytes"] == "0"
+    assert table["dispatchMaxBuffer"] == "0"
+    assert table["remainTransientStoreBufferNumbs"] == str((1 << 31) - 1)
     assert table["bootTimestamp"].isdigit()
     assert table["scheduleMessageOffset_18"] == "0,0"
     client.wait(client.start_send("T", b"x", properties={"DELAY": "18"}))

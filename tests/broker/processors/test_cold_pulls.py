@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from broker.remoting.bodies import SubscriptionGroupConfig
+from broker.remoting.codes import RequestCode
+from broker.remoting.json_body import encode_body
 from broker.replica import Replica
 from log.cold_reads import LoadJob
 from tests.broker.harness import SMALL_STORE, Group
@@ -37,6 +40,23 @@ def test_a_reader_far_behind_is_pointed_at_a_follower_until_it_has_caught_up(gro
     near = reader.pull("T", "g", 39)
     assert len(near.bodies) == 1
     assert near.suggested_broker_id == 0
+
+
+def test_a_group_names_the_broker_that_it_is_pointed_at(group: Group) -> None:
+    client = group.connect()
+
+    def suggested(named: int) -> int:
+        config = SubscriptionGroupConfig(group_name="g", which_broker_when_consume_slowly=named)
+        client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))
+        return group.connect(group.leader).pull("T", "g", 0).suggested_broker_id
+
+    for node in group.members:
+        broker_id = int(node[1:]) + 1
+        if node != group.leader and broker_id != 1:
+            assert suggested(broker_id) == broker_id
+    assert suggested(0) == 0, "it stays with the leader"
+    leader = int(group.leader[1:]) + 1
+    assert suggested(9) not in {0, 9, leader}, "nobody has that id: any follower"
 
 
 def test_nobody_is_pointed_at_a_follower_that_cannot_be_reached(group: Group) -> None:

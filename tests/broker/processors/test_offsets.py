@@ -159,6 +159,26 @@ def test_all_offsets_and_clones(client: Client) -> None:
     assert parse_loose_json(body) == {"offsetTable": {"T@g": {"0": 7, "1": 3}, "T@h": {"0": 7, "1": 3}}}
 
 
+def test_a_clone_leaves_out_what_the_members_no_longer_consume_unless_told(client: Client) -> None:
+    client.create_topic("left")
+    commit(client, 7)
+    client.ok(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        {"consumerGroup": "g", "topic": "left", "queueId": 0, "commitOffset": 4},
+    )
+
+    def cloned(group: str, **more: str) -> list[str]:
+        client.ok(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g", "destGroup": group, **more})
+        table = parse_loose_json(client.ok(RequestCode.GET_ALL_CONSUMER_OFFSET).body)["offsetTable"]
+        return sorted(key for key in table if key.endswith(f"@{group}"))
+
+    assert cloned("h1") == ["T@h1"], "a member of g subscribes to T alone"
+    assert cloned("h2", offline="false", topic="left") == []
+    assert cloned("h3", offline="true") == ["T@h3", "left@h3"]
+    client.ok(RequestCode.UNREGISTER_CLIENT, {"clientID": client.client_id, "consumerGroup": "g"})
+    assert cloned("h4") == ["T@h4", "left@h4"], "without members nobody can tell"
+
+
 def test_what_was_reported_before_does_not_undo_a_clone(group: Group, client: Client) -> None:
     commit(client, 100)
     report = {"consumerGroup": "h", "topic": "T", "queueId": 0, "commitOffset": 5}

@@ -141,11 +141,36 @@ def test_rates_of_a_topic_and_a_group(group: Group) -> None:
     assert put["statsMinute"] == {"avgpt": 0.0, "sum": 12, "tps": 0.2}
     assert put["statsHour"]["sum"] == put["statsDay"]["sum"] == 18
     assert stats("GROUP_GET_NUMS", "T@g")["statsMinute"]["sum"] == 18
+    records_bytes = len(client.wait(client.start_pull("T", "g", 0)).body)
+    size = stats("GROUP_GET_SIZE", "T@g")["statsMinute"]
+    assert size["sum"] == 2 * records_bytes, "pulled twice"
+    assert stats("GROUP_GET_NUMS", "T@g")["statsMinute"]["sum"] == 36
     assert stats("BROKER_PUT_NUMS", "DefaultCluster")["statsHour"]["sum"] == 18
     assert stats("BROKER_GET_NUMS", "DefaultCluster")["statsHour"]["sum"] == 18
-    for name, key in (("TOPIC_PUT_NUMS", "U"), ("GROUP_GET_NUMS", "T@h"), ("NONE", "T")):
+    unknown = (
+        ("TOPIC_PUT_NUMS", "U"),
+        ("GROUP_GET_NUMS", "T@h"),
+        ("GROUP_GET_SIZE", "T@h"),
+        ("SNDBCK_PUT_NUMS", "T@g"),
+        ("NONE", "T"),
+    )
+    for name, key in unknown:
         told = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
         assert (told.code, told.remark) == (1, f"The stats <{name}> <{key}> not exist")
+
+
+def test_what_a_group_gave_back_counts_for_the_topic_it_came_from(group: Group) -> None:
+    client = group.connect(group.leader, name="me")
+    client.create_topic("T")
+    client.heartbeat("g")
+    client.send("T", b"x")
+    fields = {"group": "g", "delayLevel": 1, "originMsgId": "id", "originTopic": "T"}
+    for topic in ("T", "%RETRY%g"):
+        (record,) = client.pull(topic, "g", 0).records
+        client.ok(RequestCode.CONSUMER_SEND_MSG_BACK, {**fields, "offset": record.physical_offset})
+        group.advance(2)
+    figure = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "T@g"}
+    assert body_of(client, RequestCode.VIEW_BROKER_STATS_DATA, figure)["statsMinute"]["sum"] == 2
 
 
 @pytest.mark.parametrize("code", [306, 316, 329])
