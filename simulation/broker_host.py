@@ -83,6 +83,8 @@ class BrokerHost:
         self.frame_faults: FrameFaults | None = None
         self.disk_delay_ns = 100 * MICROSECOND
         """About how long a flush takes."""
+        self.held_up_until_ns = 0
+        """Until when, in true time, it stood still or its disk was at work: a flush that was due may have waited."""
         self.turn_delay_ns = random.choice(_TURN_DELAYS_NS)
         """From something's arrival to the turn that deals with it, at most: what comes meanwhile shares the turn."""
         self.incarnation = 0
@@ -117,7 +119,7 @@ class BrokerHost:
         except PowerFailure as failure:
             self.note(f"power fails while starting, in {failure}")
             self.world.fired("power inside")
-            self.lose_power()
+            self.lose_power("power inside")
             self.start_after(_RESTART_NS)
         except LogFault as error:
             self._cannot_start(error)
@@ -149,14 +151,24 @@ class BrokerHost:
             endpoint.close()
         self.world.network.kick(self.name)  # a paused process's sockets were full
 
-    def lose_power(self) -> None:
-        """The plug is pulled."""
+    def lose_power(self, fault: str) -> None:
+        """The plug is pulled, by a fault of that kind."""
+        losses = self.world.monitor.power_losses
+        before = {} if losses is None else losses.page_cache(self)
+        if self.paused:
+            self.was_held_up(self.world.scheduler.now_ns)
         self._drop_process()
         self.boots += 1
         for endpoint in self.world.network.endpoints_of(self.name):
             endpoint.vanish()
         self.disk.lose_power()
         self.world.network.set_dark(self.name, True)
+        if losses is not None:
+            self.world.power_failed(self, before, fault)
+
+    def was_held_up(self, until_ns: int) -> None:
+        """See `held_up_until_ns`."""
+        self.held_up_until_ns = max(self.held_up_until_ns, until_ns)
 
     def _drop_process(self) -> None:
         process, self.process = self.process, None
@@ -177,7 +189,7 @@ class BrokerHost:
         if isinstance(error, PowerFailure):
             self.note(f"power fails in {error}")
             self.world.fired("power inside")
-            self.lose_power()
+            self.lose_power("power inside")
             self.start_after(_RESTART_NS)
             return
         text = "".join(traceback.format_exception(error))
@@ -204,6 +216,7 @@ class BrokerHost:
         if not self.paused:
             return
         self.paused = False
+        self.was_held_up(self.world.scheduler.now_ns)
         deferred, self.deferred = self.deferred, deque()
         later: list[tuple[Callable[..., object], tuple[Any, ...]]] = [*deferred]
         # Both are ready at once, and an event loop takes either first.
@@ -397,6 +410,7 @@ class BrokerProcess:
             host.disk.end_job(handle)
             done()
 
+        host.was_held_up(self._scheduler.now_ns + delay)
         self._scheduler.after(delay, self.guarded(ended))
 
     def _flushed(self, job: Any) -> None:

@@ -214,6 +214,19 @@ class ClientJudge:
                 f"{asked.group} at {asked.topic}/{asked.queue_id}: told {offset}, was {possible[-5:]}",
             )
 
+    def acknowledged_from(self, position: int) -> int:
+        """How many acknowledged messages stand at `position` of the log or behind it, and nowhere before."""
+        number = 0
+        for (topic, value), outcomes in self.outcomes.items():
+            if "ok" in outcomes and topic not in self._model.deleted_topics:
+                places = self._model.keys.get((topic, value), [])
+                queues = self._model.queues
+                if places and all(
+                    queues[topic, queue_id].positions[offset] >= position for queue_id, offset in places
+                ):
+                    number += 1
+        return number
+
     def check_outcomes(self) -> None:
         """At the end: what certainly failed is not there, what must not be repeated is there once."""
         for key in self._positions:

@@ -409,6 +409,11 @@ class SimulatedDisk:
         inode = self._durable_names.get(path)
         return b"" if inode is None else inode.durable
 
+    def cached_bytes(self, path: str) -> bytes:
+        """For checks: a file as the page cache has it; empty if there is none."""
+        inode = self._names.get(path)
+        return b"" if inode is None else bytes(inode.cached)
+
     # ---- log.disk.Disk -------------------------------------------------------------------------------
 
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> SimulatedFile:

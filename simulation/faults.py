@@ -273,7 +273,7 @@ def _others_are_whole(world: World, host: BrokerHost) -> bool:
 
 def _power(world: World, host: BrokerHost, fault: Fault) -> None:
     if _may_lose_power(world, host):
-        host.lose_power()
+        host.lose_power(fault.kind)
         _done(world, host.name, fault)
         host.start_after(fault.duration_ns)
 
@@ -288,7 +288,7 @@ def _power_inside(world: World, host: BrokerHost, fault: Fault) -> None:
 def _power_of_all(world: World, host: BrokerHost, fault: Fault) -> None:
     for other in world.members.in_service():
         if other.process is not None:
-            other.lose_power()
+            other.lose_power(fault.kind)
         other.start_after(fault.duration_ns)
     _done(world, "group", fault)
 

@@ -105,6 +105,8 @@ class GroupModel:
         self.last_index = -1
         self.end_position = 0
         self.image = bytearray()
+        self.positions: list[int] = []
+        """Of each entry, by index."""
         self.commit_terms: list[tuple[int, int]] = []
         """(first index, term of the leader under which it and what follows was first committed), rising."""
         self.queues: dict[tuple[str, int], CommittedQueue] = {}
@@ -244,6 +246,8 @@ class GroupModel:
         at = 0
         while at < len(data):
             _, size, index, _, position, *_ = HEADER.unpack_from(data, at)
+            assert index == len(self.positions), "entries are learned one after the other"
+            self.positions.append(position)
             record = data[at + HEADER_BYTES : at + size]
             head = peek(record)
             topic = record[head.topic_begin : head.topic_end].decode()

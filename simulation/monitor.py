@@ -17,6 +17,7 @@ from log.hard_state import HardState, HardStateFile
 from log.layout import file_name
 from raft.effects import Role
 from simulation.group_model import GroupModel, Violation
+from simulation.power_losses import PowerLosses
 
 if TYPE_CHECKING:
     from simulation.broker_host import BrokerHost
@@ -103,6 +104,8 @@ class Monitor:
         self._now_ns = now_ns
         self._note = note
         self._sync_flush = sync_flush
+        self.power_losses = None if sync_flush else PowerLosses(self.model)
+        """What power failures may take; nothing at all with sync flush."""
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
@@ -130,6 +133,8 @@ class Monitor:
         for number, (first_index, term) in enumerate(runs):
             last_index = runs[number + 1][0] - 1 if number + 1 < len(runs) else log.last_index
             self.model.appended(host.name, log, first_index, last_index, term)
+        if self.power_losses is not None:
+            self.power_losses.started(host.name, log)
         self._note(
             host.name,
             f"starts: log {log.first_index}..{log.last_index}, term {replica.term}, commit {replica.raft.commit_index}",
@@ -150,6 +155,8 @@ class Monitor:
         watched = self._watched.get(host.name)
         if watched is not None:
             watched.committed_floor = -1
+        if self.power_losses is not None:
+            self.power_losses.wiped(host.name)
         for vote in [vote for vote in self._votes if vote[0] == host.name]:
             del self._votes[vote]
 
@@ -170,11 +177,15 @@ class Monitor:
         watched = self._watched[host.name]
         if watched.log is not None:
             self.model.appended(host.name, watched.log, first_index, last_index, term)
+            if self.power_losses is not None:
+                self.power_losses.appended(host.name, first_index, self._now_ns())
 
     def truncated(self, host: BrokerHost, last_index: int) -> None:
         """Committed entries are never truncated."""
         watched = self._watched[host.name]
         self._note(host.name, f"truncates its log after {last_index}")
+        if self.power_losses is not None:
+            self.power_losses.truncated(host.name, last_index)
         if last_index < watched.committed_floor:
             raise Violation(
                 "committed entries stay",
@@ -185,6 +196,8 @@ class Monitor:
     def reset(self, host: BrokerHost, first_index: int) -> None:
         """Its log begins anew after a snapshot: all before is committed."""
         self._note(host.name, f"log begins anew at {first_index}")
+        if self.power_losses is not None:
+            self.power_losses.truncated(host.name, -1)
         watched = self._watched[host.name]
         if first_index - 1 > self.model.last_index:
             raise Violation(
@@ -243,6 +256,8 @@ class Monitor:
             self._note(host.name, f"deletes its log before {first_index}")
             host.world.fired("retention")
         raft = replica.raft
+        if self.power_losses is not None and raft.recovering is None:
+            self.power_losses.is_whole(host.name)
         if raft.role is Role.LEADER and raft.configuration_index > raft.commit_index:
             # A new leader may hold several that are committed without its knowing; its own must come one by one.
             under_way = [index for index, _ in raft.configurations if index > raft.commit_index]

@@ -54,7 +54,9 @@ FAULT_KINDS: Final = (
 """All kinds, in the order of docs/simulation.md."""
 
 _NEEDS_SYNC: Final = frozenset({"power inside", "power of all"})
-"""With async flush only a minority may lose power; these do not ask how the others are."""
+"""With async flush a minority may lose power and nothing is lost; these do not ask how the others are."""
+_ASYNC_OUTAGE_SHARE: Final = 0.25
+"""Of the plans with async flush, those in which all lose power once nevertheless, late, since it may end the run."""
 
 _FIRST_FAULT_NS: Final = 4 * SECOND
 
@@ -104,6 +106,8 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
         while at < calm_ns:
             faults.append(_draw_fault(random, kind, at, calm_ns))
             at += int(random.expovariate(1 / mean_gap_ns)) + 50 * MILLISECOND
+    if flush == "async":
+        faults += _draw_outage(seed, calm_ns)
     faults.sort(key=lambda fault: fault.time_ns)
     return Plan(
         seed=seed,
@@ -118,6 +122,15 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
         end_ns=end_ns,
         faults=tuple(faults),
     )
+
+
+def _draw_outage(seed: int, calm_ns: int) -> list[Fault]:
+    """A power failure of all in the last fifth of the time of faults, from a stream of its own."""
+    random = Random(f"outage {seed}")
+    if random.random() >= _ASYNC_OUTAGE_SHARE:
+        return []
+    at = random.randrange(calm_ns - (calm_ns - _FIRST_FAULT_NS) // 5, calm_ns + 1)
+    return [_draw_fault(random, "power of all", min(at, calm_ns - MILLISECOND), calm_ns)]
 
 
 def _is_on(seed: int, actor: str, share: float) -> bool:

@@ -11,7 +11,11 @@ __all__ = ["describe_finding", "describe_plan", "describe_size", "summary_line"]
 def summary_line(result: Result, cpu_seconds: float) -> str:
     """One run in one line."""
     simulated = result.simulated_ns / 1e9
-    verdict = "holds" if result.violation is None else f"VIOLATED: {result.violation.invariant}"
+    verdict = "holds"
+    if result.violation is not None:
+        verdict = f"VIOLATED: {result.violation.invariant}"
+    elif result.data_loss is not None:
+        verdict = f"holds until it lost data, as async flush may ({result.data_loss.describe()})"
     return (
         f"seed {result.plan.seed}: {verdict}; {simulated:.0f} s simulated, {simulated / max(cpu_seconds, 1e-9):.0f} "
         f"per second; {result.committed} entries, {result.acknowledged} acknowledged, {result.read} read, "

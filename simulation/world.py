@@ -44,6 +44,7 @@ from simulation.monitor import Monitor, ReplicaWriter
 from simulation.name_server_host import NameServerHost
 from simulation.network import Link, Network
 from simulation.plan import Plan
+from simulation.power_losses import DataLoss
 from simulation.scheduler import SECOND, Scheduler
 from simulation.workload import ACTORS
 from simulation.workload.actor import Invariant
@@ -91,6 +92,8 @@ class Result:
     states: list[str]
     traces: dict[str, bytes] = field(default_factory=dict)
     """Trace files by name, if they were kept."""
+    data_loss: DataLoss | None = None
+    """What power failures took from a majority, as async flush allows: it ended the run, and is no finding."""
 
 
 class World:
@@ -110,6 +113,7 @@ class World:
         self.acting = ""
         """The broker whose code runs: whose log it is."""
         self.finding: Violation | None = None
+        self.data_loss: DataLoss | None = None
         self.transcript: deque[str] = deque(maxlen=_TRANSCRIPT_LINES)
         self._keep_traces = keep_traces or judge_history is not None
         self._judge_history = judge_history
@@ -299,6 +303,50 @@ class World:
         """As `found`."""
         self.found(Violation(invariant, node, detail))
 
+    def power_failed(self, host: BrokerHost, before: dict[int, bytes], fault: str) -> None:
+        """A machine went dark (async flush). What the group lost is looked at when all that go dark with it have."""
+        losses = self.monitor.power_losses
+        assert losses is not None, "of interest with async flush"
+        try:
+            losses.power_failed(host, before, fault, self.scheduler.now_ns)
+        except Violation as violation:
+            self.found(violation)
+        else:
+            self.scheduler.after(0, self.look_for_data_loss)
+
+    def look_for_data_loss(self) -> None:
+        """What no voter holds any more never comes back: there is nothing left to wait for, and the run ends."""
+        losses, model = self.monitor.power_losses, self.monitor.model
+        assert losses is not None, "of interest with async flush"
+        lost = losses.data_loss()
+        if lost is not None and self.data_loss is None:
+            first_index, nodes = lost
+            self.data_loss = DataLoss(
+                first_index,
+                model.last_index + 1 - first_index,
+                self.judge.acknowledged_from(model.positions[first_index]),
+                nodes,
+            )
+            self._end_with_loss(self.data_loss)
+
+    def _look_for_vote_loss(self) -> bool:
+        """Whether the group waits in vain for a leader, and need not have one."""
+        losses = self.monitor.power_losses
+        if losses is None or self.data_loss is not None or self.leader() is not None:
+            return False
+        processes = [host.process for host in self.members.in_service()]
+        rafts = {process.host.name: process.node.replica.raft for process in processes if process is not None}
+        if any(raft.leader is not None for raft in rafts.values()):
+            return False
+        self.data_loss = losses.vote_loss({name: raft.recovering for name, raft in rafts.items()})
+        if self.data_loss is not None:
+            self._end_with_loss(self.data_loss)
+        return self.data_loss is not None
+
+    def _end_with_loss(self, loss: DataLoss) -> None:
+        self.note("group", f"DATA LOST {loss.describe()}")
+        self.scheduler.stopped = True
+
     def client_failed(self, name: str, error: BaseException) -> None:
         """A client's main task raised; what several of its tasks raised at once comes as a group."""
         while isinstance(error, BaseExceptionGroup):
@@ -393,7 +441,8 @@ class World:
         gc.disable()  # a run's cyclic garbage is small, and looking for it takes a tenth of the time
         try:
             scheduler.run_until(plan.end_ns)
-            self._await_last_entries()
+            if self.data_loss is None:
+                self._await_last_entries()
             if self.finding is None:
                 self._check_end()
         except Violation as violation:
@@ -439,6 +488,8 @@ class World:
 
     def _check_recovered(self) -> None:
         heal_everything(self)
+        if self._look_for_vote_loss():
+            return
         # A plan that was shrunk to less has nothing that could be acknowledged.
         sends = any(name in self.plan.actors for name in _SENDERS)
         if sends and self.judge.acknowledged == self._acknowledged_at_calm:
@@ -461,7 +512,22 @@ class World:
             scheduler.run_until(scheduler.now_ns + _LAST_ENTRIES_NS // 100)
 
     def _check_end(self) -> None:
-        """Everything must have come together."""
+        """Everything must have come together; of a run that ended with a loss only what clients were told is judged."""
+        if self.data_loss is None:
+            self._check_nodes()
+        self.judge.check_outcomes()
+        if self._judge_history is not None:
+            for writer in self._writers:
+                writer.flush()
+            problem = self._judge_history({name: b"".join(self._traces[name]) for name in self.histories})
+            if problem:
+                raise Violation("linearizability", "clients", problem)
+        if self.data_loss is None:
+            for invariant in self._invariants:
+                invariant.check_end()
+
+    def _check_nodes(self) -> None:
+        """Every node has everything, and consumers have read it."""
         model = self.monitor.model
         for host in self.members.in_service():
             if host.name not in self.members.committed:
@@ -486,15 +552,6 @@ class World:
                         "consumers",
                         f"{topic}/{queue_id}: {len(missing)} of {len(queue.keys)} never read, {missing[0]} first",
                     )
-        self.judge.check_outcomes()
-        if self._judge_history is not None:
-            for writer in self._writers:
-                writer.flush()
-            problem = self._judge_history({name: b"".join(self._traces[name]) for name in self.histories})
-            if problem:
-                raise Violation("linearizability", "clients", problem)
-        for invariant in self._invariants:
-            invariant.check_end()
 
     def state_of(self, host: BrokerHost) -> str:
         """What a node's replica is at, in one line for people."""
@@ -550,6 +607,7 @@ class World:
             traces={name: b"".join(pieces) for name, pieces in self._traces.items()}
             if self._keep_traces
             else {},
+            data_loss=self.data_loss if self.finding is None else None,
         )
 
 

@@ -42,6 +42,8 @@ class _Outcome:
     digest: str
     simulated_s: float
     cpu_s: float
+    lost_data: bool
+    """Whether power failures took from a majority what async flush may lose; the run ended there."""
     fault_counts: dict[str, int] = field(default_factory=dict)
     work_counts: dict[str, int] = field(default_factory=dict)
 
@@ -71,7 +73,8 @@ def simulate(
     """Run the broker's code in a world in which everything, faults included, comes from one seed.
 
     Checks the invariants of docs/simulation.md as it runs, and afterwards what clients were told, with the checker that
-    trivet analyze uses. A finding ends the run; its plan is kept in a file and shrunk to a small one, which --replay
+    trivet analyze uses. What power failures take from a majority, as async flush may lose it, ends the run too, and is
+    told and no finding. A finding ends the run; its plan is kept in a file and shrunk to a small one, which --replay
     runs again. Ctrl-C while shrinking keeps the smallest plan so far. Exit codes: 0 everything holds, 1 something does
     not.
     """
@@ -276,6 +279,11 @@ def _tell_of_batch(
     _print_counts(work)
     simulated = sum(outcome.simulated_s for outcome in outcomes)
     cpu = sum(outcome.cpu_s for outcome in outcomes)
+    losses = sum(outcome.lost_data for outcome in outcomes)
+    if losses:
+        print(
+            f"{losses} of {len(outcomes)} seeds lost data to power failures, as async flush may, and ended there"
+        )
     print(
         f"{len(outcomes)} seeds, {findings} findings; {reruns} run again in another process, {differences} of them "
         f"with another trace; {simulated:.0f} s simulated in {wall_s:.0f} s, {simulated / max(cpu, 1e-9):.0f} per "
@@ -300,6 +308,7 @@ def _run_for_batch(arguments: tuple[int, int, int, str]) -> _Outcome:
         result.trace_digest,
         result.simulated_ns / 1e9,
         cpu_s,
+        result.data_loss is not None,
         result.fault_counts,
         result.work_counts,
     )

@@ -502,6 +502,22 @@ def index_file_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IndexFiles, "recover", recover)
 
 
+def never_flushed_at_the_interval(patch: pytest.MonkeyPatch) -> None:
+    original = Replica.flush_job
+
+    def flush_job(self: Replica) -> FlushJob | None:
+        return original(self) if self._sync_flush else None
+
+    patch.setattr(Replica, "flush_job", flush_job)
+
+
+def page_cache_taken_for_the_disk(patch: pytest.MonkeyPatch) -> None:
+    def run(self: FlushJob) -> None:
+        pass
+
+    patch.setattr(FlushJob, "run", run)
+
+
 def part_of_the_flush_left_out(patch: pytest.MonkeyPatch) -> None:
     original = EntryLog.flush_job
 
@@ -546,6 +562,12 @@ PLANTED: dict[str, Planted] = {
     ),
     "failed flush passed over": Planted(failed_flush_passed_over, "RocketMQ #5235", "sync"),
     "part of the flush left out": Planted(part_of_the_flush_left_out, "durable means all of it", "sync"),
+    "async: never flushed at the interval": Planted(
+        never_flushed_at_the_interval, "docs/configuration.md: flush_interval_ms", "async"
+    ),
+    "async: page cache taken for the disk": Planted(
+        page_cache_taken_for_the_disk, "what is said to be flushed stays", "async"
+    ),
     "peer forgotten after its link broke": Planted(
         peer_forgotten_after_its_link_broke, "found here, seeds 28 and 45"
     ),

@@ -17,6 +17,8 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "follower acknowledges before its flush": ("durability",),
     "acknowledged before the flush": ("durability",),
     "part of the flush left out": ("durability",),
+    "async: never flushed at the interval": ("durability",),
+    "async: page cache taken for the disk": ("durability",),
     "queues built before commit": ("durability",),
     "unit at the wrong place": ("reads leave nothing out",),
     "transaction: finished ones not in the snapshot": ("one operation message",),

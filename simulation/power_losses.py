@@ -1,0 +1,270 @@
+"""What power failures take with asynchronous flush, and whether they may.
+
+The contract (docs/configuration.md): an acknowledged entry is in the page caches of a majority, and each node flushes
+what it has written every `flush_interval_ms`. Hence a power failure
+
+- never takes from a node what a flush of its own covered, nor what it has held for longer than the interval and a
+  flush: whatever it does to the others, this is looked at for each node alone;
+- may take what is younger. While one voter still holds it the group gets it back, because nodes that may have lost
+  something elect unanimously, and so the one with the longest log (raft/recovery.py, Unanimity). Only what no voter
+  holds any more, and a majority lost to power failures, is gone, as the contract allows: a `DataLoss`, which ends the
+  run without being a finding. The same without these failures is a violation;
+- may leave a group that elects nobody: if all that still have votes may have lost something, and one more has a new
+  disk and no votes, neither a majority nor all may vote. This is a `DataLoss` too, of the votes.
+
+What a node holds is read from the log that it works on, which shows its page cache also when its process has ended;
+after a power failure, only up to the first byte that the failure changed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from log.entry_log import EntryLog
+from log.layout import file_name
+from raft.recovery_loss import Loss
+from simulation.clock import RATE_MAX_PPM
+from simulation.group_model import GroupModel, Violation
+from simulation.scheduler import MILLISECOND, SECOND
+
+if TYPE_CHECKING:
+    from simulation.broker_host import BrokerHost
+
+__all__ = ["DataLoss", "LostBy", "PowerLosses"]
+
+_RUN_BYTES_MAX: Final = 1 << 20
+_SLACK_NS: Final = 50 * MILLISECOND
+"""For the turn that begins a flush, and the flush itself while the disk is not slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostBy:
+    """Which node lost its log's end, from `first_index` on, to which fault, and when in true time."""
+
+    node: str
+    fault: str
+    time_ns: int
+    first_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataLoss:
+    """Committed entries from `first_index` on that no voter holds any more, as asynchronous flush allows."""
+
+    first_index: int
+    entries: int
+    acknowledged: int
+    """Messages among them that were acknowledged to their senders."""
+    nodes: tuple[LostBy, ...]
+    without_votes: tuple[str, ...] = ()
+    """If it is votes that are lost: those with a new disk, so that the nodes above can elect nobody without them."""
+
+    def describe(self) -> str:
+        """In a sentence."""
+        nodes = ", ".join(
+            f"{lost.node} from {lost.first_index} on by {lost.fault} at {lost.time_ns / SECOND:.6f} s"
+            for lost in self.nodes
+        )
+        if self.without_votes:
+            return (
+                f"no leader can be elected ever again: unflushed entries may have gone ({nodes}), and the votes of "
+                f"{' '.join(self.without_votes)} went with an old disk"
+            )
+        return (
+            f"lost by a majority before their flush: {self.entries} committed entries from {self.first_index} on, "
+            f"{self.acknowledged} acknowledged messages among them; {nodes}"
+        )
+
+
+class _Holder:
+    """A node's log, also after the process that worked on it."""
+
+    __slots__ = ("appends", "intact_end", "log", "lost")
+
+    def __init__(self) -> None:
+        self.log: EntryLog | None = None
+        self.intact_end: int | None = None
+        """The position of the first byte that a power failure changed since; None for nothing."""
+        self.appends: list[tuple[int, int]] = []
+        """(first index, true time) of what this process has appended, in order of the log."""
+        self.lost: LostBy | None = None
+        """What power failures took from it and it has not got back."""
+
+    def last_intact(self) -> int:
+        """The index of the last entry before the first changed byte."""
+        log = self.log
+        assert log is not None, "a node that has run"
+        if self.intact_end is None or self.intact_end >= log.end_position:
+            return log.last_index
+        if self.intact_end <= log.first_position:
+            return log.first_index - 1
+        return log.index_at(self.intact_end) - 1
+
+
+class PowerLosses:
+    """What the nodes of a group hold of what it has committed. To be used with asynchronous flush."""
+
+    def __init__(self, model: GroupModel) -> None:
+        self._model = model
+        self._holders: dict[str, _Holder] = {}
+        self._dark: dict[str, LostBy] = {}
+        """Nodes that lost power and may lack what they acknowledged ever since."""
+
+    # ---- the life of a log ---------------------------------------------------------------------------
+
+    def started(self, node: str, log: EntryLog) -> None:
+        """A process has recovered `log`, and flushed it."""
+        holder = self._holders.setdefault(node, _Holder())
+        holder.log, holder.intact_end, holder.appends = log, None, []
+
+    def wiped(self, node: str) -> None:
+        """Its disk is empty, or harmed: nothing on it counts before the next start."""
+        self._holders.setdefault(node, _Holder()).log = None
+        self._dark.pop(node, None)
+
+    def is_whole(self, node: str) -> None:
+        """It has again whatever anyone may have counted on."""
+        if self._dark:
+            self._dark.pop(node, None)
+
+    def appended(self, node: str, first_index: int, now_ns: int) -> None:
+        """Entries from `first_index` on joined its log."""
+        holder = self._holders[node]
+        holder.appends.append((first_index, now_ns))
+        if holder.lost is not None and first_index <= holder.lost.first_index:
+            holder.lost = None
+
+    def truncated(self, node: str, last_index: int) -> None:
+        """Its log ends at `last_index` now, or begins behind it."""
+        appends = self._holders[node].appends
+        while appends and appends[-1][0] > last_index:
+            appends.pop()
+
+    # ---- power failures ------------------------------------------------------------------------------
+
+    def page_cache(self, host: BrokerHost) -> dict[int, bytes]:
+        """The data files of a running node's log, by the position where each begins."""
+        holder = self._holders.get(host.name)
+        if host.process is None or holder is None or holder.log is None:
+            return {}
+        log, file_bytes = holder.log, host.options.data_file_bytes
+        first = log.first_position - log.first_position % file_bytes
+        return {
+            start: host.disk.cached_bytes(_path(host, start))
+            for start in range(first, log.end_position, file_bytes)
+        }
+
+    def power_failed(self, host: BrokerHost, before: dict[int, bytes], fault: str, now_ns: int) -> None:
+        """Its machine went dark; `before` is what `page_cache` said right before that. Raises Violation."""
+        if not before:
+            return  # the process was starting, or had ended: its log is as it was at its end
+        holder = self._holders[host.name]
+        log = holder.log
+        assert log is not None, "it has run"
+        holder.intact_end = _first_change(host, before)
+        last = holder.last_intact()
+        lost = self._dark[host.name] = LostBy(host.name, fault, now_ns, last + 1)
+        if last == log.last_index:
+            return
+        if last < log.durable_index:
+            raise Violation(
+                "durability",
+                host.name,
+                f"{fault} took entries from {last + 1} on; flushed were those up to {log.durable_index}",
+            )
+        self._was_due(host, holder, last + 1, fault, now_ns)
+        holder.lost = lost
+
+    def _was_due(self, host: BrokerHost, holder: _Holder, index: int, fault: str, now_ns: int) -> None:
+        """Nothing waits for its flush for longer than the interval while neither process nor disk is held up."""
+        at = bisect_right(holder.appends, index, key=lambda append: append[0]) - 1
+        assert at >= 0, "what a start found is flushed"
+        interval_ns = host.config.storage.flush_interval_ms * MILLISECOND
+        longest_ns = interval_ns * 1_000_000 // (1_000_000 - RATE_MAX_PPM) + _SLACK_NS
+        waited_ns = now_ns - max(holder.appends[at][1], host.held_up_until_ns)
+        if waited_ns > longest_ns:
+            raise Violation(
+                "durability",
+                host.name,
+                f"{fault} took entries from {index} on, which had waited {waited_ns / SECOND:.3f} s for a flush that "
+                f"was due after {interval_ns / SECOND:.3f} s",
+            )
+
+    # ---- the group -----------------------------------------------------------------------------------
+
+    def data_loss(self) -> tuple[int, tuple[LostBy, ...]] | None:
+        """(first index, who lost it) of the committed entries that no voter holds; None if there are none.
+
+        Raises Violation if a majority's power failures do not explain it.
+        """
+        model = self._model
+        voters = model.voters
+        first_index = 1 + max((self._held(voter) for voter in voters), default=-1)
+        if first_index > model.last_index:
+            return None
+        lost = self._lost_by(voters, first_index)
+        if 2 * len(lost) <= len(voters):
+            raise Violation(
+                "durability",
+                "group",
+                f"no voter holds entries {first_index}..{model.last_index}, which are committed; power failures took "
+                f"them from {' '.join(one.node for one in lost) or 'none'} of {' '.join(voters)}",
+            )
+        return first_index, lost
+
+    def vote_loss(self, recovering: Mapping[str, Loss | None]) -> DataLoss | None:
+        """Whether the voters, each with what it lacks, can elect nobody because of power failures and a new disk."""
+        voters = self._model.voters
+        dark = tuple(lost for voter in voters if (lost := self._dark.get(voter)) is not None)
+        without_votes = tuple(voter for voter in voters if recovering.get(voter) in (Loss.VOTE, Loss.ALL))
+        whole = [voter for voter in voters if voter in recovering and recovering[voter] is None]
+        if not dark or not without_votes or 2 * len(whole) > len(voters):
+            return None
+        if len(dark) + len(without_votes) + len(whole) < len(voters):
+            return None  # another one lacks something, and no power failure explains why
+        return DataLoss(self._model.last_index + 1, 0, 0, dark, without_votes)
+
+    def _lost_by(self, voters: Sequence[str], index: int) -> tuple[LostBy, ...]:
+        known = [self._holders[voter].lost for voter in voters if voter in self._holders]
+        return tuple(lost for lost in known if lost is not None and lost.first_index <= index)
+
+    def _held(self, node: str) -> int:
+        """The last committed index up to which a node has everything, -1 for none."""
+        holder = self._holders.get(node)
+        if holder is None or holder.log is None:
+            return -1
+        log, image = holder.log, self._model.image
+        last = min(holder.last_intact(), self._model.last_index)
+        index = log.first_index
+        while index <= last:
+            run_last, position, data = log.run(index, last, _RUN_BYTES_MAX)
+            if image[position : position + len(data)] != data:
+                return self._held_of_run(log, index, run_last)
+            index = run_last + 1
+        return index - 1
+
+    def _held_of_run(self, log: EntryLog, index: int, last: int) -> int:
+        while index <= last:
+            _, position, data = log.run(index, index, _RUN_BYTES_MAX)
+            if self._model.image[position : position + len(data)] != data:
+                break
+            index += 1
+        return index - 1
+
+
+def _path(host: BrokerHost, start: int) -> str:
+    return f"{host.options.dledger_directory}/data/{file_name(start)}"
+
+
+def _first_change(host: BrokerHost, before: dict[int, bytes]) -> int | None:
+    """The position of the first byte that is another one on the disk now."""
+    for start, old in before.items():
+        new = host.disk.cached_bytes(_path(host, start)).ljust(len(old), b"\0")
+        if new != old:
+            return start + next(
+                at for at, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]
+            )
+    return None

@@ -1,0 +1,132 @@
+"""What power failures may take with asynchronous flush ends a run in order; what they may not is a finding."""
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from raft.recovery_loss import Loss
+from simulation.group_model import GroupModel
+from simulation.plan import Fault, Plan, draw_plan
+from simulation.power_losses import LostBy, PowerLosses
+from simulation.report import describe_finding, summary_line
+from simulation.scheduler import MILLISECOND, SECOND
+from simulation.world import Result, World, run_plan
+
+_SEEDS = range(8)
+
+
+def _plan(seed: int, *faults: Fault, flush: Literal["sync", "async"] = "async") -> Plan:
+    plan = draw_plan(seed, seconds=30)
+    return replace(
+        plan,
+        flush=flush,
+        actors=("producer", "consumer"),
+        producers=2,
+        think_ms=50,
+        calm_ns=10 * SECOND,
+        end_ns=28 * SECOND,
+        faults=faults,
+    )
+
+
+def _run(plan: Plan) -> Result:
+    result = run_plan(plan)
+    assert result.violation is None, describe_finding(result, "this test")
+    return result
+
+
+def _outage(seed: int) -> Fault:
+    return Fault(8 * SECOND + seed * 61 * MILLISECOND, "power of all", 0, SECOND // 2, 0.5)
+
+
+def test_what_all_lose_before_their_flush_is_told_and_no_finding() -> None:
+    """And what one of them still holds comes back: such a run goes on to its end, with everything there."""
+    results = [_run(_plan(seed, _outage(seed))) for seed in _SEEDS]
+    lost = [result for result in results if result.data_loss is not None]
+    assert 0 < len(lost) < len(results)
+    for result in lost:
+        loss = result.data_loss
+        assert loss is not None
+        assert loss.first_index + loss.entries == result.committed
+        assert loss.acknowledged <= loss.entries
+        assert len(loss.nodes) >= 2
+        assert {one.fault for one in loss.nodes} == {"power of all"}
+        assert all(one.first_index <= loss.first_index for one in loss.nodes)
+        assert f"from {loss.first_index} on" in summary_line(result, 1.0)
+        assert result.simulated_ns == result.plan.faults[0].time_ns
+    assert any(result.data_loss.acknowledged for result in lost if result.data_loss is not None)
+
+
+@pytest.mark.parametrize(
+    ("flush", "kinds"),
+    [("async", ("kill", "kill", "kill")), ("async", ("power",)), ("sync", ("power of all",))],
+)
+def test_crashes_a_minority_and_sync_flush_lose_nothing(
+    flush: Literal["sync", "async"], kinds: tuple[str, ...]
+) -> None:
+    for seed in _SEEDS[:2]:
+        faults = [
+            Fault(8 * SECOND + seed * 61 * MILLISECOND, kind, 2 * number, SECOND // 2, 0.5)
+            for number, kind in enumerate(kinds)
+        ]
+        result = _run(_plan(seed, *faults, flush=flush))
+        assert result.data_loss is None
+        assert sum(result.fault_counts.get(kind, 0) for kind in dict.fromkeys(kinds)) == len(kinds)
+
+
+def test_a_loss_that_no_power_failure_explains_is_a_finding() -> None:
+    world = World(_plan(1))
+
+    def lose_all_disks() -> None:
+        for host in world.members.in_service():
+            host.kill()
+            host.disk.wipe()
+            world.monitor.wiped(host)
+        world.look_for_data_loss()
+
+    world.scheduler.at(8 * SECOND, lose_all_disks)
+    result = world.run()
+    assert result.violation is not None
+    assert (result.violation.invariant, result.violation.node) == ("durability", "group")
+    assert "from none of n0 n1 n2" in result.violation.detail
+    assert result.data_loss is None
+
+
+def test_a_group_that_can_elect_nobody_is_no_hang() -> None:
+    """A new disk that has not got its votes back, and all others lose power: neither a majority nor all may vote."""
+    faults = [
+        Fault(7 * SECOND, "new disk", 4, 1500 * MILLISECOND, 0.5),
+        Fault(8 * SECOND, "power of all", 0, SECOND, 0.5),
+    ]
+    result = _run(replace(_plan(1, *faults), actors=()))  # no load: nothing waits for its flush
+    loss = result.data_loss
+    assert loss is not None
+    assert loss.without_votes == ("n2",)
+    assert [one.node for one in loss.nodes] == ["n0", "n1"]
+    assert "no leader can be elected" in loss.describe()
+
+
+def test_only_power_failures_and_a_new_disk_excuse_a_group_without_leader() -> None:
+    model = GroupModel()
+    model.voters = ("n0", "n1", "n2")
+    losses = PowerLosses(model)
+    for name in ("n0", "n1"):
+        losses._dark[name] = LostBy(name, "power of all", SECOND, 5)
+    states = {"n0": Loss.ENTRIES, "n1": Loss.ENTRIES, "n2": Loss.VOTE}
+    assert losses.vote_loss(states) is not None
+    assert losses.vote_loss({**states, "n2": Loss.ENTRIES}) is None, "all of them may vote"
+    assert losses.vote_loss({**states, "n2": None}) is None, "nobody lacks votes"
+    losses.is_whole("n1")
+    assert losses.vote_loss({**states, "n1": None}) is not None, "one whole node is no majority"
+    assert losses.vote_loss(states) is None, "why does n1 lack entries?"
+
+
+def test_outages_are_drawn_rarely_and_late_and_change_nothing_else() -> None:
+    plans = [draw_plan(seed, seconds=60) for seed in range(400)]
+    with_async = [plan for plan in plans if plan.flush == "async"]
+    outages = [fault for plan in with_async for fault in plan.faults if fault.kind == "power of all"]
+    assert 0.15 < len(outages) / len(with_async) < 0.35
+    assert all(32 * SECOND <= fault.time_ns < 40 * SECOND for fault in outages)
+    for plan in with_async:
+        assert sum(fault.kind == "power of all" for fault in plan.faults) <= 1
