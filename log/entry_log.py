@@ -537,6 +537,11 @@ class EntryLog:
         self._flush_job = FlushJob(ranges, self.last_index)
         return self._flush_job
 
+    @property
+    def flush_is_out(self) -> bool:
+        """Whether a flush job has not come back: it runs, or it failed."""
+        return self._flush_job is not None
+
     def flushed(self, job: FlushJob) -> int:
         """Takes back a job whose `run` returned without an error; returns the durable index.
 

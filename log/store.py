@@ -367,14 +367,18 @@ class Store:
         return removed
 
     def close(self, commit_index: int) -> None:
-        """A clean stop: everything is flushed and noted. No job may be out. Raises DiskError, FlushError
-        (the next start then treats the stop as unclean)."""
+        """A clean stop: everything is flushed and noted. No job may be running. Raises DiskError, FlushError
+        (the next start then treats the stop as unclean).
+
+        A flush job that is still out has failed, and the stop is no clean one: a flush of the same pages may succeed
+        now without writing them, so nothing may vouch for them until a start has stored them again.
+        """
         try:
             job = self.flush_job()
             if job is not None:
                 job.run()
                 self.flushed(job)
-            if not self.log.damaged:
+            if not self.log.damaged and not self.log.flush_is_out:
                 self._write_checkpoint(commit_index)
                 self._disk.remove(ABORT)
                 self._disk.sync_directory(".")

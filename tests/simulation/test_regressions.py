@@ -19,9 +19,11 @@ from log.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues, QueueNote
 from log.entry_log import EntryLog
 from log.errors import DiskFullError, FlushError
+from log.hard_state import HardState
 from log.layout import HEADER_BYTES, file_name
 from log.options import StoreOptions
 from log.record import encode_record, pack_host
+from log.store import Store
 from simulation.disk import PAGE_BYTES, SimulatedDisk
 from simulation.plan import Fault, Plan, draw_plan
 from simulation.report import describe_finding
@@ -186,6 +188,32 @@ def test_a_flush_that_succeeds_says_nothing_of_an_earlier_one_that_failed(seed: 
     last, _ = EntryLog.open(disk, "dledger", options, clean_stop=False, checkpoint_index=None)
     assert last.last_index >= promised
     assert not last.damaged
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_stop_after_a_failed_flush_is_not_taken_for_a_clean_one(seed: int) -> None:
+    """It fails while the node stops: the checkpoint's flush of the same pages succeeded, and vouched for them."""
+    options = StoreOptions(data_file_bytes=32768, index_file_units=256)
+    disk = SimulatedDisk(Random(seed))
+    store, _ = Store.open(disk, options, wall_ms=0)
+    store.hard_state.write(HardState(1, "n0"))
+    for _ in range(60):
+        store.log.append(1, bytes(200))
+    job = store.flush_job()
+    assert job is not None
+    disk.failing_flushes = 1
+    with pytest.raises(FlushError):
+        job.run()
+    store.close(store.log.last_index)
+    disk.lose_process()
+    again, report = Store.open(disk, options, wall_ms=0)
+    if again.log.damaged:
+        again.log.cut_damage()
+    promised = again.log.durable_index
+    disk.lose_power()
+    last, _ = Store.open(disk, options, wall_ms=0)
+    assert last.log.last_index >= promised
+    assert not report.clean_stop
 
 
 @pytest.mark.parametrize("damage", [bytes(32), b"\x07" * 32, b"one bit"])
