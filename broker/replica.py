@@ -748,10 +748,11 @@ class Replica:
 
     def checkpoint_job(self) -> CheckpointJob | None:
         """From time to time, what makes the next start short; run it in a worker thread, report `checkpointed`."""
-        if self.now_ns < self._checkpoint_due_ns or self.applied_index == self._checkpointed_index:
-            return None
-        self._checkpoint_due_ns = self.now_ns + CHECKPOINT_INTERVAL_NS
-        self._checkpointed_index = self.applied_index
+        if not self.store.checkpoint_waits:
+            if self.now_ns < self._checkpoint_due_ns or self.applied_index == self._checkpointed_index:
+                return None
+            self._checkpoint_due_ns = self.now_ns + CHECKPOINT_INTERVAL_NS
+            self._checkpointed_index = self.applied_index
         return self.store.checkpoint_job(self._committed_index)
 
     def checkpointed(self, job: CheckpointJob) -> None:

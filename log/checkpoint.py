@@ -7,7 +7,9 @@
 * `abort` exists while a store is open; found at start it says that the last stop was not a clean one.
 
 A job flushes first and writes the notes last, so that they never promise more than the disk holds. Its
-`committed_index` bounds what is noted of the log: entries behind it may still be truncated.
+`committed_index` bounds what is noted of the log: entries behind it may still be truncated. The data files of
+the log it does not flush: that their entries are durable only the log's own flushes can tell, and a job runs when
+they have (`Store.checkpoint_job`).
 """
 
 import json

@@ -4,7 +4,7 @@
     index/  32 bytes per entry: where it begins, its size and its term
 
 The data files are the truth and alone are flushed before an acknowledgement; index units are rebuilt from
-them (`log.entry_recovery`), and `flush_units` makes them durable now and then so that little is to rebuild.
+them (`log.entry_recovery`), and checkpoints make them durable now and then so that little is to rebuild.
 
 Who calls what: one thread owns the log. `FlushJob.run` and `PrepareJob.run` may run in worker threads; the
 owner takes a job, has it run, and gives it back. At most one of each kind is out. A flush job that raised is
@@ -574,14 +574,11 @@ class EntryLog:
         self._index.update()
         self._set_limit()
 
-    def files_since(self, index: int) -> list[str]:
-        """Paths of the data and index files that hold entries from `index` on, for a checkpoint to flush."""
+    def unit_files_since(self, index: int) -> list[str]:
+        """Paths of the index files with the units of entries from `index` on, for a checkpoint to flush."""
         index = min(max(index, self.first_index), self.last_index + 1)
-        begin = self._data.start_of(self.end_of(index - 1))
-        unit_begin = self._units.start_of(index * UNIT_BYTES)
-        return [self._data.path(start) for start in self._data.starts if start >= begin] + [
-            self._units.path(start) for start in self._units.starts if start >= unit_begin
-        ]
+        begin = self._units.start_of(index * UNIT_BYTES)
+        return [self._units.path(start) for start in self._units.starts if start >= begin]
 
     def close(self) -> None:
         """Forgets all mappings; slices still held stay valid."""

@@ -73,6 +73,7 @@ class Store:
         "_disk",
         "_dispatcher",
         "_lock",
+        "checkpoint_waits",
         "dispatched_index",
         "hard_state",
         "index",
@@ -100,6 +101,8 @@ class Store:
         self._built_index = log.first_index - 1
         self._checkpoint_index = log.first_index - 1
         self._checkpoint_job: CheckpointJob | None = None
+        self.checkpoint_waits = False
+        """A checkpoint is drawn up, and `checkpoint_job` gives it once the entries that it notes are durable."""
 
     @classmethod
     def open(cls, disk: Disk, options: StoreOptions, wall_ms: int) -> tuple["Store", RecoveryReport]:
@@ -225,9 +228,24 @@ class Store:
         self.log.prepared(job)
 
     def checkpoint_job(self, commit_index: int) -> CheckpointJob | None:
-        """What makes the next start short; None while one is out, or while damage is not cut."""
-        if self._checkpoint_job is not None or self.log.damaged:
+        """What makes the next start short. None while one is out, while damage is not cut, and as long as it
+        `checkpoint_waits` for the flush of what it notes: ask again after each flush.
+
+        Only a flush job that came back makes an entry durable. A flush by the checkpoint itself would prove nothing:
+        beside or after a flush job that fails, it may succeed without writing the same pages.
+        """
+        if self.log.damaged:
             return None
+        if self._checkpoint_job is None:
+            self._checkpoint_job = self._draw_up_checkpoint(commit_index)
+            self.checkpoint_waits = True
+        if not self.checkpoint_waits or self.log.durable_index < self._checkpoint_job.end_index:
+            return None
+        self.checkpoint_waits = False
+        return self._checkpoint_job
+
+    def _draw_up_checkpoint(self, commit_index: int) -> CheckpointJob:
+        """Notes queues and index files as they are now; what it takes from their lists to flush is not listed again."""
         # What was dispatched is committed, even if the group has not said so again since the start.
         end_index = min(max(commit_index, self._built_index), self.log.last_index)
         queue_notes, files, directories = self.queues.notes()
@@ -241,16 +259,15 @@ class Store:
                 store_time = self.store_time_of(self.log.position_of(self._built_index) + HEADER_BYTES)
             except RecordError:
                 pass  # an entry that is no record has no time; readers of the file see "unknown"
-        self._checkpoint_job = CheckpointJob(
+        return CheckpointJob(
             self._disk,
             self.options.dledger_directory,
             Notes(end_index, end_index, self._built_index, queue_notes, index_notes),
-            [*self.log.files_since(self._checkpoint_index + 1), *files, *index_files],
+            [*self.log.unit_files_since(self._checkpoint_index + 1), *files, *index_files],
             directories,
             store_time,
             self.log.epoch,
         )
-        return self._checkpoint_job
 
     def checkpointed(self, job: CheckpointJob) -> None:
         """Takes back a job whose `run` returned without an error."""
@@ -285,6 +302,7 @@ class Store:
         `needs_snapshot`: nothing can be appended until `reset` was repeated.
         """
         self._checkpoint_job = None  # one still being written notes an epoch that is over
+        self.checkpoint_waits = False
 
         def install() -> None:
             write_snapshot(self._disk, snapshot)
@@ -437,8 +455,12 @@ class Store:
         return queues, index_from
 
     def _write_checkpoint(self, commit_index: int) -> None:
+        """Everything in the log is durable."""
+        is_older = self.checkpoint_waits
         job = self.checkpoint_job(commit_index)
         if job is None:
             raise LogFault("a checkpoint is still out")
         job.run()
         self.checkpointed(job)
+        if is_older:  # what it flushed is not flushed again, and it does not note what came since
+            self._write_checkpoint(commit_index)

@@ -72,6 +72,10 @@ def derived(store: Store) -> dict[str, object]:
 
 def checkpoint(store: Store, commit_index: int) -> None:
     job = store.checkpoint_job(commit_index)
+    if job is None:
+        assert store.checkpoint_waits
+        flush(store)
+        job = store.checkpoint_job(commit_index)
     assert job is not None
     job.run()
     store.checkpointed(job)
@@ -547,11 +551,54 @@ def test_a_reset_that_fails_half_way_is_reported_until_it_is_repeated(writes: in
     assert store.queue_end_offsets() == {("topic-0", 0): 55}
 
 
+def test_a_checkpoint_waits_for_the_flush_of_what_it_notes() -> None:
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    send_many(store, 50)
+    store.dispatch(40, NOW)
+    assert store.checkpoint_job(40) is None
+    send_many(store, 50, seed=1)
+    store.dispatch(90, NOW)
+    flush(store)
+    send_many(store, 1, seed=2)  # a log that is never all durable gets its checkpoints, too
+    job = store.checkpoint_job(90)
+    assert job is not None
+    assert job.end_index == 40
+    assert store.checkpoint_job(90) is None
+    job.run()
+    store.checkpointed(job)
+    before = derived(store)
+    store, report = open_store(disk.kill())
+    assert not report.damage
+    assert report.committed_index == 40
+    store.dispatch(90, NOW)
+    assert derived(store) == before
+
+
+def test_a_clean_stop_notes_what_came_after_a_checkpoint_that_waits() -> None:
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    send_many(store, 50)
+    store.dispatch(40, NOW)
+    assert store.checkpoint_job(40) is None
+    send_many(store, 50, seed=1)
+    store.dispatch(90, NOW)
+    store.save_snapshot(90, b"state")
+    before = derived(store)
+    store.close(95)
+    store, report = open_store(disk.crash(lambda path, page: False))
+    assert report.clean_stop
+    assert not report.damage
+    assert report.committed_index == 95
+    assert derived(store) == before
+
+
 def test_a_checkpoint_overtaken_by_a_reset_does_no_harm() -> None:
     disk = MemoryDisk()
     store, _ = open_store(disk)
     send_many(store, 50)
     store.dispatch(40, NOW)
+    flush(store)
     job = store.checkpoint_job(40)
     assert job is not None
     store.reset(200, 10_240, 7, {("quiet", 1): 9}, Snapshot(199, b"leader's"))

@@ -216,6 +216,34 @@ def test_a_stop_after_a_failed_flush_is_not_taken_for_a_clean_one(seed: int) -> 
     assert not report.clean_stop
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_checkpoint_beside_a_failed_flush_vouches_for_nothing_of_it(seed: int) -> None:
+    """Its thread runs to the end when the flush of another has failed: its own flush of the same pages succeeded."""
+    options = StoreOptions(data_file_bytes=32768, index_file_units=256)
+    disk = SimulatedDisk(Random(seed))
+    store, _ = Store.open(disk, options, wall_ms=0)
+    store.hard_state.write(HardState(1, "n0"))
+    for _ in range(60):
+        store.log.append(1, bytes(200))
+    job = store.flush_job()
+    assert job is not None
+    checkpoint = store.checkpoint_job(store.log.last_index)
+    disk.failing_flushes = 1
+    with pytest.raises(FlushError):
+        job.run()
+    if checkpoint is not None:
+        checkpoint.run()
+    store.abandon()
+    disk.lose_process()
+    again, _ = Store.open(disk, options, wall_ms=0)
+    if again.log.damaged:
+        again.log.cut_damage()
+    promised = again.log.durable_index
+    disk.lose_power()
+    last, _ = Store.open(disk, options, wall_ms=0)
+    assert last.log.last_index >= promised
+
+
 @pytest.mark.parametrize("damage", [bytes(32), b"\x07" * 32, b"one bit"])
 def test_a_damaged_unit_of_an_old_entry_is_written_anew_from_the_log(damage: bytes) -> None:
     """Seed 2: a start does not look at them, and whoever read one later stopped the node, again and again."""
