@@ -4,9 +4,9 @@
 and time, lets a turn follow a few microseconds after whatever arrived, writes the outboxes, runs the jobs that a turn
 asks for with a duration of their own, and keeps links and registrations alive.
 
-How a process ends: killed (its page cache stays), by a power failure (what was not flushed is at the disk model's
-mercy, connections vanish without a word), by a disk error that the code under test lets through because it must stop,
-or by any other exception, which is a finding.
+How a process ends: in order (`orderly_stop`), killed (its page cache stays), by a power failure (what was not flushed
+is at the disk model's mercy, connections vanish without a word), by a disk error that the code under test lets through
+because it must stop, or by any other exception, which is a finding.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from simulation.disk import PowerFailure, SimulatedDisk
 from simulation.draw import draw_range
 from simulation.group_model import Violation
 from simulation.network import Endpoint
+from simulation.orderly_stop import OrderlyStop
 from simulation.peer_links import FrameFaults, PeerLinks
 from simulation.registrar import Registrar
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Timer
@@ -45,6 +46,9 @@ _SWEEP_NS = 30 * SECOND
 _TURN_DELAY_NS_MIN = 20 * MICROSECOND
 _TURN_DELAYS_NS = (120 * MICROSECOND, 400 * MICROSECOND, 1500 * MICROSECOND)
 _RESTART_NS = 200 * MILLISECOND
+
+_KEPT = "an orderly stop keeps everything"
+"""An invariant."""
 
 
 def _hour_of_day(wall_ms: int) -> int:
@@ -97,6 +101,8 @@ class BrokerHost:
         """Disk errors are to be expected now: a process that ends by one is no finding."""
         self.needs_new_disk = False
         """It refuses to start over what its disk holds, as it should; only an operator can help it."""
+        self.kept_index: int | None = None
+        """After an orderly stop: the last entry of the log, which a power failure must leave there."""
         self.failed_as = ""
         """The replica's state when its process failed with an error that nothing explains."""
 
@@ -115,6 +121,7 @@ class BrokerHost:
         self.world.acting = self.name
         try:
             self.process = BrokerProcess(self)
+            self._check_kept(self.process)
             self.process.run()
         except PowerFailure as failure:
             self.note(f"power fails while starting, in {failure}")
@@ -136,15 +143,33 @@ class BrokerHost:
         self._drop_process()
         self.disk.lose_process()
         self.note(f"cannot start: {error}")
-        if isinstance(error, DamagedFileError) and self.disk_faulty:
+        kept, self.kept_index = self.kept_index, None
+        if isinstance(error, DamagedFileError) and kept is not None:
+            self.world.violation(_KEPT, self.name, f"log ended at {kept}, now it cannot start: {error}")
+        elif isinstance(error, DamagedFileError) and self.disk_faulty:
             self.needs_new_disk = True
         elif isinstance(error, DiskError) and self.disk_faulty:
             self.start_after(SECOND)
         else:
             self.world.violation("a node refuses its own disk", self.name, f"{type(error).__name__}: {error}")
 
+    def _check_kept(self, process: BrokerProcess) -> None:
+        kept, self.kept_index = self.kept_index, None
+        last_index = process.node.replica.store.log.last_index
+        if kept is not None and last_index < kept:
+            raise Violation(_KEPT, self.name, f"log ended at {kept}, now at {last_index}")
+
+    def stopped_in_order(self) -> None:
+        """Its process has closed its replica and ended."""
+        assert self.process is not None, "it has just closed its replica"
+        log = self.process.node.replica.store.log
+        last_index = None if log.damaged else log.last_index
+        self.kill()
+        self.kept_index = last_index
+
     def kill(self) -> None:
         """SIGKILL: the kernel closes the connections and keeps the page cache."""
+        self.kept_index = None
         self._drop_process()
         self.disk.lose_process()
         for endpoint in self.world.network.endpoints_of(self.name):
@@ -194,6 +219,8 @@ class BrokerHost:
             return
         text = "".join(traceback.format_exception(error))
         state = self.world.state_of(self)
+        if self.process is not None and self.process.stop is not None:
+            self.process.stop.failed()
         self.kill()
         if isinstance(error, DiskError) and self.disk_faulty:
             self.note(f"stops: {error}")
@@ -246,6 +273,9 @@ class BrokerProcess:
         self.outgoing = Outgoing()
         self.endpoints: dict[Connection, Endpoint] = {}
         self._clients: dict[Connection, int] = {}
+        self.stop: OrderlyStop | None = None
+        """Its way out, once it was asked to stop."""
+        self._jobs_out: list[Callable[[], None]] = []
         self._turn_planned = False
         self._deadline_ns = 0
         self._timer: Timer | None = None
@@ -327,6 +357,11 @@ class BrokerProcess:
             clock.true_ns(clock.now_ns() + delay_ns), self.guarded(callback), *arguments
         )
 
+    def stop_in_order(self, before_close: Callable[[], object], stopped: Callable[[], object]) -> None:
+        """SIGTERM: see `OrderlyStop`. It comes to nothing if the process ends in another way first."""
+        self.stop = OrderlyStop(self, before_close, stopped)
+        self.guarded(self.stop.begin)()
+
     def begin(self) -> None:
         """See `Node.begin`."""
         self.node.begin(*self.host.clock.read())
@@ -374,6 +409,8 @@ class BrokerProcess:
             if version != registrar.said_version:
                 registrar.changed()
         self._arm(deadline_ns)
+        if self.stop is not None:
+            self.stop.turned()
 
     def _arm(self, deadline_ns: int) -> None:
         self._deadline_ns = deadline_ns
@@ -405,13 +442,20 @@ class BrokerProcess:
         delay = draw_range(host.random, host.disk_delay_ns // 2, 2 * host.disk_delay_ns)
 
         def ended() -> None:
+            self._jobs_out.remove(ended)
             if failure is not None and not tolerant:
                 raise failure
             host.disk.end_job(handle)
             done()
 
         host.was_held_up(self._scheduler.now_ns + delay)
+        self._jobs_out.append(ended)
         self._scheduler.after(delay, self.guarded(ended))
+
+    def await_jobs(self) -> None:
+        """All jobs that are out come back, now. Raises what the first of them failed with."""
+        for ended in [*self._jobs_out]:
+            ended()
 
     def _flushed(self, job: Any) -> None:
         self.begin()

@@ -7,6 +7,7 @@ operator would wait for) is left out; what was done is counted in `World.fault_c
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from simulation.clock import RATE_MAX_PPM
@@ -257,6 +258,36 @@ def _kill(world: World, host: BrokerHost, fault: Fault) -> None:
         host.start_after(fault.duration_ns)
 
 
+def _stop(world: World, host: BrokerHost, fault: Fault) -> None:
+    """SIGTERM; a process that is paused gets it when it goes on.
+
+    By the amount: below a fifth its next flush fails, from a half on power fails behind the close, from 0.8 on inside.
+    """
+    if host.process is None or host.process.stop is not None:
+        return
+    _armed(world, host, fault)
+    if fault.amount < 0.2:
+        _flush_failure(world, host, replace(fault, kind="flush failure"))
+    operations = 1 + int((fault.amount - 0.8) * 60) if fault.amount >= 0.8 else 0
+    may_lose_power = False
+
+    def before_close() -> None:
+        nonlocal may_lose_power
+        _done(world, host.name, fault, "closes")
+        may_lose_power = not world.is_calm() and _may_lose_power(world, host)
+        if operations and may_lose_power:
+            host.disk.arm_power_failure(operations)
+
+    def stopped() -> None:
+        host.stopped_in_order()
+        if fault.amount >= 0.5 and may_lose_power:
+            host.lose_power(fault.kind)
+            host.note("stopped in order, and loses power")
+        host.start_after(fault.duration_ns)
+
+    host.process.stop_in_order(before_close, stopped)
+
+
 def _may_lose_power(world: World, host: BrokerHost) -> bool:
     """With async flush only a minority may, and only while all others hold what they acknowledged."""
     if host.process is None:
@@ -466,6 +497,7 @@ _INJECTORS: Final[dict[str, Callable[[World, BrokerHost, Fault], None]]] = {
     "link": _link,
     "messages": _messages,
     "kill": _kill,
+    "stop": _stop,
     "power": _power,
     "power inside": _power_inside,
     "power of all": _power_of_all,

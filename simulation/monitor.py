@@ -134,7 +134,7 @@ class Monitor:
             last_index = runs[number + 1][0] - 1 if number + 1 < len(runs) else log.last_index
             self.model.appended(host.name, log, first_index, last_index, term)
         if self.power_losses is not None:
-            self.power_losses.started(host.name, log)
+            self.power_losses.started(host, log)
         self._note(
             host.name,
             f"starts: log {log.first_index}..{log.last_index}, term {replica.term}, commit {replica.raft.commit_index}",

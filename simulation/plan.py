@@ -30,6 +30,7 @@ FAULT_KINDS: Final = (
     "link",
     "messages",
     "kill",
+    "stop",
     "power",
     "power inside",
     "power of all",
@@ -53,10 +54,16 @@ FAULT_KINDS: Final = (
 )
 """All kinds, in the order of docs/simulation.md."""
 
+_DRAWN_APART: Final = ("stop",)
+"""From a random stream of its own each: the other faults of a seed are what they were before the kind existed."""
+
 _NEEDS_SYNC: Final = frozenset({"power inside", "power of all"})
 """With async flush a minority may lose power and nothing is lost; these do not ask how the others are."""
 _ASYNC_OUTAGE_SHARE: Final = 0.25
 """Of the plans with async flush, those in which all lose power once nevertheless, late, since it may end the run."""
+
+_SHARE: Final = 0.35
+"""Of the seeds that turn a kind on."""
 
 _FIRST_FAULT_NS: Final = 4 * SECOND
 
@@ -96,16 +103,17 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
     end_ns = seconds * SECOND
     calm_ns = max(_FIRST_FAULT_NS, end_ns - max(20 * SECOND, end_ns // 3))
     flush: Literal["sync", "async"] = "sync" if random.random() < 0.6 else "async"
-    enabled = [kind for kind in FAULT_KINDS if random.random() < 0.35]
+    kinds = [kind for kind in FAULT_KINDS if kind not in _DRAWN_APART]
+    enabled = [kind for kind in kinds if random.random() < _SHARE]
     faults: list[Fault] = []
     for kind in enabled:
         if flush == "async" and kind in _NEEDS_SYNC:
             continue
-        mean_gap_ns = int(random.choice((2, 4, 8, 16)) * SECOND)
-        at = _FIRST_FAULT_NS + random.randrange(mean_gap_ns)
-        while at < calm_ns:
-            faults.append(_draw_fault(random, kind, at, calm_ns))
-            at += int(random.expovariate(1 / mean_gap_ns)) + 50 * MILLISECOND
+        faults += _draw_faults(random, kind, calm_ns)
+    for kind in _DRAWN_APART:
+        apart = Random(f"faults {kind} {seed}")
+        if apart.random() < _SHARE:
+            faults += _draw_faults(apart, kind, calm_ns)
     if flush == "async":
         faults += _draw_outage(seed, calm_ns)
     faults.sort(key=lambda fault: fault.time_ns)
@@ -135,6 +143,17 @@ def _draw_outage(seed: int, calm_ns: int) -> list[Fault]:
 
 def _is_on(seed: int, actor: str, share: float) -> bool:
     return Random(f"actor {actor} {seed}").random() < share
+
+
+def _draw_faults(random: Random, kind: str, calm_ns: int) -> list[Fault]:
+    """A kind's faults, at a rate of its own."""
+    faults = []
+    mean_gap_ns = int(random.choice((2, 4, 8, 16)) * SECOND)
+    at = _FIRST_FAULT_NS + random.randrange(mean_gap_ns)
+    while at < calm_ns:
+        faults.append(_draw_fault(random, kind, at, calm_ns))
+        at += int(random.expovariate(1 / mean_gap_ns)) + 50 * MILLISECOND
+    return faults
 
 
 def _draw_fault(random: Random, kind: str, at: int, calm_ns: int) -> Fault:

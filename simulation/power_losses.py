@@ -12,19 +12,20 @@ what it has written every `flush_interval_ms`. Hence a power failure
 - may leave a group that elects nobody: if all that still have votes may have lost something, and one more has a new
   disk and no votes, neither a majority nor all may vote. This is a `DataLoss` too, of the votes.
 
-What a node holds is read from the log that it works on, which shows its page cache also when its process has ended;
-after a power failure, only up to the first byte that the failure changed.
+What a node holds is read from its data files as its machine shows them now, at the positions where the group has
+committed: that is what a start would index again. Its log, once its process has ended, is asked only for its bounds: a
+log that was closed in order maps its files again, and behind a power failure its index units may be gone.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from log.entry_log import EntryLog
-from log.layout import file_name
+from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, file_name
 from raft.recovery_loss import Loss
 from simulation.clock import RATE_MAX_PPM
 from simulation.group_model import GroupModel, Violation
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DataLoss", "LostBy", "PowerLosses"]
 
-_RUN_BYTES_MAX: Final = 1 << 20
 _SLACK_NS: Final = 50 * MILLISECOND
 """For the turn that begins a flush, and the flush itself while the disk is not slow."""
 
@@ -79,29 +79,26 @@ class DataLoss:
         )
 
 
-class _Holder:
+@dataclass(frozen=True, slots=True)
+class _Log:
     """A node's log, also after the process that worked on it."""
 
-    __slots__ = ("appends", "intact_end", "log", "lost")
+    host: BrokerHost
+    bounds: EntryLog
+    """Nothing is read through it."""
+
+
+class _Holder:
+    """What is known of a node."""
+
+    __slots__ = ("appends", "log", "lost")
 
     def __init__(self) -> None:
-        self.log: EntryLog | None = None
-        self.intact_end: int | None = None
-        """The position of the first byte that a power failure changed since; None for nothing."""
+        self.log: _Log | None = None
         self.appends: list[tuple[int, int]] = []
         """(first index, true time) of what this process has appended, in order of the log."""
         self.lost: LostBy | None = None
         """What power failures took from it and it has not got back."""
-
-    def last_intact(self) -> int:
-        """The index of the last entry before the first changed byte."""
-        log = self.log
-        assert log is not None, "a node that has run"
-        if self.intact_end is None or self.intact_end >= log.end_position:
-            return log.last_index
-        if self.intact_end <= log.first_position:
-            return log.first_index - 1
-        return log.index_at(self.intact_end) - 1
 
 
 class PowerLosses:
@@ -115,10 +112,10 @@ class PowerLosses:
 
     # ---- the life of a log ---------------------------------------------------------------------------
 
-    def started(self, node: str, log: EntryLog) -> None:
+    def started(self, host: BrokerHost, log: EntryLog) -> None:
         """A process has recovered `log`, and flushed it."""
-        holder = self._holders.setdefault(node, _Holder())
-        holder.log, holder.intact_end, holder.appends = log, None, []
+        holder = self._holders.setdefault(host.name, _Holder())
+        holder.log, holder.appends = _Log(host, log), []
 
     def wiped(self, node: str) -> None:
         """Its disk is empty, or harmed: nothing on it counts before the next start."""
@@ -150,7 +147,7 @@ class PowerLosses:
         holder = self._holders.get(host.name)
         if host.process is None or holder is None or holder.log is None:
             return {}
-        log, file_bytes = holder.log, host.options.data_file_bytes
+        log, file_bytes = holder.log.bounds, host.options.data_file_bytes
         first = log.first_position - log.first_position % file_bytes
         return {
             start: host.disk.cached_bytes(_path(host, start))
@@ -160,12 +157,12 @@ class PowerLosses:
     def power_failed(self, host: BrokerHost, before: dict[int, bytes], fault: str, now_ns: int) -> None:
         """Its machine went dark; `before` is what `page_cache` said right before that. Raises Violation."""
         if not before:
-            return  # the process was starting, or had ended: its log is as it was at its end
+            return  # the process was starting, or had ended, in order if so: its log stays as it was at its end
         holder = self._holders[host.name]
-        log = holder.log
-        assert log is not None, "it has run"
-        holder.intact_end = _first_change(host, before)
-        last = holder.last_intact()
+        assert holder.log is not None, "it has run"
+        log = holder.log.bounds
+        changed = _first_change(host, before)
+        last = log.last_index if changed is None else _last_before(log, before, changed)
         lost = self._dark[host.name] = LostBy(host.name, fault, now_ns, last + 1)
         if last == log.last_index:
             return
@@ -236,22 +233,20 @@ class PowerLosses:
         holder = self._holders.get(node)
         if holder is None or holder.log is None:
             return -1
-        log, image = holder.log, self._model.image
-        last = min(holder.last_intact(), self._model.last_index)
-        index = log.first_index
+        host, log = holder.log.host, holder.log.bounds
+        image, positions = self._model.image, self._model.positions
+        file_bytes = host.options.data_file_bytes
+        index, last = log.first_index, min(log.last_index, self._model.last_index)
         while index <= last:
-            run_last, position, data = log.run(index, last, _RUN_BYTES_MAX)
-            if image[position : position + len(data)] != data:
-                return self._held_of_run(log, index, run_last)
-            index = run_last + 1
-        return index - 1
-
-    def _held_of_run(self, log: EntryLog, index: int, last: int) -> int:
-        while index <= last:
-            _, position, data = log.run(index, index, _RUN_BYTES_MAX)
-            if self._model.image[position : position + len(data)] != data:
-                break
-            index += 1
+            begin = positions[index]
+            start = begin - begin % file_bytes
+            next_file = bisect_left(positions, start + file_bytes, index, last + 1)
+            end = positions[next_file - 1] + HEADER.unpack_from(image, positions[next_file - 1])[1]
+            stored = host.disk.cached_bytes(_path(host, start))[begin - start : end - start]
+            differs = _first_difference(image[begin:end], stored)
+            if differs is not None:
+                return bisect_right(positions, begin + differs, index, next_file) - 2
+            index = next_file
         return index - 1
 
 
@@ -262,9 +257,33 @@ def _path(host: BrokerHost, start: int) -> str:
 def _first_change(host: BrokerHost, before: dict[int, bytes]) -> int | None:
     """The position of the first byte that is another one on the disk now."""
     for start, old in before.items():
-        new = host.disk.cached_bytes(_path(host, start)).ljust(len(old), b"\0")
-        if new != old:
-            return start + next(
-                at for at, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]
-            )
+        differs = _first_difference(old, host.disk.cached_bytes(_path(host, start)))
+        if differs is not None:
+            return start + differs
     return None
+
+
+def _first_difference(expected: bytes | bytearray, stored: bytes) -> int | None:
+    """Where `stored`, which zeros follow, is not `expected`."""
+    stored = stored[: len(expected)].ljust(len(expected), b"\0")
+    if stored == expected:
+        return None
+    return next(at for at, pair in enumerate(zip(expected, stored, strict=True)) if pair[0] != pair[1])
+
+
+def _last_before(log: EntryLog, files: dict[int, bytes], position: int) -> int:
+    """The index of the last entry that ends at or before `position`, by the bytes of the data files."""
+    if position >= log.end_position:
+        return log.last_index
+    last = log.first_index - 1
+    start = max(start for start in files if start <= position)
+    at = max(start, log.first_position)
+    while at + HEADER_BYTES <= start + len(files[start]):
+        magic, size, index, *_ = HEADER.unpack_from(files[start], at - start)
+        if magic != ENTRY_MAGIC:
+            break
+        at += size
+        last = index if at <= position else index - 1
+        if at > position:
+            break
+    return last

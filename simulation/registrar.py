@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.registration import registration
+from broker.registration import registration, unregistration
 from broker.remoting.command import encode
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
@@ -71,6 +71,15 @@ class Registrar:
         """There is something new to say."""
         if self._endpoint is not None and not self._awaiting:
             self._register()
+
+    def unregister(self) -> None:
+        """Says goodbye, if connected; for an orderly stop."""
+        process = self._process
+        command = unregistration(process.node, process.host.config, process.host.address)
+        if self._endpoint is not None and command is not None:
+            self._opaque += 1
+            command.opaque = self._opaque
+            self._endpoint.send([encode(command)])
 
     def _register(self) -> None:
         process = self._process

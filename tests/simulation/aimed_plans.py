@@ -72,6 +72,17 @@ def _power_within_a_batch(random: Random) -> list[Fault]:
     return faults
 
 
+def _stops_of_failing_disks(random: Random) -> list[Fault]:
+    """Disks take their time, so that flushes are out while leadership goes; a flush of each stop fails."""
+    slow_ns = int((_END_S - _BEGIN_S) * SECOND)
+    faults = [Fault(int(_BEGIN_S * SECOND), "slow disk", 2 * node, slow_ns, 0.5) for node in range(3)]
+    stops = _often("stop", gap_s=0.5, seconds=(0, 0.2))(random)
+    return faults + [
+        replace(stop, amount=0.4 * stop.amount, target=stop.target | number % 2)
+        for number, stop in enumerate(stops)
+    ]
+
+
 _END_OF_A_QUEUE = "the end of a queue is linearizable"
 AIMED: dict[str, Aim] = {
     "stale read from a deposed leader": Aim(_often("depose", gap_s=4), _END_OF_A_QUEUE),
@@ -85,6 +96,10 @@ AIMED: dict[str, Aim] = {
     "index file not rebuilt": Aim(_often("power", "bit rot", gap_s=1.5), "index agrees with log"),
     "queue damage not looked for": Aim(
         _often("bit rot", "misdirected write", gap_s=1), "queue agrees with log"
+    ),
+    "failed flush of a stop passed over": Aim(_stops_of_failing_disks, "recovery", {"think_ms": 100}),
+    "orderly stop without the last flush": Aim(
+        _often("stop", gap_s=1), "an orderly stop keeps everything", {"think_ms": 300}
     ),
     # Cut off from all brokers for longer than a lock lives, with a handler at work.
     "order: lock counted on for ever": Aim(

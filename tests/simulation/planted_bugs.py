@@ -28,11 +28,13 @@ from broker.once import Header as SendHeader
 from broker.once import OnceSends
 from broker.remoting.command import RemotingCommand
 from broker.replica import Replica
+from log.checkpoint import ABORT
 from log.consume_queue import ConsumeQueue
 from log.entry_log import EntryLog, FlushJob
 from log.errors import FlushError
 from log.hard_state import HardState, HardStateFile
 from log.index_file import IndexFiles, IndexNote
+from log.store import Store
 from raft import effects as fx
 from raft.configuration import Change
 from raft.core import Raft
@@ -518,6 +520,19 @@ def page_cache_taken_for_the_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FlushJob, "run", run)
 
 
+def failed_flush_of_a_stop_passed_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EntryLog, "flush_is_out", False)
+
+
+def orderly_stop_without_the_last_flush(patch: pytest.MonkeyPatch) -> None:
+    def close(self: Store, commit_index: int) -> None:
+        self._disk.remove(ABORT)
+        self._disk.sync_directory(".")
+        self.abandon()
+
+    patch.setattr(Store, "close", close)
+
+
 def part_of_the_flush_left_out(patch: pytest.MonkeyPatch) -> None:
     original = EntryLog.flush_job
 
@@ -662,6 +677,12 @@ PLANTED: dict[str, Planted] = {
     ),
     "queue damage not looked for": Planted(queue_damage_not_looked_for, "ConsumeQueue trusted after a crash"),
     "index file not rebuilt": Planted(index_file_not_rebuilt, "what a crash left is taken for whole"),
+    "failed flush of a stop passed over": Planted(
+        failed_flush_of_a_stop_passed_over, "found here, by writing down what the shell does", "sync"
+    ),
+    "orderly stop without the last flush": Planted(
+        orderly_stop_without_the_last_flush, "the file abort goes before everything is flushed", "async"
+    ),
     "index files not complete": Planted(index_files_not_complete, "a key of each batch is left out"),
 }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from simulation.plan import Fault, Plan, decode_plan, draw_plan, encode_plan
+from simulation.plan import FAULT_KINDS, Fault, Plan, decode_plan, draw_plan, encode_plan
 from simulation.scheduler import SECOND
 
 _PLAN = draw_plan(7, seconds=30)
@@ -24,6 +24,16 @@ def _fault(kind: str = "kill", time_ns: int = 5 * SECOND, amount: float = 0.5) -
 @pytest.mark.parametrize("plan", [_with(nodes=5), _with(faults=()), _with(actors=()), _fault()])
 def test_a_plan_survives_its_file(plan: Plan) -> None:
     assert decode_plan(encode_plan(plan)) == plan
+
+
+def test_kinds_drawn_apart_leave_the_other_faults_of_a_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = [draw_plan(seed) for seed in range(20)]
+    monkeypatch.setattr("simulation.plan._DRAWN_APART", ())
+    monkeypatch.setattr("simulation.plan.FAULT_KINDS", tuple(kind for kind in FAULT_KINDS if kind != "stop"))
+    for plan in plans:
+        others = tuple(fault for fault in plan.faults if fault.kind != "stop")
+        assert replace(plan, faults=others) == draw_plan(plan.seed)
+    assert any(fault.kind == "stop" for plan in plans for fault in plan.faults)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from typing import Literal
 
 import pytest
 
+from log.layout import HEADER_BYTES, file_name
 from raft.recovery_loss import Loss
+from simulation.broker_host import BrokerHost
 from simulation.group_model import GroupModel
 from simulation.plan import Fault, Plan, draw_plan
 from simulation.power_losses import LostBy, PowerLosses
@@ -91,6 +93,52 @@ def test_a_loss_that_no_power_failure_explains_is_a_finding() -> None:
     assert (result.violation.invariant, result.violation.node) == ("durability", "group")
     assert "from none of n0 n1 n2" in result.violation.detail
     assert result.data_loss is None
+
+
+def test_what_nodes_that_have_stopped_hold_is_what_their_data_files_show() -> None:
+    """Index units that went with the power are written again by a start; bytes of entries are not."""
+    world = World(_plan(1))
+    lost: list[tuple[int, int] | None] = []
+    torn: list[int] = []
+
+    def look() -> None:
+        assert world.monitor.power_losses is not None
+        loss = world.monitor.power_losses.data_loss()
+        lost.append(None if loss is None else (loss[0], len(loss[1])))
+
+    def stop_all() -> None:
+        hosts = world.members.in_service()
+        for host in hosts:
+            assert host.process is not None
+            host.process.await_jobs()
+            host.process.node.replica.close(host.clock.now_ns())
+            host.stopped_in_order()
+            directory = f"{host.options.dledger_directory}/index"
+            for name in host.disk.list(directory):
+                host.disk.remove(f"{directory}/{name}")
+        look()
+        index = world.monitor.model.last_index - 3
+        position = world.monitor.model.positions[index]
+        for host in hosts[:2]:
+            _tear(host, position)
+        look()
+        _tear(hosts[2], position)
+        torn.append(index)
+        look()
+
+    world.scheduler.at(8 * SECOND, stop_all)
+    result = world.run()
+    assert result.violation is not None
+    assert result.violation.invariant == "durability", describe_finding(result, "this test")
+    assert f"no voter holds entries {torn[0]}.." in result.violation.detail
+    assert lost == [None, None]
+
+
+def _tear(host: BrokerHost, position: int) -> None:
+    file_bytes = host.options.data_file_bytes
+    start = position - position % file_bytes
+    path = f"{host.options.dledger_directory}/data/{file_name(start)}"
+    host.disk.open(path, file_bytes, create=False).buffer[position - start + HEADER_BYTES] ^= 1
 
 
 def test_a_group_that_can_elect_nobody_is_no_hang() -> None:

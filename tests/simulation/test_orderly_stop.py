@@ -1,0 +1,57 @@
+"""Nodes that are stopped in order: what a group does about it, and what the next start finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from log.disk import Disk
+from log.options import StoreOptions
+from log.store import RecoveryReport, Store
+from simulation.plan import Fault, Plan, draw_plan
+from simulation.report import describe_finding
+from simulation.scheduler import SECOND
+from simulation.world import run_plan
+
+_PLAIN, _POWER_BEHIND = 0.3, 0.6
+
+
+def _plan(*faults: Fault) -> Plan:
+    plan = draw_plan(1, seconds=30)
+    return replace(
+        plan, flush="sync", think_ms=300, queues=2, faults=faults, calm_ns=9 * SECOND, end_ns=23 * SECOND
+    )
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each start, whether it took the shorter way of a clean stop."""
+    clean: list[bool] = []
+    original = Store.open
+
+    def open_store(disk: Disk, options: StoreOptions, wall_ms: int) -> tuple[Store, RecoveryReport]:
+        store, report = original(disk, options, wall_ms)
+        clean.append(report.clean_stop)
+        return store, report
+
+    monkeypatch.setattr(Store, "open", open_store)
+    return clean
+
+
+@pytest.mark.parametrize("amount", [_PLAIN, _POWER_BEHIND])
+def test_the_start_after_a_stop_is_the_short_one(starts: list[bool], amount: float) -> None:
+    stops = [Fault((5 + number) * SECOND, "stop", 2 * number, SECOND // 2, amount) for number in range(3)]
+    result = run_plan(_plan(*stops))
+    assert result.violation is None, describe_finding(result, "this test")
+    assert result.fault_counts["stop"] == 3
+    assert starts == [False, False, False, True, True, True]
+
+
+def test_a_leader_that_stops_hands_over_first() -> None:
+    """The group elects the next one at once, and does so once."""
+    result = run_plan(_plan(Fault(6 * SECOND, "stop", 1, SECOND, _PLAIN)))
+    assert result.violation is None, describe_finding(result, "this test")
+    assert result.elections == 2
+    next_leader = next(line for line in result.transcript if " leader of term 2" in line)
+    assert float(next_leader.split()[0]) < 6.1, "sooner than after any election timeout"
