@@ -504,12 +504,16 @@ class World:
         scheduler, model = self.scheduler, self.monitor.model
         latest_ns = scheduler.now_ns + _LAST_ENTRIES_NS
         while self.finding is None and scheduler.now_ns < latest_ns:
-            processes = [host.process for host in self.members.in_service()]
+            processes = [host.process for host in self._members_in_service()]
             if all(
                 process and process.node.replica.applied_index == model.last_index for process in processes
             ):
                 break
             scheduler.run_until(scheduler.now_ns + _LAST_ENTRIES_NS // 100)
+
+    def _members_in_service(self) -> list[BrokerHost]:
+        """Those that must hold everything in the end: a node that was removed holds what it had then."""
+        return [host for host in self.members.in_service() if host.name in self.members.committed]
 
     def _check_end(self) -> None:
         """Everything must have come together; of a run that ended with a loss only what clients were told is judged."""
@@ -529,9 +533,7 @@ class World:
     def _check_nodes(self) -> None:
         """Every node has everything, and consumers have read it."""
         model = self.monitor.model
-        for host in self.members.in_service():
-            if host.name not in self.members.committed:
-                continue
+        for host in self._members_in_service():
             process = host.process
             if process is None:
                 raise Violation("liveness", host.name, "it does not run at the end")
