@@ -17,7 +17,7 @@ from broker.replica_trace import ReplicaTrace
 from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
 from log.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues, QueueNote
-from log.entry_log import EntryLog
+from log.entry_log import EntryLog, FlushJob
 from log.errors import DiskFullError, FlushError
 from log.hard_state import HardState
 from log.layout import HEADER_BYTES, file_name
@@ -190,43 +190,49 @@ def test_a_flush_that_succeeds_says_nothing_of_an_earlier_one_that_failed(seed: 
     assert not last.damaged
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_stop_after_a_failed_flush_is_not_taken_for_a_clean_one(seed: int) -> None:
-    """It fails while the node stops: the checkpoint's flush of the same pages succeeded, and vouched for them."""
-    options = StoreOptions(data_file_bytes=32768, index_file_units=256)
-    disk = SimulatedDisk(Random(seed))
-    store, _ = Store.open(disk, options, wall_ms=0)
+_SMALL_FILES = StoreOptions(data_file_bytes=32768, index_file_units=256)
+
+
+def _store_before_a_flush(disk: SimulatedDisk) -> tuple[Store, FlushJob]:
+    """A store with 60 entries and the flush of them, which has not begun."""
+    store, _ = Store.open(disk, _SMALL_FILES, wall_ms=0)
     store.hard_state.write(HardState(1, "n0"))
     for _ in range(60):
         store.log.append(1, bytes(200))
     job = store.flush_job()
     assert job is not None
+    return store, job
+
+
+def _assert_what_a_start_promises_survives_power(disk: SimulatedDisk) -> None:
+    disk.lose_process()
+    store, report = Store.open(disk, _SMALL_FILES, wall_ms=0)
+    assert not report.clean_stop
+    if store.log.damaged:
+        store.log.cut_damage()
+    promised = store.log.durable_index
+    disk.lose_power()
+    store, _ = Store.open(disk, _SMALL_FILES, wall_ms=0)
+    assert store.log.last_index >= promised
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_stop_after_a_failed_flush_is_not_taken_for_a_clean_one(seed: int) -> None:
+    """It fails while the node stops: the checkpoint's flush of the same pages succeeded, and vouched for them."""
+    disk = SimulatedDisk(Random(seed))
+    store, job = _store_before_a_flush(disk)
     disk.failing_flushes = 1
     with pytest.raises(FlushError):
         job.run()
     store.close(store.log.last_index)
-    disk.lose_process()
-    again, report = Store.open(disk, options, wall_ms=0)
-    if again.log.damaged:
-        again.log.cut_damage()
-    promised = again.log.durable_index
-    disk.lose_power()
-    last, _ = Store.open(disk, options, wall_ms=0)
-    assert last.log.last_index >= promised
-    assert not report.clean_stop
+    _assert_what_a_start_promises_survives_power(disk)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_checkpoint_beside_a_failed_flush_vouches_for_nothing_of_it(seed: int) -> None:
     """Its thread runs to the end when the flush of another has failed: its own flush of the same pages succeeded."""
-    options = StoreOptions(data_file_bytes=32768, index_file_units=256)
     disk = SimulatedDisk(Random(seed))
-    store, _ = Store.open(disk, options, wall_ms=0)
-    store.hard_state.write(HardState(1, "n0"))
-    for _ in range(60):
-        store.log.append(1, bytes(200))
-    job = store.flush_job()
-    assert job is not None
+    store, job = _store_before_a_flush(disk)
     checkpoint = store.checkpoint_job(store.log.last_index)
     disk.failing_flushes = 1
     with pytest.raises(FlushError):
@@ -234,14 +240,7 @@ def test_a_checkpoint_beside_a_failed_flush_vouches_for_nothing_of_it(seed: int)
     if checkpoint is not None:
         checkpoint.run()
     store.abandon()
-    disk.lose_process()
-    again, _ = Store.open(disk, options, wall_ms=0)
-    if again.log.damaged:
-        again.log.cut_damage()
-    promised = again.log.durable_index
-    disk.lose_power()
-    last, _ = Store.open(disk, options, wall_ms=0)
-    assert last.log.last_index >= promised
+    _assert_what_a_start_promises_survives_power(disk)
 
 
 @pytest.mark.parametrize("damage", [bytes(32), b"\x07" * 32, b"one bit"])

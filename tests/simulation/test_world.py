@@ -31,6 +31,15 @@ def test_five_nodes_hold() -> None:
     )
 
 
+def test_the_end_waits_for_no_node_that_was_removed() -> None:
+    """One that still runs has only what was committed until then: the wait took its whole second, and load went on."""
+    plan = replace(draw_plan(2, seconds=40), flush="async")
+    result = run_plan(plan)
+    assert result.violation is None
+    assert any("FAULT membership removed" in line for line in result.transcript)
+    assert result.simulated_ns == plan.end_ns
+
+
 def test_a_seed_gives_the_same_traces_in_every_process() -> None:
     digests = []
     for hash_seed in ("1", "2"):
