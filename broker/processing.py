@@ -8,13 +8,16 @@ leader), and calls the handler. The handler answers now or later through `Node.r
 import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from broker.connection import Connection
 from broker.remoting.command import RemotingCommand
 from broker.settings import BrokerConfig
 
 Handler = Callable[[Connection, RemotingCommand], None]
+
+OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is unknown"
+"""The remark, with code 1, where a request may have taken effect, or may yet."""
 
 
 class Place(enum.Enum):

@@ -18,8 +18,8 @@ import msgspec
 
 from broker.connection import Connection
 from broker.deadline import NEVER
-from broker.node import OUTCOME_UNKNOWN, Node
-from broker.processing import Place, RequestError, Route
+from broker.node import Node
+from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.settings import NodeId, split_address

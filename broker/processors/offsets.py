@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.connection import Connection
-from broker.node import OUTCOME_UNKNOWN, Node
+from broker.node import Node
 from broker.offset_commits import OffsetCommits
-from broker.processing import Place, RequestError, Route
+from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.remoting.admin_headers import CloneGroupOffsetHeader
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import RequestCode, ResponseCode

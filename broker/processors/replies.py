@@ -12,8 +12,8 @@ from typing import Final
 import structlog
 
 from broker.connection import Connection
-from broker.node import OUTCOME_UNKNOWN, Node
-from broker.processing import Place, RequestError, Route
+from broker.node import Node
+from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.proposals import ReplicaError
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand

@@ -14,9 +14,9 @@ from broker.connection import Connection
 from broker.creation import Creations, TooManyError
 from broker.dead_letters import dead_letter_properties
 from broker.delays import DELAY, delay_level, scheduled_properties
-from broker.node import OUTCOME_UNKNOWN, Node
+from broker.node import Node
 from broker.once import Header, OnceSends
-from broker.processing import Place, RequestError, Route
+from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import JSON, OWN_LANGUAGE, OWN_VERSION, RemotingCommand

@@ -12,8 +12,8 @@ from broker.connection import Connection
 from broker.creation import Creations, TooManyError
 from broker.dead_letters import ORIGIN_MESSAGE_ID, RETRY_TOPIC, dead_letter_properties
 from broker.delays import scheduled_properties
-from broker.node import OUTCOME_UNKNOWN, Node
-from broker.processing import Place, RequestError, Route
+from broker.node import Node
+from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.processors.queries import committed_record, topics_of
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode, ResponseCode

@@ -11,9 +11,9 @@ import msgspec
 from broker.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
 from broker.connection import Connection
 from broker.creation import Creations, TooManyError, missing_of_the_broker
-from broker.node import OUTCOME_UNKNOWN, Node
+from broker.node import Node
 from broker.offset_commits import OffsetCommits
-from broker.processing import Place, RequestError, Route
+from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.proposals import ReplicaError
 from broker.remoting.admin_headers import (
     CreateTopicHeader,

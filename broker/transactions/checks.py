@@ -24,8 +24,8 @@ from broker.client_registry import RegisteredClient
 from broker.commands import CheckTransactions, CommitOffsets, PutTopic, ResumeTransaction
 from broker.connection import Connection
 from broker.deadline import NEVER
-from broker.node import OUTCOME_UNKNOWN, Node
-from broker.processing import Place, RequestError, Route
+from broker.node import Node
+from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.processors.queries import committed_record
 from broker.proposals import ReplicaError
 from broker.remoting.admin_headers import ResumeCheckHalfMessageHeader

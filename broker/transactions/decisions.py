@@ -14,8 +14,8 @@ import structlog
 
 from broker.connection import Connection
 from broker.deadline import NEVER
-from broker.node import OUTCOME_UNKNOWN, Node
-from broker.processing import Place, RequestError, Route
+from broker.node import Node
+from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.processors.queries import committed_record
 from broker.proposals import ReplicaError
 from broker.remoting.codes import RequestCode, ResponseCode, TransactionOutcome

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.node import OUTCOME_UNKNOWN
 from broker.peer_protocol import Forward, Frame, NotDone, RaftFrame, Relay
+from broker.processing import OUTCOME_UNKNOWN
 from broker.remoting.bodies import LockBatchBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ
@@ -327,7 +327,7 @@ def test_only_the_request_that_was_given_back_is_repeated(group: Group) -> None:
     opaque = client.start_send("T", b"once")
     group.settle()
     node, leader = group.node(group.follower), group.leader
-    (number,) = node._clients
+    (number,) = node._forwarding._by_number
     node.peer_received(leader, NotDone(number, opaque, node.replica.term - 1))
     node.peer_received(
         next(n for n in group.members if n != leader), NotDone(number, opaque, node.replica.term)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pytest
 
-import broker.node
+import broker.forwarding
 import log.entry_range
 import log.entry_recovery
 from broker.client.errors import ConnectionFailed
@@ -308,10 +308,9 @@ def failed_flush_passed_over(patch: pytest.MonkeyPatch) -> None:
 
 def peer_forgotten_after_its_link_broke(patch: pytest.MonkeyPatch) -> None:
     def peer_lost(self: Node, node: str) -> None:
-        for key in [key for key in self._relayed if key[0] == node]:
-            self._forget(self._relayed.pop(key))
+        self._relayed.link_lost(node)
         self.replica.peer_disconnected(node, self.now_ns)
-        self._answer_forwarded(node)
+        self._forwarding.leader_lost(node)
 
     patch.setattr(Node, "peer_lost", peer_lost)
 
@@ -375,7 +374,7 @@ def unit_at_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(broker.node, "_ONCE", frozenset())
+    patch.setattr(broker.forwarding, "_ONCE", frozenset())
 
 
 def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:

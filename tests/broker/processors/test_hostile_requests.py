@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.commands import DeleteTopic, encode_command
-from broker.node import RELAYED_BYTES_MAX, UNREAD_BYTES_MAX
+from broker.forwarding import UNREAD_BYTES_MAX
+from broker.relayed_clients import RELAYED_BYTES_MAX
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import (
     FRAME_SIZE_MAX,
@@ -287,7 +288,8 @@ def test_long_lists_are_not_made_for_who_does_not_read_them(
 ) -> None:
     """Asked for a hundred times in one read, the list of many topics would have filled the memory of a broker."""
     most = 1_000_000
-    monkeypatch.setattr(f"broker.node.{bound}_BYTES_MAX", most)
+    for module in ("node", "forwarding") if bound == "UNREAD" else ("relayed_clients",):
+        monkeypatch.setattr(f"broker.{module}.{bound}_BYTES_MAX", most)
     client = group.connect(getattr(group, asked))
     many = b",".join(b'{"topicName": "T%d"}' % number for number in range(500))
     client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, b'{"topicConfigList": [%s]}' % many)

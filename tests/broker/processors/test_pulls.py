@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.node import RELAYED_BYTES_MAX
+from broker.relayed_clients import RELAYED_BYTES_MAX
 from broker.remoting.codes import RequestCode, ResponseCode
 from tests.broker.harness import Client, Group
 
