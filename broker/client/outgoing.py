@@ -16,13 +16,14 @@ from broker.client.errors import MessageRejected, UsageError
 from broker.client.identity import UniqueKeys
 from broker.client.message import RETRY_TOPIC_PREFIX, Message
 from broker.client.runtime import Buffer
+from broker.property_room import SENT_BYTES_MAX
 from broker.remoting.codes import RequestCode
 from log.batch import BatchItem, encode_batch
 from log.errors import RecordError
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """Largest body, after compression; brokers have the same limit by default."""
-PROPERTIES_BYTES_MAX = 32767
+PROPERTIES_BYTES_MAX = SENT_BYTES_MAX
 _SYS_FLAG_ZLIB = 0x1
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY")

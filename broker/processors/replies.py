@@ -14,6 +14,7 @@ import structlog
 from broker.connection import Connection
 from broker.node import Node
 from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
+from broker.property_room import SENT_BYTES_MAX
 from broker.proposals import ReplicaError
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -22,7 +23,7 @@ from broker.settings import BrokerConfig, join_address
 from broker.topics import FORBIDDEN_TO_SEND
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import get_property, terminated, with_property
-from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_TRANSACTION_MASK, unpack_host
+from log.record import SYS_FLAG_TRANSACTION_MASK, unpack_host
 from raft.state import RandomSource
 
 log = structlog.get_logger("trivet.replies")
@@ -157,11 +158,11 @@ class RepliesProcessor:
                 f"request queueId[{header.queue_id}] is illegal, topic {header.topic} has "
                 f"{config.write_queue_nums} write queues and {config.read_queue_nums} read queues",
             )
-        if body_bytes > self._max_message_bytes or len(properties) > MAX_PROPERTIES_BYTES:
+        if body_bytes > self._max_message_bytes or len(properties) > SENT_BYTES_MAX:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the reply has {body_bytes} bytes of body and {len(properties)} of properties, at most "
-                f"{self._max_message_bytes} and {MAX_PROPERTIES_BYTES} are allowed",
+                f"{self._max_message_bytes} and {SENT_BYTES_MAX} are allowed",
             )
         if header.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be part of a transaction")

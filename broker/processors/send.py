@@ -17,6 +17,7 @@ from broker.delays import DELAY, delay_level, scheduled_properties
 from broker.node import Node
 from broker.once import Header, OnceSends
 from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
+from broker.property_room import SENT_BYTES_MAX, fitted
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import JSON, OWN_LANGUAGE, OWN_VERSION, RemotingCommand
@@ -54,6 +55,9 @@ _REPLY_JSON: Final = (
     + "}"
 )
 _NEEDS_JSON_ESCAPE: Final = re.compile(r"[^ !#-\[\]-~]")
+
+_SENT_ON: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+"""Where consumers send messages that they could not give back, with what brokers and they have added."""
 
 
 class _PendingSend:
@@ -224,7 +228,10 @@ class SendProcessor:
         if len(body) > self._max_message_bytes:
             raise self._too_long(len(body))
         topic = header.topic
-        properties, unique_key = self._stored_properties((header.properties or "").encode())
+        properties, unique_key = self._stored_properties(
+            (header.properties or "").encode(),
+            MAX_PROPERTIES_BYTES if topic.startswith(_SENT_ON) else SENT_BYTES_MAX,
+        )
         pending = _PendingSend(self._node, connection, command, queue_id, unique_key)
         sys_flag = header.sys_flag
         if b"DELAY" in properties or b"TRAN_MSG" in properties or b"TIMER_D" in properties:
@@ -240,6 +247,8 @@ class SendProcessor:
             elif due_ms := due_ms_of(properties, self._node.wall_ms, self._timer_delay_ms_max):
                 properties = timed_properties(properties, topic, queue_id, due_ms)
                 topic, queue_id = TIMER_TOPIC, 0
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            properties = fitted(properties)
         try:
             position, pending.queue_offset = self._node.replica.append_message(
                 topic,
@@ -281,7 +290,8 @@ class SendProcessor:
         stored = [
             self._stored_properties(
                 terminated(item.properties)
-                + (common if get_property(item.properties, UNIQ_KEY) is None else keyless)
+                + (common if get_property(item.properties, UNIQ_KEY) is None else keyless),
+                SENT_BYTES_MAX,
             )
             for item in items
         ]
@@ -367,11 +377,17 @@ class SendProcessor:
             f"the message body has {size} bytes, at most {self._max_message_bytes} are allowed",
         )
 
-    def _stored_properties(self, properties: bytes) -> tuple[bytes, str]:
+    def _stored_properties(self, properties: bytes, bytes_max: int) -> tuple[bytes, str]:
         """The property string as stored, and the message's UNIQ_KEY (behaviour.md 4, "Broker adds").
 
-        Of several keys the last counts, and an empty one is none, as for whoever reads the record.
+        Of several keys the last counts, and an empty one is none, as for whoever reads the record. Raises
+        `RequestError` for more than `bytes_max` bytes as they were sent.
         """
+        if len(properties) > bytes_max:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message properties have {len(properties)} bytes, at most {bytes_max} are allowed",
+            )
         if properties and properties[-1] != 2:
             properties += b"\x02"
         if b"WAIT\x01true\x02" in properties or b"POP_CK\x01" in properties:
@@ -383,11 +399,6 @@ class SendProcessor:
         else:
             unique_key = self._next_unique_key()
             properties = b"%sUNIQ_KEY\x01%s\x02%s" % (properties, unique_key.encode(), self._own_properties)
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message properties have {len(properties)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed",
-            )
         return properties, unique_key
 
     def _next_unique_key(self) -> str:

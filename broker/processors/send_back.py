@@ -15,6 +15,7 @@ from broker.delays import scheduled_properties
 from broker.node import Node
 from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.processors.queries import committed_record, topics_of
+from broker.property_room import fitted
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -100,12 +101,15 @@ class SendBackProcessor:
         self._check_message(view, header)
         record = decode_record(view)
         most = retries_max(group, command.version, header.max_reconsume_times)
-        if record.reconsume_times >= most or header.delay_level < 0:
+        topic, queues = RETRY_PREFIX + group.group_name, group.retry_queue_nums
+        level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+        level = min(level, self._delay_levels)
+        if (
+            record.reconsume_times >= most
+            or header.delay_level < 0
+            or len(_retry_properties(record, topic, queues, level)) > MAX_PROPERTIES_BYTES
+        ):
             topic, queues, level = DEAD_LETTER_PREFIX + group.group_name, 1, 0
-        else:
-            topic, queues = RETRY_PREFIX + group.group_name, group.retry_queue_nums
-            level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
-            level = min(level, self._delay_levels)
         config = replica.metadata.topics.get(topic)
         if config is None:
             self._create(connection, command, topic_config(topic, queues))
@@ -150,16 +154,11 @@ class SendBackProcessor:
             ) from error
 
     def _append(self, record: Record, topic: str, queue_id: int, level: int, waiter: _PendingAnswer) -> None:
-        properties = without_property(record.properties, _DELAY)
-        if get_property(properties, RETRY_TOPIC) is None:
-            properties = with_property(properties, RETRY_TOPIC, record.topic.encode())
-        if get_property(properties, ORIGIN_MESSAGE_ID) is None:
-            message_id = offset_message_id(record.store_host, record.physical_offset)
-            properties = with_property(properties, ORIGIN_MESSAGE_ID, message_id.encode())
         if topic.startswith(DEAD_LETTER_PREFIX):
-            properties = dead_letter_properties(properties, MAX_PROPERTIES_BYTES)
+            properties = _dead_letter_properties(record)
+        else:
+            properties = _retry_properties(record, topic, queue_id, level)
         if level:
-            properties = scheduled_properties(properties, topic, queue_id, level)
             topic, queue_id = SCHEDULE_TOPIC, level - 1
         try:
             self._node.replica.append_message(
@@ -178,3 +177,33 @@ class SendBackProcessor:
             )
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+def _noted_properties(record: Record) -> bytes:
+    """The message's own properties, and where it comes from if no earlier retry has noted it."""
+    properties = without_property(record.properties, _DELAY)
+    if get_property(properties, RETRY_TOPIC) is None:
+        properties = with_property(properties, RETRY_TOPIC, record.topic.encode())
+    if get_property(properties, ORIGIN_MESSAGE_ID) is None:
+        message_id = offset_message_id(record.store_host, record.physical_offset)
+        properties = with_property(properties, ORIGIN_MESSAGE_ID, message_id.encode())
+    return properties
+
+
+def _retry_properties(record: Record, topic: str, queue_id: int, level: int) -> bytes:
+    """The properties of a retry; too long ones for a record where a message left no room for it.
+
+    None that was sent to this version does, and so an older one becomes a dead letter: its consumer would try for ever.
+    """
+    properties = _noted_properties(record)
+    if level:
+        properties = scheduled_properties(properties, topic, queue_id, level)
+    return fitted(properties)
+
+
+def _dead_letter_properties(record: Record) -> bytes:
+    """The properties of a dead letter, which always fit: what a message came with matters more than what is told."""
+    properties = fitted(dead_letter_properties(_noted_properties(record), MAX_PROPERTIES_BYTES))
+    return (
+        properties if len(properties) <= MAX_PROPERTIES_BYTES else without_property(record.properties, _DELAY)
+    )

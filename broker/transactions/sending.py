@@ -2,8 +2,10 @@
 
 from typing import Final
 
+from broker.deliveries import without_address
 from broker.node import Node
 from broker.processing import RequestError
+from broker.property_room import RETRY_BYTES, fitted
 from broker.proposals import OverloadedError
 from broker.remoting.codes import ResponseCode
 from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
@@ -14,9 +16,9 @@ from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED, SYS_FLAG_ROLLBAC
 
 Header = SendMessageHeader | SendMessageHeaderV2
 
-DECISION_BYTES: Final = 128
-"""Room for what a decision adds to the properties (the half message's offset, how often its producer was asked):
-without it a message that was taken could be neither committed nor given up.
+LATER_BYTES: Final = 47 + RETRY_BYTES
+"""Room, beside where a half message is meant for, for what comes later: its queue offset with the decision, and retries
+of what was committed. Being asked or given up takes less.
 """
 
 _DELIVERED_LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC")
@@ -81,10 +83,13 @@ def stored_half(
                 f"a transaction message cannot be delivered later ({name.decode()})",
             )
     stored = half_properties(properties, header.topic, queue_id, unique_key.encode(), header.producer_group)
-    if len(stored) > MAX_PROPERTIES_BYTES - DECISION_BYTES:
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"the properties have {len(stored)} bytes with those of a half message, "
-            f"at most {MAX_PROPERTIES_BYTES - DECISION_BYTES} are allowed",
-        )
+    if len(stored) > MAX_PROPERTIES_BYTES - LATER_BYTES:
+        longest = MAX_PROPERTIES_BYTES - LATER_BYTES + len(stored) - len(without_address(stored))
+        stored = fitted(stored, longest)
+        if len(stored) > longest:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties have {len(stored)} bytes with those of a half message, "
+                f"at most {longest} are allowed",
+            )
     return stored, header.sys_flag & ~SYS_FLAG_TRANSACTION_MASK
