@@ -393,7 +393,6 @@ def _slow_disk(world: World, host: BrokerHost, fault: Fault) -> None:
 
 def _full_disk(world: World, host: BrokerHost, fault: Fault) -> None:
     host.disk.full = host.disk_faulty = True
-    world.monitor.model.retention_ran = True  # a full disk makes room at the log's head
     _armed(world, host, fault)
 
     def undo() -> None:
@@ -406,7 +405,6 @@ def _retention(world: World, host: BrokerHost, fault: Fault) -> None:
     hosts = world.members.in_service() if fault.amount < 0.5 else [host]
     for one in hosts:
         one.disk.used_by_others = _DISK_PRESSURE
-    world.monitor.model.retention_ran = True
     # Counted by the monitor when a log's head goes.
     world.record_fault(fault.kind, "group" if len(hosts) > 1 else host.name, "")
 

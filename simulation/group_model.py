@@ -112,10 +112,9 @@ class GroupModel:
         self.queues: dict[tuple[str, int], CommittedQueue] = {}
         self.offsets: dict[tuple[str, str, int], list[tuple[int, int | None]]] = {}
         """(group, topic, queue id) -> (time, next offset; None for none), in the order of the log."""
-        self.retention_ran = False
-        """Whether heads of logs may have been deleted."""
         self.kept_from = 0
-        """The highest position at which the log of any node has begun: readers may be sent forward to there."""
+        """The highest position at which the log of any node has begun: all nodes keep what is there and behind it, and
+        readers may be sent forward to there."""
         self._topics: dict[str, None] = {}
         self.deleted_topics: dict[str, int] = {}
         """When a topic was deleted last."""
@@ -147,6 +146,17 @@ class GroupModel:
                 f"elected in term {term} with a log up to {log.last_index}; committed is {must_hold}",
             )
         self.compare(node, log, log.first_index, must_hold, "leader completeness")
+
+    # ---- what is kept --------------------------------------------------------------------------------
+
+    def may_be_gone(self, message: CommittedMessage) -> bool:
+        """Whether some node has deleted the message with its log's head."""
+        return message.record.physical_offset < self.kept_from
+
+    def may_pass(self, topic: str, queue_id: int, begin: int, end: int) -> bool:
+        """Whether a reader at offset `begin` may be sent forward to `end`: some node has deleted all in between."""
+        queue = self.queues.get((topic, queue_id), CommittedQueue())
+        return begin <= end <= len(queue.keys) and queue.first_kept(begin, end, self.kept_from) == end
 
     # ---- logs ----------------------------------------------------------------------------------------
 

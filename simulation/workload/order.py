@@ -71,11 +71,12 @@ class Orders(Invariant):
                 if group != GROUP or topic != TOPIC:
                     continue
                 self._stored.setdefault(queue_id, [0]).append(offset)
-                if offset > self._handled.get(queue_id, 0) and not self._lost_its_head():
+                handled = self._handled.get(queue_id, 0)
+                if offset > handled and not self._may_pass(queue_id, handled, offset):
                     raise Violation(
                         "positions follow handling",
                         "group",
-                        f"{topic}/{queue_id}: {offset} is stored, handled up to {self._handled.get(queue_id, 0)}",
+                        f"{topic}/{queue_id}: {offset} is stored, handled up to {handled}",
                     )
 
     def _lock(self, command: LockQueues | UnlockQueues) -> None:
@@ -98,8 +99,8 @@ class Orders(Invariant):
             raise Violation("handled under its own lock", member, f"{place}: {lock}")
         last_member, last_offset = self._last.get(queue_id, ("", 0))
         stored = self._stored.setdefault(queue_id, [0])
-        goes_on = member == last_member and offset in (last_offset, last_offset + 1)
-        if not goes_on and offset not in stored and not self._lost_its_head():
+        begins = (*stored, last_offset, last_offset + 1) if member == last_member else stored
+        if not any(self._may_pass(queue_id, begin, offset) for begin in begins):
             raise Violation(
                 "order without gaps or steps back",
                 member,
@@ -118,17 +119,16 @@ class Orders(Invariant):
         self._handled[queue.queue_id] = max(self._handled.get(queue.queue_id, 0), offset + 1)
 
     def check_end(self) -> None:
-        """Everything has been handled."""
+        """Everything has been handled, but what retention took before."""
         for queue_id, count in self._committed.items():
-            if self._handled.get(queue_id, 0) != count:
+            handled = self._handled.get(queue_id, 0)
+            if handled != count and not self._may_pass(queue_id, handled, count):
                 raise Violation(
-                    "liveness",
-                    "clerks",
-                    f"{TOPIC}/{queue_id}: handled up to {self._handled.get(queue_id, 0)} of {count}",
+                    "liveness", "clerks", f"{TOPIC}/{queue_id}: handled up to {handled} of {count}"
                 )
 
-    def _lost_its_head(self) -> bool:
-        return self.world.monitor.model.retention_ran
+    def _may_pass(self, queue_id: int, begin: int, end: int) -> bool:
+        return self.world.monitor.model.may_pass(TOPIC, queue_id, begin, end)
 
 
 async def handle_in_order(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:

@@ -36,8 +36,10 @@ class Timers(Invariant):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._waiting: dict[tuple[str, str], list[int]] = {}
-        """(key, due time) -> offsets in the timer queue; a repeated send may have stored it twice."""
+        self._waiting: dict[tuple[str, str], list[CommittedMessage]] = {}
+        """(key, due time) -> what waits, or waited, in the timer queue; a repeated send may have stored it twice."""
+        self._delivered: dict[tuple[str, str], int] = {}
+        """(key, due time) -> how many of these came, in their order."""
         self.number = 0
 
     def committed(self, message: CommittedMessage) -> None:
@@ -45,28 +47,32 @@ class Timers(Invariant):
         record = message.record
         name = (message.property(b"KEYS") or "", message.property(b"TIMER_OUT_MS") or "")
         if record.topic == TIMER_TOPIC:
-            self._waiting.setdefault(name, []).append(record.queue_offset)
+            self._waiting.setdefault(name, []).append(message)
         elif record.topic == TOPIC and name[1]:
             if record.store_timestamp < int(name[1]):
                 raise Violation(
                     "nothing is early", "group", f"{name[0]}, due {name[1]}, at {record.store_timestamp}"
                 )
-            offsets = self._waiting.get(name)
-            if not offsets:
+            delivered = self._delivered[name] = self._delivered.get(name, 0) + 1
+            if delivered > len(self._waiting.get(name, ())):
                 raise Violation("timed messages come once", "group", f"{name[0]}, due {name[1]}, once more")
-            offsets.pop(0)
             self.world.did("timed message delivered")
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """Nothing is forgotten: what is not delivered is not due by the leader's clock, and in its index."""
-        if not node.replica.serving or self.world.monitor.model.retention_ran:
+        """Nothing is forgotten: what is not delivered is not due by the leader's clock, and in its index.
+
+        What retention took while it waited never comes, and may have been delivered before.
+        """
+        if not node.replica.serving:
             return
         progress, timers = node.replica.metadata.timers, node.replica.store.timers
         while not timers.catch_up(progress.floor, progress.steps):
             pass
         known = dict.fromkeys(offset for _, offset in timers.due(progress.steps, 1 << 62, 1 << 20))
-        for (name, due), offsets in self._waiting.items():
-            for offset in offsets:
+        model = self.world.monitor.model
+        for (name, due), waiting in self._waiting.items():
+            kept = [message.record.queue_offset for message in waiting if not model.may_be_gone(message)]
+            for offset in kept[self._delivered.get((name, due), 0) :]:
                 if int(due) < node.wall_ms - _LATE_MS or offset not in known:
                     raise Violation(
                         "timed messages come",

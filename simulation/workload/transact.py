@@ -91,12 +91,12 @@ class Transactions(Invariant):
 
     def refused(self, name: str, answer: str) -> None:
         """A producer was told that its transaction is decided otherwise: true of one whose half message is deleted."""
-        rolled_back = [
-            half
+        if not any(
+            half.property(b"KEYS") == name
+            and self._decided.get(half.record.queue_offset) == "rolled back"
+            and self.world.monitor.model.may_be_gone(half)
             for half in self._halves
-            if half.property(b"KEYS") == name and self._decided.get(half.record.queue_offset) == "rolled back"
-        ]
-        if not rolled_back or not self.world.monitor.model.retention_ran:
+        ):
             raise Violation("decided as it should be", "clients", f"{name}: {answer}")
 
     # ---- what the group commits ----------------------------------------------------------------------
@@ -131,7 +131,7 @@ class Transactions(Invariant):
         half = self._decide(half_offset, "rolled back")
         name = half.property(b"KEYS") or ""
         # A half message that was deleted with the log's head cannot be committed any more.
-        if self.fate(name) is not Decision.ROLLBACK and not self.world.monitor.model.retention_ran:
+        if self.fate(name) is not Decision.ROLLBACK and not self.world.monitor.model.may_be_gone(half):
             raise Violation("decided as it should be", "group", f"{name} was rolled back")
 
     def _given_up(self, message: CommittedMessage) -> None:

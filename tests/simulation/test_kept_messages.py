@@ -1,0 +1,91 @@
+"""What retention may have taken is excused, and nothing else: messages that every node keeps are checked as ever.
+
+A disk under pressure from the first second on deletes the log's head through most of a run. Each case puts a mistake
+into the code that does something wrong to kept messages, too; an invariant that looked away for the whole run once
+retention had been at work, as they all did, passed it over.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from broker.processors.pull import PullProcessor
+from broker.transactions.checks import TransactionChecks
+from log.timer_index import Steps, TimerIndex
+from simulation.plan import Fault, Plan, draw_plan
+from simulation.scheduler import SECOND
+from simulation.workload.order import TOPIC as ORDERS
+from simulation.workload.pick import TOPIC as OFFERS
+from simulation.world import run_plan
+from tests.simulation.planted_bugs import Patch
+
+_SEEDS = 3
+
+
+def _plan_under_pressure(seed: int, actor: str) -> Plan:
+    plan = draw_plan(seed, seconds=40)
+    pressure = Fault(SECOND, "retention", 0, 14 * SECOND, 0.0)
+    return replace(
+        plan,
+        faults=(pressure,),
+        actors=("producer", "administrator", actor),
+        data_file_bytes=16 * 1024,
+        producers=1,
+        think_ms=300,
+    )
+
+
+def _messages_left_out(patch: pytest.MonkeyPatch) -> None:
+    original = PullProcessor._scan
+
+    def scan(self: PullProcessor, queue: Any, header: Any, wanted: Any) -> Any:
+        if header.topic in (ORDERS, OFFERS) and header.queue_offset % 7 == 3:
+            header = msgspec.structs.replace(header, queue_offset=header.queue_offset + 1)
+        return original(self, queue, header, wanted)
+
+    patch.setattr(PullProcessor, "_scan", scan)
+
+
+def _timed_messages_forgotten(patch: pytest.MonkeyPatch) -> None:
+    original = TimerIndex.due
+
+    def due(self: TimerIndex, steps: Steps, until_ms: int, count: int) -> list[tuple[int, int]]:
+        return [(time, offset) for time, offset in original(self, steps, until_ms, count) if offset % 5 != 3]
+
+    patch.setattr(TimerIndex, "due", due)
+
+
+def _half_messages_taken_for_deleted(patch: pytest.MonkeyPatch) -> None:
+    original = TransactionChecks._half
+
+    def half(self: TransactionChecks, half_offset: int) -> Any:
+        return original(self, half_offset) if half_offset % 5 != 3 else None
+
+    patch.setattr(TransactionChecks, "_half", half)
+
+
+@pytest.mark.parametrize("actor", ["clerk", "picker", "scheduler", "transactor"])
+def test_a_log_that_loses_its_head_all_the_time_breaks_nothing(actor: str) -> None:
+    result = run_plan(_plan_under_pressure(0, actor))
+    assert result.violation is None, str(result.violation)
+    assert result.fault_counts["retention"] > 3
+
+
+@pytest.mark.parametrize(
+    ("mistake", "actor", "invariant"),
+    [
+        (_messages_left_out, "clerk", "order without gaps or steps back"),
+        (_messages_left_out, "picker", "all that is wanted"),
+        (_timed_messages_forgotten, "scheduler", "timed messages come"),
+        (_half_messages_taken_for_deleted, "transactor", "decided as it should be"),
+    ],
+)
+def test_kept_messages_are_checked_after_retention(mistake: Patch, actor: str, invariant: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mistake(patch)
+        results = (run_plan(_plan_under_pressure(seed, actor)) for seed in range(_SEEDS))
+        violation = next((result.violation for result in results if result.violation is not None), None)
+    assert violation is not None, f"not found within {_SEEDS} seeds"
+    assert violation.invariant == invariant, str(violation)
