@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,7 @@ from broker.chaos.proxy import CLIENTS, Network, open_network
 from broker.peer_handshake import NONCE_BYTES
 from broker.peer_protocol import PROTOCOL_VERSION, Hello, encode_frame
 
-LIMIT_S = 20.0
+LIMIT_S = 240.0
 """Ends a test that hangs."""
 
 
@@ -150,12 +151,12 @@ async def test_a_reset_breaks_both_ends() -> None:
 
 async def test_a_server_that_is_down_refuses() -> None:
     async with network_and_server(peers=False) as (network, _, _):
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        port = listeners[0].socket.getsockname()[1]
-        await listeners[0].aclose()
-        near = await dial(network.listen("n2", f"127.0.0.1:{port}", peers=False))
-        with pytest.raises(trio.BrokenResourceError):
-            await near.receive_some()
+        with socket.socket() as holder:  # which keeps the port from others, and does not listen
+            holder.bind(("127.0.0.1", 0))
+            host, port = holder.getsockname()
+            near = await dial(network.listen("n2", f"{host}:{port}", peers=False))
+            with pytest.raises(trio.BrokenResourceError):
+                await near.receive_some()
 
 
 async def test_a_peer_that_says_no_hello_is_sent_away() -> None:

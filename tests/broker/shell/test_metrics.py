@@ -15,7 +15,7 @@ def test_a_scrape_shows_role_indices_and_counts() -> None:
     node = group.node(group.leader)
     with (
         MetricsServer(node, "127.0.0.1:0") as server,
-        urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer,
+        urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60) as answer,
     ):
         text = answer.read().decode()
     labels = f'{{group="{node.group}",node="{node.replica.node_id}"}}'

@@ -9,6 +9,7 @@ from broker.remoting.command import FRAME_SIZE_MAX, RemotingCommand, encode, req
 from broker.remoting.frame import FrameDecoder
 from broker.shell.registrar import Changes, Registrar
 from broker.shell.sockets import listen
+from tests.broker.shell.servers import LIMIT_S
 
 REGISTER = 103
 
@@ -40,7 +41,7 @@ def registrar(address: str, body: list[bytes]) -> Registrar:
 
 async def test_name_server_that_goes_away_is_connected_again() -> None:
     server = Registrations()
-    with trio.fail_after(20):
+    with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(registrar(server.address, [b"topics"]).run)
             for _ in range(2):
@@ -59,7 +60,7 @@ async def test_name_server_that_goes_away_is_connected_again() -> None:
 async def test_registration_that_no_frame_can_carry_ends_nothing() -> None:
     server = Registrations()
     body = [bytes(FRAME_SIZE_MAX)]
-    with trio.fail_after(20):
+    with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(registrar(server.address, body).run)
             stream = await server.accept()

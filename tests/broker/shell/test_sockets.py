@@ -21,7 +21,9 @@ from broker.shell.sockets import (
     split_address,
 )
 from broker.shell.tls import TlsSession
-from tests.broker.shell.servers import running
+from tests.broker.shell.servers import LIMIT_S, running
+
+IDLE_S = 1
 
 
 def _pair() -> tuple[SocketConnection, socket.socket]:
@@ -42,7 +44,7 @@ async def test_buffers_arrive_whole_and_in_order_when_the_socket_takes_only_part
     connection, remote = _pair()
     pieces = [struct.pack(">I", k) * (1 + k % 3000) for k in range(4000)]
     expected = b"".join(pieces)
-    with trio.fail_after(20):
+    with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.write)
             for k in range(0, len(pieces), 1000):
@@ -63,7 +65,7 @@ async def test_a_reader_that_does_not_read_is_not_read_from() -> None:
         connection.connection.send(bytes(UNSENT_BYTES_HIGH))
         connection.flush()
 
-    with trio.fail_after(20):
+    with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.write)
             nursery.start_soon(connection.read, received, 1)
@@ -109,7 +111,7 @@ async def test_what_a_slow_reader_asked_for_is_not_encrypted_before_it_reads() -
     assert tls.encrypted < 1_000_000
     size = 4 * (4 + len(body))
     assert connection.connection.unsent_bytes > UNSENT_BYTES_HIGH
-    with trio.fail_after(20):
+    with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.write)
             assert await _receive(remote, size) == 4 * (b"head" + body)
@@ -121,7 +123,7 @@ async def test_what_a_slow_reader_asked_for_is_not_encrypted_before_it_reads() -
 async def test_close_requested_writes_what_is_queued_first() -> None:
     connection, remote = _pair()
     size = 1 << 20
-    with trio.fail_after(20):
+    with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.write)
             connection.connection.send(bytes(size))
@@ -136,7 +138,7 @@ async def test_close_requested_writes_what_is_queued_first() -> None:
 
 async def test_a_remote_end_that_resets_ends_both_tasks() -> None:
     connection, remote = _pair()
-    with trio.fail_after(20):
+    with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.write)
             nursery.start_soon(connection.read, lambda _: None)
@@ -192,27 +194,42 @@ async def test_idle_connection_is_closed_and_one_in_use_is_not(
 ) -> None:
     for module in ("broker_server", "name_server"):
         monkeypatch.setattr(f"broker.shell.{module}._SWEEP_S", 0.05)
-    base = NameServerConfig(idle_seconds=1)
+    base = NameServerConfig(idle_seconds=IDLE_S)
 
     def short(config: BrokerConfig) -> BrokerConfig:
-        return msgspec.structs.replace(config, limits=LimitSettings(idle_seconds=1))
+        return msgspec.structs.replace(config, limits=LimitSettings(idle_seconds=IDLE_S))
 
     async with running(tmp_path, name_server=base, change=short) as servers:
         await servers.wait_leader()
         address = servers.name_server if server == "name server" else servers.brokers["n0"].address
-        host, _, port = address.rpartition(":")
-        silent, busy = [await trio.open_tcp_stream(host, int(port)) for _ in range(2)]
-        closed = trio.Event()
+        while not await _outlives_a_silent_one(address):
+            pass
 
-        async def wait_closed() -> None:
-            assert await silent.receive_some(1) == b""
-            closed.set()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_closed)
-            opaque = 0
-            while not closed.is_set():
-                opaque += 1
-                await busy.send_all(encode(request(9999, opaque=opaque)))
-                assert await busy.receive_some(4096), "it is in use"
-                await trio.sleep(0.1)
+async def _outlives_a_silent_one(address: str) -> bool:
+    """A connection in use is open until one that says nothing is closed; False if the machine let both be idle."""
+    host, port = split_address(address)
+    silent, busy = [await trio.open_tcp_stream(host, port) for _ in range(2)]
+    closed = trio.Event()
+
+    async def wait_closed() -> None:
+        assert await silent.receive_some(1) == b""
+        closed.set()
+
+    async with silent, busy, trio.open_nursery() as nursery:
+        nursery.start_soon(wait_closed)
+        last_use = trio.current_time()
+        while not closed.is_set():
+            asked = trio.current_time()
+            try:
+                await busy.send_all(encode(request(9999, opaque=1)))
+                answer = await busy.receive_some(4096)
+            except trio.BrokenResourceError:
+                answer = b""
+            if not answer:
+                assert trio.current_time() - last_use > IDLE_S, "it is in use"
+                nursery.cancel_scope.cancel()
+                return False
+            last_use = asked
+            await trio.sleep(0.1)
+    return True

@@ -23,6 +23,7 @@ from broker.shell.sockets import SocketConnection, connect
 from broker.shell.tls import TlsSession
 from broker.tls import server_context
 from tests.broker.shell.certificates import Certificates
+from tests.broker.shell.servers import LIMIT_S
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ async def name_server(certificates: Certificates, **settings: object) -> AsyncIt
     )
     check_name_server(config)
     server = NameServerProcess(config)
-    with trio.fail_after(30):
+    with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve)
             yield server.address
@@ -150,7 +151,7 @@ async def test_writes_beyond_the_socket_buffer_arrive_in_order(certificates: Cer
     listener = socket.create_server(("127.0.0.1", 0))
     received = bytearray()
     pieces = [bytes([k]) * 300_000 for k in range(20)]
-    with trio.fail_after(30):
+    with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
 
             async def server() -> None:
@@ -213,7 +214,7 @@ async def test_certificate_is_read_anew(certificates: Certificates) -> None:
     )
     new_certificate, new_key = certificates.issue("127.0.0.1", "new")
     renewed = certificates.client(authority="new")
-    with trio.fail_after(30):
+    with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve)
             await cluster_info(server.address, tls=certificates.client())
