@@ -50,6 +50,7 @@ from simulation.workload import ACTORS
 from simulation.workload.actor import Invariant
 from simulation.workload.names import TOPIC
 from simulation.workload.order import LOCK_TTL_MS
+from simulation.workload.retry import DELAY_LEVELS_S
 from simulation.workload.transact import CHECKS_MAX
 
 __all__ = ["JudgeHistory", "Result", "World", "run_plan"]
@@ -175,6 +176,7 @@ class World:
             consume_queue_file_units=64,
             index_slots=61,
             index_entries=200,
+            delay_levels_ms=tuple(1000 * seconds for seconds in DELAY_LEVELS_S),
             write_buffer=self._random("write buffer").random() < 0.25,
             hot_bytes=2 * plan.data_file_bytes,
         )
@@ -193,6 +195,7 @@ class World:
                     transaction_check_interval_ms=1000,
                     transaction_check_max=CHECKS_MAX,
                     order_lock_ttl_ms=LOCK_TTL_MS,
+                    delay_levels=" ".join(f"{seconds}s" for seconds in DELAY_LEVELS_S),
                 ),
                 storage=StorageSettings(
                     flush=plan.flush, data_file_bytes=plan.data_file_bytes, max_message_bytes=4096

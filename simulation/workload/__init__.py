@@ -16,6 +16,7 @@ from simulation.workload.operate import operate
 from simulation.workload.order import Orders, handle_in_order
 from simulation.workload.pick import Picks, pick
 from simulation.workload.produce import produce
+from simulation.workload.retry import Retries, deliver
 from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
 
@@ -41,5 +42,6 @@ ACTORS: Final[dict[str, Actor]] = {
     "operator": Actor(operate, processes=lambda plan: 2),
     "clerk": Actor(handle_in_order, share=0.4, processes=lambda plan: 3, invariant=Orders),
     "picker": Actor(pick, share=0.3, processes=lambda plan: 2, invariant=Picks),
+    "courier": Actor(deliver, share=0.35, processes=lambda plan: 2, invariant=Retries),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

@@ -46,7 +46,7 @@ from raft.state import NodeState
 from raft.terms import LogTerms
 from simulation.plan import Plan, draw_plan
 from simulation.world import Result, run_plan
-from tests.simulation import planted_orders, planted_timers, planted_transactions
+from tests.simulation import planted_orders, planted_retries, planted_timers, planted_transactions
 
 _SEEDS_MAX = 60
 
@@ -661,6 +661,42 @@ PLANTED: dict[str, Planted] = {
     ),
     "filter: unknown negated is true": Planted(
         planted_orders.unknown_negated_is_true, "three-valued logic of SQL92", actor="picker"
+    ),
+    "retry: delay dropped": Planted(
+        planted_retries.delay_dropped, "what is given back is in the retry topic at once", actor="courier"
+    ),
+    "retry: due at once": Planted(planted_retries.due_at_once, "a level without its time", actor="courier"),
+    "retry: not counted": Planted(
+        planted_retries.retries_not_counted, "a message that comes for ever", actor="courier"
+    ),
+    "retry: without end": Planted(
+        planted_retries.retries_without_end, "one more than the group allows", actor="courier"
+    ),
+    "retry: the last one dropped": Planted(
+        planted_retries.last_retry_dropped, "no dead letter", actor="courier"
+    ),
+    "retry: confirmed before it is committed": Planted(
+        planted_retries.confirmed_before_it_is_committed, "an answer from the leader's log", actor="courier"
+    ),
+    "retry: flag of a compressed body lost": Planted(
+        planted_retries.body_lost, "a body that nobody can read", actor="courier"
+    ),
+    "retry: property lost": Planted(
+        planted_retries.property_lost, "keys that do not come again", actor="courier"
+    ),
+    "retry: repeated by the broker": Planted(
+        planted_retries.repeated_by_the_broker, "a forwarded request of unknown outcome", actor="courier"
+    ),
+    "retry: done with before it is confirmed": Planted(
+        planted_retries.done_with_before_it_is_confirmed, "a failed request to take it back", actor="courier"
+    ),
+    "retry: nothing counted at takeover": Planted(
+        planted_retries.nothing_counted_at_takeover,
+        "behaviour.md 6: progress saved now and then",
+        actor="courier",
+    ),
+    "retry: announced taken for delivered": Planted(
+        planted_retries.announced_taken_for_delivered, "progress saved before delivery", actor="courier"
     ),
     "offset rewind after failover": Planted(
         offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: offsets acknowledged from memory"

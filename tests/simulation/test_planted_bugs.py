@@ -26,6 +26,13 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "order: every lock is granted": ("handled under its own lock",),
     "order: locks forgotten with their leader": ("handled under its own lock",),
     "order: position read before the lock": ("order without gaps or steps back",),
+    "retry: due at once": ("no retry is early",),
+    "retry: not counted": ("retries are counted",),
+    "retry: the last one dropped": ("what was taken back is committed",),
+    "retry: confirmed before it is committed": ("what was taken back is committed",),
+    "retry: property lost": ("what comes again is what was sent",),
+    "retry: done with before it is confirmed": ("positions pass what is settled",),
+    "retry: nothing counted at takeover": ("each retry comes once, after waiting",),
     "offset rewind after failover": (
         "acknowledged offsets are committed",
         "positions are stored when clients ask",

@@ -1,0 +1,463 @@
+"""Messages that are given back: couriers with parcels that nobody takes in, at the first attempt or at any.
+
+Each parcel says how often delivering it is to fail, and the listener fails accordingly, and now and then without need.
+The rest is the client's and the brokers': CONSUMER_SEND_MSG_BACK, the wait for the delay level, the group's retry
+topic, and after the last retry its dead letters.
+
+What is stored again how often. A broker stores a message once for each request that gives it back, and a request is
+made only for a delivery whose listener failed. So there are as many copies as requests at most, and as requests that
+were confirmed at least. More than one for one delivery come from requests of unknown outcome, which the client
+repeats (the reference's client then sends the message itself, with the same result), and more than one delivery from
+what any group consumer may see: a member that ends, loses its queue or dies before it has stored its position.
+Nothing else makes a second one: each copy comes back once, whoever leads when.
+
+Delays run on the leader's wall clock, and clocks of brokers differ by up to an hour and jump. What is early is judged
+by the times that the two leaders stamped on the record that waited and on its delivery; what is missing at the end, by
+the last leader's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from broker.client.admin import AdminClient
+from broker.client.connection import Connection, Fields
+from broker.client.consumer import Consumer
+from broker.client.core import BUSY_CODES
+from broker.client.errors import ClientError, ConnectionFailed
+from broker.client.listening import Handled, listen
+from broker.client.message import Message, MessageView
+from broker.client.pool import CONNECT_TIMEOUT_S, ConnectionPool
+from broker.client.producer import Producer
+from broker.client.runtime import Buffer
+from broker.commands import Command, CommitOffsets
+from broker.processors.send_back import FIRST_RETRY_LEVEL
+from broker.remoting.bodies import SubscriptionGroupConfig
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.json_body import encode_body
+from broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from broker.trace import TraceWriter
+from log.message_id import offset_message_id
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedMessage, Violation
+from simulation.scheduler import SECOND
+from simulation.workload.actor import Invariant
+
+if TYPE_CHECKING:
+    from broker.node import Node
+    from simulation.broker_host import BrokerHost
+    from simulation.world import World
+
+__all__ = ["DELAY_LEVELS_S", "Retries", "deliver"]
+
+TOPIC: Final = "parcels"
+GROUP: Final = "couriers"
+RETRIES_MAX: Final = 3
+DELAY_LEVELS_S: Final = (1, 2, 1, 2, 4)
+"""For the brokers of the world: the three retries fit into a run."""
+
+_RETRY_TOPIC: Final = RETRY_PREFIX + GROUP
+_DEAD_LETTERS: Final = DEAD_LETTER_PREFIX + GROUP
+_RETRY_QUEUES: Final = 2
+_LATE_MS: Final = 2_000
+"""How long after its time a retry may be missing at the end."""
+_SETTLED_AFTER_NS: Final = 4 * SECOND
+"""By the end of a run what came so long before has been handled: it is long after all faults."""
+_LONG_S: Final = 3.0
+_ADDED: Final = ("RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID")
+_WHILE_WAITING: Final = ("DELAY", "REAL_TOPIC", "REAL_QID")
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """What a sender made."""
+
+    body: bytes
+    properties: dict[str, str]
+    failures: int
+    """How many deliveries are to fail; beyond `RETRIES_MAX` it becomes a dead letter."""
+
+
+@dataclass(slots=True)
+class _Stage:
+    """A message that was given back so many times: what becomes of it next. `requests` may have had an effect."""
+
+    requests: int = 0
+    confirmed: int = 0
+    copies: int = 0
+    waiting: list[CommittedMessage] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Place:
+    """A committed message that the group gets: as it was sent, or for a retry."""
+
+    message: CommittedMessage
+    origin: str
+    stage: _Stage
+    has_failed: bool = False
+    is_settled: bool = False
+    """A listener has accepted it, or a broker has confirmed that it took it back."""
+
+
+class Retries(Invariant):
+    """What failed comes again, in time, counted and as it was, or is a dead letter after the last retry."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.parcels: dict[str, _Parcel] = {}
+        self._origins: dict[str, CommittedMessage] = {}
+        """By message id."""
+        self._stages: dict[tuple[str, int], _Stage] = {}
+        """By origin and number of times given back."""
+        self._places: dict[int, _Place] = {}
+        """By physical offset."""
+        self._queues: dict[tuple[str, int], list[_Place]] = {}
+        self._settled: dict[tuple[str, int], int] = {}
+        """Up to where positions have been judged."""
+
+    # ---- what senders and listeners tell -------------------------------------------------------------
+
+    def new(self, parcel: _Parcel) -> str:
+        """A parcel's name."""
+        name = f"parcel{len(self.parcels)}"
+        self.parcels[name] = parcel
+        return name
+
+    def given(self, message: MessageView) -> _Parcel:
+        """A listener gets a message: a committed one, as it was sent, under the topic that it was sent to."""
+        place = self._place(message.head.physical_offset)
+        name = message.keys[0] if message.keys else ""
+        parcel = self.parcels.get(name)
+        properties = {key: message.properties.get(key) for key in parcel.properties} if parcel else {}
+        if (
+            parcel is None
+            or (message.topic, message.reconsume_times) != (TOPIC, place.message.record.reconsume_times)
+            or (message.body, properties) != (parcel.body, parcel.properties)
+        ):
+            raise Violation("what comes again is what was sent", "couriers", f"{name}: {message!r}")
+        return parcel
+
+    def failed(self, message: MessageView) -> None:
+        """The listener is about to fail."""
+        self._place(message.head.physical_offset).has_failed = True
+
+    def accepted(self, message: MessageView) -> None:
+        """The listener is about to say that it is done with it."""
+        self._place(message.head.physical_offset).is_settled = True
+
+    @contextmanager
+    def giving_back(self, physical_offset: int) -> Iterator[_Attempt]:
+        """A request leaves, whose outcome is unknown until the attempt is told of one."""
+        place = self._place(physical_offset)
+        if not place.has_failed:
+            raise self._violation("retries follow failures", place, "given back, and no listener failed")
+        place.stage.requests += 1
+        attempt = _Attempt()
+        yield attempt
+        if attempt.is_confirmed:
+            place.is_settled = True
+            place.stage.confirmed += 1
+            if place.stage.copies < place.stage.confirmed:
+                raise self._violation("what was taken back is committed", place, f"{place.stage}")
+        elif attempt.is_refused:
+            place.stage.requests -= 1
+            if place.stage.copies > place.stage.requests:
+                raise self._violation("refused requests leave nothing", place, f"{place.stage}")
+
+    def _place(self, physical_offset: int) -> _Place:
+        place = self._places.get(physical_offset)
+        if place is None:
+            raise Violation("listeners get what is committed", "couriers", f"nothing is at {physical_offset}")
+        return place
+
+    # ---- what the group commits ----------------------------------------------------------------------
+
+    def committed(self, message: CommittedMessage) -> None:
+        """Parcels, what waits for a retry, what is delivered for one, and dead letters."""
+        record = message.record
+        if record.topic == TOPIC:
+            origin = offset_message_id(record.store_host, record.physical_offset)
+            self._origins[origin] = message
+            self._offer(message, origin)
+        elif record.topic == SCHEDULE_TOPIC:
+            if message.property(b"REAL_TOPIC") == _RETRY_TOPIC:
+                self._stage_before(message).waiting.append(message)
+        elif record.topic == _RETRY_TOPIC:
+            self._retried(message)
+        elif record.topic == _DEAD_LETTERS:
+            self._stage_before(message)
+            self.world.did("dead letter")
+
+    def _stage_before(self, message: CommittedMessage) -> _Stage:
+        """A copy is made: of which stage. It is the message that was sent, given back once more."""
+        record = message.record
+        origin = self._check_content(message)
+        times = record.reconsume_times
+        is_dead = record.topic == _DEAD_LETTERS
+        if times != RETRIES_MAX + 1 if is_dead else not 1 <= times <= RETRIES_MAX:
+            raise Violation(
+                "retries are counted",
+                "group",
+                f"{origin} in {record.topic} with {times}, {RETRIES_MAX} at most",
+            )
+        level = 0 if is_dead else FIRST_RETRY_LEVEL + times - 1
+        if not is_dead and (record.queue_id != level - 1 or message.property(b"DELAY") != str(level)):
+            raise Violation("delays grow", "group", f"{origin}, retry {times}: queue {record.queue_id}")
+        stage = self._stages.get((origin, times - 1))
+        if stage is None or stage.copies >= stage.requests:
+            raise Violation("retries follow failures", "group", f"{origin}, retry {times}: {stage} before it")
+        stage.copies += 1
+        return stage
+
+    def _check_content(self, message: CommittedMessage) -> str:
+        """Body, flags, time and place of birth and properties are what they were; returns the origin."""
+        record = message.record
+        properties = record.properties_by_name()
+        origin = properties.get("ORIGIN_MESSAGE_ID", "")
+        first = self._origins.get(origin)
+        if first is None:
+            raise Violation("what comes again is what was sent", "group", f"nobody sent {origin!r}")
+        added = {"RETRY_TOPIC": TOPIC, "ORIGIN_MESSAGE_ID": origin}
+        if record.topic == _DEAD_LETTERS:
+            added |= {"DLQ_ORIGIN_TOPIC": TOPIC, "DLQ_ORIGIN_MESSAGE_ID": origin}
+        ignored = _WHILE_WAITING if record.topic == SCHEDULE_TOPIC else ()
+        found = {name: value for name, value in properties.items() if name not in ignored}
+        sent = first.record
+        if (
+            found != sent.properties_by_name() | added
+            or (record.body, record.flag, record.sys_flag) != (sent.body, sent.flag, sent.sys_flag)
+            or (record.born_timestamp, record.born_host) != (sent.born_timestamp, sent.born_host)
+        ):
+            raise Violation("what comes again is what was sent", "group", f"{record}; sent {sent}")
+        return origin
+
+    def _retried(self, message: CommittedMessage) -> None:
+        record = message.record
+        origin = self._check_content(message)
+        stage = self._stages.get((origin, record.reconsume_times - 1))
+        waiting = stage.waiting if stage is not None else []
+        what = f"{origin}, retry {record.reconsume_times}, at {record.store_timestamp}"
+        if not waiting:
+            raise Violation("each retry comes once, after waiting", "group", what)
+        for held in waiting:
+            if record.store_timestamp >= _due_ms(held):
+                break
+            if not self._is_deleted(held):  # else it may never come, and this may be the next one
+                raise Violation("no retry is early", "group", f"{what}, due {_due_ms(held)}")
+        else:
+            raise Violation("each retry comes once, after waiting", "group", f"{what}: what waited is gone")
+        if held.property(b"REAL_QID") != str(record.queue_id):
+            raise Violation("each retry comes once, after waiting", "group", f"{what}: in another queue")
+        waiting.remove(held)
+        self._offer(message, origin)
+        self.world.did("retry delivered")
+
+    def _offer(self, message: CommittedMessage, origin: str) -> None:
+        record = message.record
+        stage = self._stages.setdefault((origin, record.reconsume_times), _Stage())
+        place = self._places[record.physical_offset] = _Place(message, origin, stage)
+        queue = self._queues.setdefault((record.topic, record.queue_id), [])
+        assert record.queue_offset == len(queue), "queues are learned from their first message on"
+        queue.append(place)
+
+    def applied(self, command: Command, now_ns: int) -> None:
+        """A position passes only what is settled: accepted, taken back, or deleted before anybody got it."""
+        if not isinstance(command, CommitOffsets):
+            return
+        for group, topic, queue_id, offset in command.offsets:
+            if group != GROUP:
+                continue
+            queue = self._queues.get((topic, queue_id), [])
+            begin = self._settled.get((topic, queue_id), 0)
+            for place in queue[begin:offset]:
+                if not place.is_settled and not self._is_deleted(place.message):
+                    raise self._violation("positions pass what is settled", place, f"{offset} is stored")
+            self._settled[topic, queue_id] = max(begin, min(offset, len(queue)))
+
+    # ---- at the end ----------------------------------------------------------------------------------
+
+    def check_node(self, host: BrokerHost, node: Node) -> None:
+        """By the leader's clock nothing is overdue: of each level, what comes next."""
+        if not node.replica.serving:
+            return
+        first_position = node.replica.store.log.first_position
+        heads: dict[int, CommittedMessage] = {}
+        for stage in self._stages.values():
+            for held in stage.waiting:
+                level = held.record.queue_id
+                is_kept = held.record.physical_offset >= first_position
+                if is_kept and (level not in heads or held.index < heads[level].index):
+                    heads[level] = held
+        for head in heads.values():
+            if _due_ms(head) < node.wall_ms - _LATE_MS:
+                raise Violation(
+                    "what failed comes again", host.name, f"{head.record}: not there at {node.wall_ms}"
+                )
+
+    def check_end(self) -> None:
+        """Everything that came, for the first time or again, has been accepted or taken back."""
+        long_ago_ns = self.world.scheduler.now_ns - _SETTLED_AFTER_NS
+        for place in self._places.values():
+            if (
+                not place.is_settled
+                and place.message.time_ns < long_ago_ns
+                and not self._is_deleted(place.message)
+            ):
+                raise self._violation("what failed comes again", place, f"{place.stage}")
+
+    def _is_deleted(self, message: CommittedMessage) -> bool:
+        """Whether the head of some node's log that has been deleted held it."""
+        return message.record.physical_offset < self.world.monitor.model.kept_from
+
+    def _violation(self, invariant: str, place: _Place, detail: str) -> Violation:
+        record = place.message.record
+        return Violation(
+            invariant,
+            "couriers",
+            f"{place.origin}, retry {record.reconsume_times}, {record.topic}/{record.queue_id} at "
+            f"{record.queue_offset}: {detail}",
+        )
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known of a request in the end; neither: it may have had an effect, or have one yet."""
+
+    is_confirmed: bool = False
+    is_refused: bool = False
+
+
+def _due_ms(held: CommittedMessage) -> int:
+    return held.record.store_timestamp + DELAY_LEVELS_S[held.record.queue_id] * 1000
+
+
+class _WatchedPool(ConnectionPool):
+    """A consumer's connections, on which each request that gives a message back is noticed."""
+
+    def __init__(self, pool: ConnectionPool, invariant: Retries) -> None:
+        self._pool = pool
+        self._invariant = invariant
+
+    def find(self, address: str) -> Connection | None:
+        return self._pool.find(address)
+
+    def open_connections(self) -> list[Connection]:
+        return self._pool.open_connections()
+
+    async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
+        return await self._pool.get(address, timeout_s)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    async def call(
+        self, address: str, code: int, fields: Fields = None, body: Buffer = b"", timeout_s: float = 3.0
+    ) -> RemotingCommand:
+        """As the pool's; what the answer says of the message goes to the invariant."""
+        if code != RequestCode.CONSUMER_SEND_MSG_BACK:
+            return await self._pool.call(address, code, fields, body, timeout_s)
+        assert isinstance(fields, dict), "the client gives names and values"
+        failure: ConnectionFailed
+        with self._invariant.giving_back(int(fields["offset"])) as attempt:
+            try:
+                answer = await self._pool.call(address, code, fields, body, timeout_s)
+            except ConnectionFailed as error:
+                attempt.is_refused = not error.request_left
+                failure = error
+            else:
+                attempt.is_confirmed = answer.code == ResponseCode.SUCCESS
+                attempt.is_refused = answer.code in BUSY_CODES
+                return answer
+        raise failure
+
+
+async def _make_group(world: World, runtime: ClientRuntime) -> None:
+    """Before anybody is its member: one that comes first makes it as groups are by default, with sixteen retries."""
+    config = SubscriptionGroupConfig(
+        group_name=GROUP, retry_max_times=RETRIES_MAX, retry_queue_nums=_RETRY_QUEUES
+    )
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    async with AdminClient(world.name_server_addresses, runtime=runtime) as admin:
+        while True:
+            try:
+                for broker in (await admin.cluster_info()).broker_table.values():
+                    for address in broker.broker_addresses.values():
+                        answer = await admin.call(address, code, None, encode_body(config))
+                        if answer.code == ResponseCode.SUCCESS:
+                            return
+            except ClientError:
+                pass
+            await runtime.sleep(0.2)
+
+
+async def deliver(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Sends parcels, and delivers them as a member that stays for a while and comes again."""
+    invariant = world.invariant(Retries)
+    random = runtime.random
+    await _make_group(world, runtime)
+
+    async def handle(message: MessageView) -> Handled:
+        parcel = invariant.given(message)
+        chance = random.random()
+        await runtime.sleep(random.random() * (_LONG_S if chance < 0.03 and not world.is_calm() else 0.02))
+        if message.reconsume_times >= parcel.failures and chance < 0.97:
+            invariant.accepted(message)
+            world.did("parcel accepted")
+            return Handled.DONE
+        invariant.failed(message)
+        if chance < 0.2:
+            raise LookupError("nobody is at home")
+        return Handled.RETRY
+
+    async def watched(message: MessageView) -> Handled:
+        try:
+            return await handle(message)
+        except Violation as violation:
+            world.found(violation)  # the client takes it for the application's mistake, and goes on
+            raise
+
+    async def send() -> None:
+        async with Producer(
+            world.name_server_addresses, group="shippers", compress_above=64, runtime=runtime
+        ) as producer:
+            while True:
+                await runtime.sleep(random.expovariate(1 / 1.0))
+                if world.load_stopped:
+                    continue
+                failures = random.choices(range(RETRIES_MAX + 2), (50, 18, 10, 10, 12))[0]
+                body = random.choice((random.randbytes(20), random.randbytes(3) * 40))
+                parcel = _Parcel(body, {"to": f"door {random.randrange(100)}"}, failures)
+                message = Message(
+                    TOPIC,
+                    body,
+                    tags=random.choice((None, "fragile")),
+                    keys=[invariant.new(parcel)],
+                    properties=parcel.properties,
+                    flag=random.randrange(1000),
+                )
+                try:
+                    await producer.send(message)
+                except ClientError:
+                    await runtime.sleep(0.05)
+
+    async with runtime.task_group() as group:
+        group.start_soon(send)
+        while True:
+            async with Consumer(
+                world.name_server_addresses,
+                group=GROUP,
+                topics=TOPIC,
+                start="first",
+                trace=writer,
+                runtime=runtime,
+            ) as consumer:
+                consumer.core.pool = _WatchedPool(consumer.core.pool, invariant)
+                stay_s = random.expovariate(1 / 20) if not world.load_stopped else 3600.0
+                with runtime.move_on_after(stay_s):
+                    await listen(consumer, watched, concurrency=3)
+            await runtime.sleep(random.random())

@@ -1,0 +1,176 @@
+"""Mistakes about messages that are given back, each put into the real code by a patch; `planted_bugs` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import broker.delays as delays_module
+import broker.forwarding as forwarding_module
+import broker.processors.send_back as send_back_module
+from broker.client.errors import ClientError
+from broker.client.intake import QueueReader
+from broker.client.listening import Handled, _Listener
+from broker.client.message import MessageView
+from broker.processors.send_back import SendBackProcessor
+from broker.remoting.codes import RequestCode
+from broker.topics import DEAD_LETTER_PREFIX, retries_max
+from log.dispatch import Dispatcher
+from log.properties import without_property
+from log.record import Record
+
+__all__ = [
+    "announced_taken_for_delivered",
+    "body_lost",
+    "confirmed_before_it_is_committed",
+    "delay_dropped",
+    "done_with_before_it_is_confirmed",
+    "due_at_once",
+    "last_retry_dropped",
+    "nothing_counted_at_takeover",
+    "property_lost",
+    "repeated_by_the_broker",
+    "retries_not_counted",
+    "retries_without_end",
+]
+
+Append = Callable[..., None]
+
+
+def _append_instead(patch: pytest.MonkeyPatch, append: Callable[..., None]) -> None:
+    original = SendBackProcessor._append
+
+    def patched(
+        self: SendBackProcessor, record: Record, topic: str, queue_id: int, level: int, waiter: Any
+    ) -> None:
+        append(original, self, record, topic, queue_id, level, waiter)
+
+    patch.setattr(SendBackProcessor, "_append", patched)
+
+
+def delay_dropped(patch: pytest.MonkeyPatch) -> None:
+    """What is given back is in the retry topic at once."""
+
+    def append(
+        original: Append,
+        self: SendBackProcessor,
+        record: Record,
+        topic: str,
+        queue_id: int,
+        _: int,
+        waiter: Any,
+    ) -> None:
+        original(self, record, topic, queue_id, 0, waiter)
+
+    _append_instead(patch, append)
+
+
+def due_at_once(patch: pytest.MonkeyPatch) -> None:
+    """What waits for a delay level is due when it is stored."""
+    patch.setattr(Dispatcher, "_delay", lambda self, queue_id: 0)
+
+
+def retries_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """A message comes back with the number that it had, and so for ever."""
+
+    def append(original: Append, self: SendBackProcessor, record: Record, *rest: Any) -> None:
+        original(self, replace(record, reconsume_times=record.reconsume_times - 1), *rest)
+
+    _append_instead(patch, append)
+
+
+def retries_without_end(patch: pytest.MonkeyPatch) -> None:
+    """One retry more than the group allows."""
+
+    def one_more(*arguments: Any) -> int:
+        return retries_max(*arguments) + 1
+
+    patch.setattr(send_back_module, "retries_max", one_more)
+
+
+def last_retry_dropped(patch: pytest.MonkeyPatch) -> None:
+    """After the last retry the message is gone, and its consumer told that all is well."""
+
+    def append(original: Append, self: SendBackProcessor, record: Record, topic: str, *rest: Any) -> None:
+        if topic.startswith(DEAD_LETTER_PREFIX):
+            rest[-1].committed()
+        else:
+            original(self, record, topic, *rest)
+
+    _append_instead(patch, append)
+
+
+def confirmed_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """The consumer goes on when the leader has appended the message, which a majority may never hold."""
+
+    class Nobody:
+        def committed(self) -> None:
+            pass
+
+        def lost(self) -> None:
+            pass
+
+    def append(original: Append, self: SendBackProcessor, record: Record, *rest: Any) -> None:
+        original(self, record, *rest[:-1], Nobody())
+        rest[-1].committed()
+
+    _append_instead(patch, append)
+
+
+def body_lost(patch: pytest.MonkeyPatch) -> None:
+    """A compressed body comes back as one that is not: its flag is lost."""
+
+    def append(original: Append, self: SendBackProcessor, record: Record, *rest: Any) -> None:
+        original(self, replace(record, sys_flag=0), *rest)
+
+    _append_instead(patch, append)
+
+
+def property_lost(patch: pytest.MonkeyPatch) -> None:
+    """The application's keys are lost with the first retry."""
+    original = send_back_module._noted_properties
+
+    def noted(record: Record) -> bytes:
+        return without_property(original(record), b"KEYS")
+
+    patch.setattr(send_back_module, "_noted_properties", noted)
+
+
+def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
+    """A node that loses its leader asks the next one to take a message back that the last one may have taken."""
+    once = forwarding_module._ONCE - {RequestCode.CONSUMER_SEND_MSG_BACK}
+    patch.setattr(forwarding_module, "_ONCE", once)
+
+
+def done_with_before_it_is_confirmed(patch: pytest.MonkeyPatch) -> None:
+    """A listener forgets a message that failed although no broker has said that it took it back."""
+
+    async def handle(self: _Listener, reader: QueueReader, message: MessageView) -> None:
+        try:
+            if await self._handler(message) is not Handled.RETRY:
+                return
+        except Exception:
+            pass
+        try:
+            await self._consumer.send_back(message)
+        except ClientError:
+            pass
+
+    patch.setattr(_Listener, "_handle", handle)
+
+
+def nothing_counted_at_takeover(patch: pytest.MonkeyPatch) -> None:
+    """behaviour.md 6: progress saved now and then; a new leader delivers again what the last one announced last."""
+    patch.setattr(delays_module, "count_delivered", lambda *_: 0)
+
+
+def announced_taken_for_delivered(patch: pytest.MonkeyPatch) -> None:
+    """A new leader believes that what the last one announced came into the log."""
+
+    def all_of_them(replica: object, queue: object, offsets: range, *_: object) -> int:
+        return len(offsets)
+
+    patch.setattr(delays_module, "count_delivered", all_of_them)
