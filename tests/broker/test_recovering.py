@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from broker.commands import DeleteTopic
@@ -174,6 +175,77 @@ def test_an_empty_disk_takes_the_log_from_the_group() -> None:
     group.run_until(lambda: group.node(victim).replica.raft.recovering is None, "the recovery")
     group.elect()
     sent(group, 1)
+    group.converge()
+
+
+def start_accepting_data_loss(group: Group, node: str) -> None:
+    """As an operator does it, for one start."""
+    member = group.members[node]
+    config = member.config
+    storage = msgspec.structs.replace(config.storage, accept_data_loss=True)
+    member.config = msgspec.structs.replace(config, storage=storage)
+    group.start(node)
+    member.config = config
+
+
+@pytest.mark.parametrize("survivor", ["n0", "n1", "n2"])
+def test_one_store_of_three_is_enough_when_one_empty_node_is_told_to_accept_the_loss(survivor: str) -> None:
+    """docs/operations.md: only the one that was told votes, so nobody but the survivor can be elected."""
+    group = Group(3)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 20)
+    group.converge()
+    gone = [node for node in group.members if node != survivor]
+    for node in group.members:
+        group.kill(node)
+    for node in gone:
+        group.replace_disk(node)
+    group.start(gone[1])
+    group.start(survivor)
+    group.advance(30)
+    assert not any(member.alive.replica.serving for member in group.alive()), (
+        "two of three have lost their votes"
+    )
+    group.kill(gone[1])
+    start_accepting_data_loss(group, gone[0])
+    assert group.elect() == survivor
+    sent(group, 5)
+    group.start(gone[1])
+    recovered = group.node(gone[1]).replica.raft
+    assert recovered.recovering is Loss.ALL
+    group.run_until(lambda: recovered.recovering is None, "the recovery")
+    group.converge()
+    pulled = group.connect(gone[1]).pull("T", "g", 0, count=32).bodies
+    assert pulled == [b"%d" % number for number in (*range(20), *range(5))]
+    group.kill(survivor)
+    group.elect()
+    sent(group, 1)
+
+
+def test_an_outage_before_an_empty_node_has_recovered_is_ended_by_accepting_the_loss() -> None:
+    """docs/operations.md: asynchronous flush, and the power fails on both that had all."""
+    group = Group(3, flush="async")
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 20)
+    group.converge()
+    empty, *others = group.members
+    for node in group.members:
+        group.kill(node)
+    group.replace_disk(empty)
+    for node in others:
+        RecoveringFile(group.members[node].disk, Run("async", "one")).keep(Loss.ENTRIES)
+        group.start(node)
+    group.start(empty)
+    group.advance(60)
+    assert not any(member.alive.replica.serving for member in group.alive())
+    for node in others:
+        group.kill(node)
+        start_accepting_data_loss(group, node)
+    assert group.elect() in others
+    sent(group, 5)
+    group.run_until(lambda: group.node(empty).replica.raft.recovering is None, "the recovery")
     group.converge()
 
 
