@@ -470,6 +470,9 @@ class Node:
             if entry.due_ns <= now_ns:
                 entry.act()
         replica.turn(now_ns, wall_ms)
+        self.stats.put_times.turn_ended(
+            replica.serving, replica.store.log.last_index, replica.applied_index, now_ns
+        )
         self._relayed.turn_ended()
         deadline = replica.deadline_ns()
         if self._held.waiting:

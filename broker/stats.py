@@ -8,7 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from broker.put_times import PutTimes
+from broker.stored_bytes import StoredBytes
 from broker.windows import MINUTE, Windows
+from log.consume_queues import ConsumeQueues
 
 Counted = TypeVar("Counted")
 
@@ -20,13 +23,14 @@ GROUPS_COUNTED_MAX: Final = 10_000
 
 
 class Given:
-    """What a group was given of a topic."""
+    """What a group was given of a topic, and how long its answers took."""
 
-    __slots__ = ("messages", "record_bytes")
+    __slots__ = ("messages", "microseconds", "record_bytes")
 
     def __init__(self) -> None:
         self.messages = Windows()
         self.record_bytes = Windows()
+        self.microseconds = Windows()
 
 
 class Stats:
@@ -35,6 +39,9 @@ class Stats:
     __slots__ = (
         "_hour",
         "_samples",
+        "get_ms_longest",
+        "gets_found",
+        "gets_missed",
         "given_back_by_group",
         "got",
         "got_by_group",
@@ -42,16 +49,30 @@ class Stats:
         "mornings",
         "next_sample_ns",
         "put",
+        "put_times",
         "put_windows",
+        "puts_failed",
         "started_ns",
         "started_wall_ms",
+        "stored",
+        "timed_delivered",
     )
 
     def __init__(self, now_ns: int, wall_ms: int) -> None:
         self.put = 0
         """Messages that were appended to the log for clients."""
+        self.puts_failed = 0
+        """Sends that were refused by the store, or lost."""
+        self.put_times = PutTimes()
         self.got = 0
         """Messages that clients were given."""
+        self.gets_found = 0
+        self.gets_missed = 0
+        """Reads for clients that found messages, and those that found none."""
+        self.get_ms_longest = 0
+        self.stored = StoredBytes()
+        self.timed_delivered = Windows()
+        """Messages for a time of their own that this node delivered."""
         self.put_windows = Windows()
         self.got_windows = Windows()
         self.got_by_group: dict[str, Given] = {}
@@ -64,25 +85,33 @@ class Stats:
         self.mornings = ((0, 0), (0, 0))
         """Messages put and got up to the beginning of yesterday, and of today."""
         self._hour = 0
-        self._samples: deque[tuple[int, int, int]] = deque([(now_ns, 0, 0)], maxlen=_SAMPLES_KEPT)
+        self._samples: deque[tuple[int, int, int, int, int]] = deque(
+            [(now_ns, 0, 0, 0, 0)], maxlen=_SAMPLES_KEPT
+        )
 
-    def sample(self, now_ns: int, hour: int) -> None:
+    def sample(self, now_ns: int, hour: int, queues: ConsumeQueues) -> None:
         """Notes the counts of this moment, which is in that hour of the day."""
         if hour == 0 < self._hour:
             self.mornings = (self.mornings[1], (self.put, self.got))
         self._hour = hour
-        _, put_before, got_before = self._samples[-1]
-        self.put_windows.add(now_ns // 1_000_000_000, self.put - put_before)
-        self.got_windows.add(now_ns // 1_000_000_000, self.got - got_before)
-        self._samples.append((now_ns, self.put, self.got))
+        now_s = now_ns // 1_000_000_000
+        _, put_before, got_before, _, _ = self._samples[-1]
+        self.put_windows.add(now_s, self.put - put_before, 0)
+        self.got_windows.add(now_s, self.got - got_before, 0)
+        self.stored.count(queues, now_s)
+        self._samples.append((now_ns, self.put, self.got, self.gets_found, self.gets_missed))
         self.next_sample_ns = now_ns + SAMPLE_NS
 
-    def given(self, topic: str, group: str, count: int, record_bytes: int, now_ns: int) -> None:
-        """A group was given messages of a topic, whose records have so many bytes together."""
+    def given(self, topic: str, group: str, count: int, record_bytes: int, took_ns: int, now_ns: int) -> None:
+        """A group was given messages of a topic, whose records have so many bytes together, after so long."""
         self.got += count
+        self.gets_found += 1
+        self.get_ms_longest = max(self.get_ms_longest, took_ns // 1_000_000)
         given = _counted(self.got_by_group, f"{topic}@{group}", Given)
-        given.messages.add(now_ns // 1_000_000_000, count)
-        given.record_bytes.add(now_ns // 1_000_000_000, record_bytes)
+        now_s = now_ns // 1_000_000_000
+        given.messages.add(now_s, count)
+        given.record_bytes.add(now_s, record_bytes)
+        given.microseconds.add(now_s, took_ns // 1000)
 
     def given_back(self, topic: str, group: str, now_ns: int) -> None:
         """A group gave a message of a topic back, to be retried or as a dead letter."""
@@ -101,6 +130,14 @@ class Stats:
         """Messages got a second over the last 10, 60 and 600 seconds."""
         return self._rate(now_ns, 10, 2), self._rate(now_ns, 60, 2), self._rate(now_ns, 600, 2)
 
+    def found_rates(self, now_ns: int) -> tuple[float, float, float]:
+        """Reads a second that found messages, over the last 10, 60 and 600 seconds."""
+        return self._rate(now_ns, 10, 3), self._rate(now_ns, 60, 3), self._rate(now_ns, 600, 3)
+
+    def missed_rates(self, now_ns: int) -> tuple[float, float, float]:
+        """Reads a second that found none, over the last 10, 60 and 600 seconds."""
+        return self._rate(now_ns, 10, 4), self._rate(now_ns, 60, 4), self._rate(now_ns, 600, 4)
+
     def _rate(self, now_ns: int, seconds: int, which: int) -> float:
         """Since the newest sample that is at least so old, or else since the oldest."""
         since = now_ns - seconds * 1_000_000_000
@@ -110,7 +147,8 @@ class Stats:
                 break
             chosen = sample
         elapsed = now_ns - chosen[0]
-        count = (now_ns, self.put, self.got)[which] - chosen[which]
+        counts = (now_ns, self.put, self.got, self.gets_found, self.gets_missed)
+        count = counts[which] - chosen[which]
         return count * 1e9 / elapsed if elapsed > 0 else 0.0
 
 

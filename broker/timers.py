@@ -290,6 +290,7 @@ class TimerService:
             raise
         else:
             self._steps = add_step(self._steps, step)
+            self._node.stats.timed_delivered.add(self._node.now_ns // 1_000_000_000, len(found))
 
     def _committed(self, announcement: DeliverTimed) -> None:
         if self._under_way is announcement:

@@ -18,38 +18,43 @@ DAY: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What a span has seen: the count, and how many a second that is."""
+    """What a span has seen: the count, how many a second that is, in how many times it came, and how much each time.
+
+    Both are 0 where the times are not known.
+    """
 
     count: int
     per_second: float
+    times: int
+    per_time: float
 
 
 class Windows:
     """Counts over the three spans. Times are seconds of a monotonic clock."""
 
-    __slots__ = ("_counts", "_numbers")
+    __slots__ = ("_counts", "_numbers", "_times")
 
     def __init__(self) -> None:
         self._counts = [[0] * buckets for _, buckets in _SPANS]
+        self._times = [[0] * buckets for _, buckets in _SPANS]
         self._numbers = [[-1] * buckets for _, buckets in _SPANS]
 
-    def add(self, now_s: int, count: int) -> None:
-        """Counts something that happened now."""
+    def add(self, now_s: int, count: int, times: int = 1) -> None:
+        """Counts something that happened now, in so many times; 0 if nobody knows."""
         for span, (seconds, buckets) in enumerate(_SPANS):
             number = now_s // seconds
             place = number % buckets
             if self._numbers[span][place] != number:
                 self._numbers[span][place] = number
-                self._counts[span][place] = 0
+                self._counts[span][place] = self._times[span][place] = 0
             self._counts[span][place] += count
+            self._times[span][place] += times
 
     def total(self, now_s: int, span: int) -> Total:
         """What fell into `MINUTE`, `HOUR` or `DAY` until now."""
         seconds, buckets = _SPANS[span]
         oldest = now_s // seconds - buckets
-        count = sum(
-            count
-            for number, count in zip(self._numbers[span], self._counts[span], strict=True)
-            if number > oldest
-        )
-        return Total(count, count / (seconds * buckets))
+        places = [place for place, number in enumerate(self._numbers[span]) if number > oldest]
+        count = sum(self._counts[span][place] for place in places)
+        times = sum(self._times[span][place] for place in places)
+        return Total(count, count / (seconds * buckets), times, count / times if times else 0.0)

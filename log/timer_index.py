@@ -254,6 +254,19 @@ class TimerIndex:
         order = np.lexsort((offsets, dues))[:count]
         return list(zip(dues[order].tolist(), offsets[order].tolist(), strict=True))
 
+    def waiting(self, steps: Steps) -> int:
+        """How many units are not done."""
+        count = self.behind + int(np.count_nonzero(~_are_done(steps, self._tail_dues, self._tail_offsets)))
+        for run in self._runs:
+            known = bool(steps) and run.last_offset < steps[-1].limit
+            begin = run.after(steps[-1]) if known else 0
+            if known and len(steps) == 1:
+                count += len(run) - begin
+            else:
+                pending = ~_are_done(steps, run.dues[begin:], run.offsets[begin:])
+                count += int(np.count_nonzero(pending))
+        return count
+
     def next_due_ms(self, steps: Steps) -> int | None:
         """When the first unit is due that is not done; None if there is none."""
         first = self.due(steps, _LATEST, 1)

@@ -372,14 +372,15 @@ class PullProcessor:
         if command.flag & 2:
             return
         replica = self._node.replica
+        began_ns = self._node.now_ns
         if answer.records and not replica.loads.reads.is_hot(answer.position):
             replica.loads.when_loaded(
-                answer.position, lambda: self._send(connection, command, answer), self._node.now_ns
+                answer.position, lambda: self._send(connection, command, answer, began_ns), began_ns
             )
         else:
-            self._send(connection, command, answer)
+            self._send(connection, command, answer, began_ns)
 
-    def _send(self, connection: Connection, command: RemotingCommand, answer: _Answer) -> None:
+    def _send(self, connection: Connection, command: RemotingCommand, answer: _Answer, began_ns: int) -> None:
         if answer.records and self._node.relays_too_much(connection):
             # Asked again here: one arrival, or one read from the disk, may answer thousands that waited.
             self._node.reply(connection, command, ResponseCode.SYSTEM_BUSY, _LINK_IS_FULL)
@@ -389,7 +390,16 @@ class PullProcessor:
             header = command.decode_fields(PullMessageHeader)
             suggested = self._suggested(answer, header.consumer_group)
             now_ns = self._node.now_ns
-            self._stats.given(header.topic, header.consumer_group, len(answer.records), answer.size, now_ns)
+            self._stats.given(
+                header.topic,
+                header.consumer_group,
+                len(answer.records),
+                answer.size,
+                now_ns - began_ns,
+                now_ns,
+            )
+        else:
+            self._stats.gets_missed += 1
         head = encode_response_head(
             command,
             int(answer.code),
@@ -450,6 +460,7 @@ class PullProcessor:
         wanted: Filter,
     ) -> None:
         suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX if self._long_polling else SHORT_POLL_MS)
+        self._stats.gets_missed += 1
         held = _HeldPull(connection, command, header, wanted, self._node.now_ns + suspend_ms * 1_000_000)
         self._held.setdefault((header.topic, header.queue_id), {})[held] = None
         self._held_by.setdefault(connection, {})[held] = None

@@ -18,6 +18,7 @@ from broker.node import Node
 from broker.once import Header, OnceSends
 from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.property_room import SENT_BYTES_MAX, fitted
+from broker.proposals import OverloadedError
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import JSON, OWN_LANGUAGE, OWN_VERSION, RemotingCommand
@@ -41,7 +42,7 @@ from broker.topics import (
 )
 from broker.transactions.sending import check_no_half, check_room, check_sys_flag, sent_as_half, stored_half
 from log.batch import parse_batch
-from log.errors import EntryTooLargeError, RecordError
+from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import UNIQ_KEY, get_property, terminated, without_property
 from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED
 from raft.state import RandomSource
@@ -109,6 +110,7 @@ class _PendingSend:
         )
 
     def lost(self) -> None:
+        self.node.stats.puts_failed += 1
         self.node.reply(self.connection, self.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
 
 
@@ -209,17 +211,21 @@ class SendProcessor:
             )
         if header.sys_flag & SYS_FLAG_PREPARED:  # rolled back ones, 0xC, have this bit, too
             check_sys_flag(header)
-        replica.check_may_append()
-        if (
-            header.once is not None
-            and (header.once <= self._once.suspect or header.again)
-            and not self._once.may_append(connection, command, header)
-        ):
-            return  # answered when it is known whether an earlier attempt has stored the message
-        if code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
-            self._append_batch(connection, command, header, queue_id)
-        else:
-            self._append(connection, command, header, queue_id)
+        try:
+            replica.check_may_append()
+            if (
+                header.once is not None
+                and (header.once <= self._once.suspect or header.again)
+                and not self._once.may_append(connection, command, header)
+            ):
+                return  # answered when it is known whether an earlier attempt has stored the message
+            if code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+                self._append_batch(connection, command, header, queue_id)
+            else:
+                self._append(connection, command, header, queue_id)
+        except (RequestError, OverloadedError, DiskFullError):
+            self._stats.puts_failed += 1
+            raise
 
     def _append(
         self, connection: Connection, command: RemotingCommand, header: Header, queue_id: int

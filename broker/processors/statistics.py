@@ -1,7 +1,8 @@
 """Figures of topics, queues and groups for administrators (remoting.md 9).
 
-Nothing is counted for them that is not counted anyway, but for what groups were given: how many messages a topic took
-in the last minute follows from its queues, whose messages are ordered by time.
+Of what a node did, only what groups were given and gave back is counted for them: how many messages a topic took in the
+last minute follows from its queues, whose messages are ordered by time, and their bytes from the units
+(broker/stored_bytes.py).
 """
 
 from collections.abc import Callable, Iterable
@@ -177,20 +178,27 @@ class StatisticsProcessor:
         body = {}
         for name, span, seconds in _SPANS:
             found = total(span, seconds)
-            body[name] = {"avgpt": 0.0, "sum": found.count, "tps": found.per_second}
+            body[name] = {"avgpt": found.per_time, "sum": found.count, "tps": found.per_second}
         self._reply(connection, command, encode_body(body))
 
     def _figure(self, name: str, key: str) -> Callable[[int, int], Total] | None:
         """What `name` counts of `key`, by span and its seconds; None where nothing is known of it."""
         stats = self._stats
+        now_s = self._node.now_ns // 1_000_000_000
         windows: Windows | None = None
         match name:
             case "TOPIC_PUT_NUMS" if key in self._node.replica.metadata.topics:
                 return lambda span, seconds: self._put_since(key, seconds)
             case "GROUP_GET_NUMS" if key in stats.got_by_group:
                 windows = stats.got_by_group[key].messages
+            case "TOPIC_PUT_SIZE" if key in self._node.replica.metadata.topics:
+                stats.stored.count(self._node.replica.store.queues, self._node.now_ns // 1_000_000_000)
+                windows = stats.stored.by_topic.get(key) or Windows()
             case "GROUP_GET_SIZE" if key in stats.got_by_group:
                 windows = stats.got_by_group[key].record_bytes
+            case "GROUP_GET_LATENCY" if key in stats.got_by_group:
+                taken = stats.got_by_group[key].microseconds
+                return lambda span, seconds: _milliseconds(taken.total(now_s, span))
             case "SNDBCK_PUT_NUMS":
                 windows = stats.given_back_by_group.get(key)
             case "BROKER_PUT_NUMS" if key == self._cluster:
@@ -199,7 +207,7 @@ class StatisticsProcessor:
                 windows = stats.got_windows
         if windows is None:
             return None
-        counted, now_s = windows, self._node.now_ns // 1_000_000_000
+        counted = windows
         return lambda span, seconds: counted.total(now_s, span)
 
     def _put_since(self, topic: str, seconds: int) -> Total:
@@ -214,7 +222,7 @@ class StatisticsProcessor:
                 newest_ms = self._store_time(queue, queue.max_offset - 1)
                 if newest_ms >= since_ms:
                     count += queue.max_offset - queue.offset_at_time(since_ms, store.store_time_of)
-        return Total(count, count / seconds)
+        return Total(count, count / seconds, count, 1.0 if count else 0.0)
 
     # ------------------------------------------------------------------ inside
 
@@ -246,3 +254,12 @@ class StatisticsProcessor:
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
         self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+
+def _milliseconds(microseconds: Total) -> Total:
+    return Total(
+        microseconds.count // 1000,
+        microseconds.per_second / 1000,
+        microseconds.times,
+        microseconds.per_time / 1000,
+    )

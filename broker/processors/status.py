@@ -17,10 +17,12 @@ from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.settings import BrokerConfig
 from broker.stats import Stats
-from broker.topics import SCHEDULE_TOPIC
+from broker.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from broker.windows import MINUTE
 from log.disk import Disk
 from log.errors import LogFault
 from log.layout import HEADER_BYTES
+from log.timer_index import Step, add_step
 from raft.status import Status
 
 _MS: Final = 1_000_000
@@ -54,9 +56,11 @@ class StatusProcessor:
         self._process_id = process_id
         self._hour_of_day = hour_of_day
         self._next_sample = node.add_deadline(self._sample, stats.next_sample_ns)
+        node.on_arrival(stats.stored.arrived)
 
     def _sample(self) -> None:
-        self._stats.sample(self._node.now_ns, self._hour_of_day(self._node.wall_ms))
+        hour = self._hour_of_day(self._node.wall_ms)
+        self._stats.sample(self._node.now_ns, hour, self._node.replica.store.queues)
         self._next_sample.due_ns = self._stats.next_sample_ns
 
     def routes(self) -> Iterable[Route]:
@@ -133,6 +137,9 @@ class StatusProcessor:
         replica = node.replica
         log = replica.store.log
         got = _three_rates(stats.get_rates(now_ns))
+        found, missed = stats.found_rates(now_ns), stats.missed_rates(now_ns)
+        stored = stats.stored
+        stored.count(replica.store.queues, now_ns // 1_000_000_000)
         run_s = (now_ns - stats.started_ns) // 1_000_000_000
         (put_yesterday, got_yesterday), (put_today, got_today) = stats.mornings
         usage = self._disk.usage()
@@ -144,9 +151,9 @@ class StatusProcessor:
             "putTps": _three_rates(stats.put_rates(now_ns)),
             "getTransferedTps": got,
             "getTransferredTps": got,
-            "getFoundTps": got,
-            "getTotalTps": got,
-            "getMissTps": _three_rates((0.0, 0.0, 0.0)),
+            "getFoundTps": _three_rates(found),
+            "getMissTps": _three_rates(missed),
+            "getTotalTps": _three_rates((found[0] + missed[0], found[1] + missed[1], found[2] + missed[2])),
             "msgPutTotalTodayNow": str(stats.put),
             "msgPutTotalTodayMorning": str(put_today),
             "msgPutTotalYesterdayMorning": str(put_yesterday),
@@ -154,6 +161,11 @@ class StatusProcessor:
             "msgGetTotalTodayMorning": str(got_today),
             "msgGetTotalYesterdayMorning": str(got_yesterday),
             "putMessageTimesTotal": str(stats.put),
+            "putMessageFailedTimes": str(stats.puts_failed),
+            "putMessageAverageSize": str(stored.record_bytes / max(stored.messages, 1)),
+            "putMessageDistributeTime": str(stats.put_times),
+            "putMessageEntireTimeMax": str(stats.put_times.longest_ms),
+            "getMessageEntireTimeMax": str(stats.get_ms_longest),
             "commitLogMinOffset": str(log.first_position),
             "commitLogMaxOffset": str(log.end_position),
             "commitLogDiskRatio": f"{used_ratio:.4f}",
@@ -161,8 +173,8 @@ class StatusProcessor:
             "commitLogDirCapacity": f"Total : {_size(usage.total_bytes)}, Free : {_size(usage.free_bytes)}.",
             "dispatchMaxBuffer": "0",  # what is committed is dispatched in the same turn
             "remainTransientStoreBufferNumbs": "2147483647",  # no pool of them that could be used up, as in 5.x without
-            "dispatchBehindBytes": str(max(0, self._bytes_behind())),
-            "remainHowManyDataToFlush": f"{log.last_index - log.durable_index} entries",
+            "dispatchBehindBytes": str(self._bytes_after(replica.applied_index)),
+            "remainHowManyDataToFlush": _size(self._bytes_after(log.durable_index)),
             "bootTimestamp": str(stats.started_wall_ms),
             "startAcceptSendRequestTimeStamp": "0",
             "runtime": f"[ {run_s // 86_400} days, {run_s // 3600 % 24} hours, {run_s // 60 % 60} minutes, "
@@ -170,6 +182,7 @@ class StatusProcessor:
             "earliestMessageTimeStamp": str(self._earliest_store_time()),
             "pageCacheLockTimeMills": "0",
             **self._delays(),
+            **self._timers(),
         }
         for queue in (
             "sendThreadPoolQueue",
@@ -179,6 +192,7 @@ class StatusProcessor:
         ):
             # Requests are handled as they come: there is no queue before a pool of threads.
             table |= {f"{queue}Size": "0", f"{queue}Capacity": "0", f"{queue}HeadWaitTimeMills": "0"}
+        table["EndTransactionThreadPoolQueueCapacity"] = "0"
         return table
 
     def _delays(self) -> dict[str, str]:
@@ -192,14 +206,36 @@ class StatusProcessor:
             table[f"scheduleMessageOffset_{level}"] = f"{progress.offset},{end}"
         return table
 
-    def _bytes_behind(self) -> int:
-        replica = self._node.replica
-        log = replica.store.log
-        if replica.applied_index >= log.last_index:
+    def _timers(self) -> dict[str, str]:
+        """Of messages for a time of their own: seconds that the first is late, how many wait, and rates.
+
+        What was announced last counts as delivered. Deliveries are the leader's.
+        """
+        node = self._node
+        index, progress = node.replica.store.timers, node.replica.metadata.timers
+        steps = progress.steps
+        if progress.batch is not None:
+            steps = add_step(steps, Step(*progress.batch.step))
+        next_ms = index.next_due_ms(steps)
+        now_s = node.now_ns // 1_000_000_000
+        stored = self._stats.stored.by_topic.get(TIMER_TOPIC)
+        enqueued = 0.0 if stored is None else stored.total(now_s, MINUTE).times / 60
+        return {
+            "timerReadBehind": str(0 if next_ms is None else max(0, node.wall_ms - next_ms) // 1000),
+            "timerOffsetBehind": str(index.behind),
+            "timerCongestNum": str(index.waiting(steps)),
+            "timerEnqueueTps": f"{enqueued:.3f}",
+            "timerDequeueTps": f"{self._stats.timed_delivered.total(now_s, MINUTE).per_second:.3f}",
+        }
+
+    def _bytes_after(self, index: int) -> int:
+        """What the log holds behind an entry."""
+        log = self._node.replica.store.log
+        if index >= log.last_index:
             return 0
-        if replica.applied_index < log.first_index:
+        if index < log.first_index:
             return log.end_position - log.first_position
-        return log.end_position - log.position_of(replica.applied_index + 1)
+        return log.end_position - log.position_of(index + 1)
 
     def _earliest_store_time(self) -> int:
         store = self._node.replica.store
@@ -214,4 +250,10 @@ def _three_rates(rates: tuple[float, float, float]) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count / (1 << 30):.1f} GiB"
+    """Bytes as the reference writes them, for people."""
+    if count < 1 << 10:
+        return f"{count} B"
+    size, unit = count / (1 << 10), 0
+    while size >= 1 << 10 and unit < 3:
+        size, unit = size / (1 << 10), unit + 1
+    return f"{size:.1f} {'KMGT'[unit]}iB"

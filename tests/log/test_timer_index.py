@@ -200,10 +200,12 @@ def test_every_unit_is_delivered_once_in_order(
                 assert not any(n not in waiting.delivered for n in range(floor))
                 waiting.index = TimerIndex(waiting.disk, waiting.queues)
             waiting.deliver(clock, count)
+            assert waiting.index.waiting(waiting.steps) == len(waiting.dues) - len(waiting.delivered)
         while waiting.expected(40, 1):
             waiting.deliver(40, 7)
         assert sorted(waiting.delivered) == list(range(len(waiting.dues)))
         assert waiting.index.next_due_ms(waiting.steps) is None
+        assert waiting.index.waiting(waiting.steps) == 0
 
 
 assert UNIT.size == timer_index._UNIT_TYPE.itemsize

@@ -217,6 +217,140 @@ def test_runtime_table(group: Group) -> None:
     assert table["scheduleMessageOffset_18"] == "0,1"
 
 
+def runtime(client: Client) -> dict[str, str]:
+    return decode_body(client.ok(RequestCode.GET_BROKER_RUNTIME_INFO).body, KeyValueTable).table
+
+
+def test_runtime_table_has_what_mqadmin_prints(group: Group) -> None:
+    """The keys of remoting.md 9, of the leader and of another node."""
+    queues = ("sendThreadPoolQueue", "pullThreadPoolQueue", "queryThreadPoolQueue", "EndTransactionQueue")
+    keys = set(
+        [
+            "brokerVersionDesc",
+            "brokerVersion",
+            "brokerActive",
+            "putTps",
+            "getTransferedTps",
+            "getTransferredTps",
+            "msgPutTotalTodayNow",
+            "msgPutTotalTodayMorning",
+            "msgPutTotalYesterdayMorning",
+            "msgGetTotalTodayNow",
+            "msgGetTotalTodayMorning",
+            "msgGetTotalYesterdayMorning",
+            "pageCacheLockTimeMills",
+            "earliestMessageTimeStamp",
+            "commitLogDiskRatio",
+            "commitLogDirCapacity",
+            "consumeQueueDiskRatio",
+            "commitLogMinOffset",
+            "commitLogMaxOffset",
+            "dispatchBehindBytes",
+            "dispatchMaxBuffer",
+            "remainHowManyDataToFlush",
+            "remainTransientStoreBufferNumbs",
+            "startAcceptSendRequestTimeStamp",
+            "bootTimestamp",
+            "runtime",
+            "putMessageDistributeTime",
+            "putMessageEntireTimeMax",
+            "putMessageAverageSize",
+            "putMessageFailedTimes",
+            "putMessageTimesTotal",
+            "getFoundTps",
+            "getMissTps",
+            "getTotalTps",
+            "getMessageEntireTimeMax",
+            "timerReadBehind",
+            "timerOffsetBehind",
+            "timerCongestNum",
+            "timerEnqueueTps",
+            "timerDequeueTps",
+        ]
+    )
+    keys |= {f"scheduleMessageOffset_{level}" for level in range(1, 19)}
+    keys |= {f"{queue}{figure}" for queue in queues for figure in ("Size", "Capacity", "HeadWaitTimeMills")}
+    for node in group.members:
+        assert keys <= runtime(group.connect(node)).keys()
+
+
+def test_sizes_and_failures_of_puts(group: Group) -> None:
+    client = group.connect(group.leader)
+    client.create_topic("T")
+    before = runtime(client)
+    record = client.send("T", b"x" * 100)
+    client.send("T", b"x" * 300)
+    refused = client.wait(client.start_send("T", b"x" * (256 * 1024 + 1)))
+    assert (record.queue_offset, refused.code) == (0, ResponseCode.MESSAGE_ILLEGAL)
+    client.heartbeat("g")
+    lengths = [len(found.encode()) for found in client.pull("T", "g", 0).records]
+    after = runtime(client)
+    assert (before["putMessageFailedTimes"], after["putMessageFailedTimes"]) == ("0", "1")
+    assert float(after["putMessageAverageSize"]) == sum(lengths) / 2
+    assert (after["remainHowManyDataToFlush"] == "0 B") == (
+        group.node(group.leader).replica.store.log.durable_index
+        == group.node(group.leader).replica.store.log.last_index
+    )
+
+
+def test_puts_by_the_time_that_their_commit_took(group: Group) -> None:
+    client = group.connect(group.leader)
+    client.create_topic("T")
+
+    def classes() -> dict[str, int]:
+        words = runtime(client)["putMessageDistributeTime"].split()
+        return {name: int(count) for name, count in (word.rsplit(":", 1) for word in words)}
+
+    before = classes()
+    client.send("T", b"at once")
+    assert classes()["[<=0ms]"] == before["[<=0ms]"] + 1
+    assert runtime(client)["putMessageEntireTimeMax"] == "0"
+    group.partition(group.leader)
+    late = client.start_send("T", b"late")
+    group.advance(0.3)
+    group.heal()
+    assert client.wait(late).code == ResponseCode.SUCCESS
+    after = classes()
+    assert sum(after.values()) - sum(before.values()) >= 2
+    assert sum(after[name] for name in ("[200~500ms]", "[500ms~1s]")) == 1
+    assert 300 <= int(runtime(client)["putMessageEntireTimeMax"]) < 1000
+
+
+def test_reads_that_find_something_and_reads_that_do_not(group: Group) -> None:
+    client = group.connect(group.leader)
+    client.create_topic("T")
+    client.heartbeat("g")
+    client.send("T", b"1")
+    client.send("T", b"2")
+    for offset in (0, 1, 2, 2, 2):
+        client.pull("T", "g", offset)
+    client.start_pull("T", "g", 2, suspend_ms=60_000)
+    group.advance(10)
+    table = runtime(client)
+    found, missed, total, transferred = (
+        float(table[f"get{which}Tps"].split()[1]) for which in ("Found", "Miss", "Total", "Transferred")
+    )
+    assert total == pytest.approx(found + missed, abs=0.002)
+    assert missed == pytest.approx(2 * found, rel=0.02), "two reads found something, four did not"
+    assert transferred == pytest.approx(1.5 * found, rel=0.02), "three messages"
+
+
+def test_what_waits_for_a_time_of_its_own(group: Group) -> None:
+    client = group.connect(group.leader)
+    client.create_topic("T")
+    for seconds in (20, 20, 3000):
+        client.send("T", b"x", properties={"TIMER_DELAY_SEC": str(seconds)})
+    group.advance(11)
+    for node in group.members:
+        table = runtime(group.connect(node))
+        assert (table["timerCongestNum"], table["timerReadBehind"]) == ("3", "0")
+        assert table["timerEnqueueTps"] == "0.050"
+    group.advance(15)
+    table = runtime(client)
+    assert (table["timerCongestNum"], table["timerReadBehind"]) == ("1", "0")
+    assert table["timerDequeueTps"] == f"{2 / 60:.3f}"
+
+
 def test_days_begin_at_midnight(group: Group) -> None:
     """mqadmin clusterList takes the messages of today and of yesterday from these."""
     client = group.connect()

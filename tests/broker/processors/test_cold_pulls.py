@@ -1,12 +1,13 @@
 """Pulls far behind the log's end: loaded by a worker before they are answered, and pointed at a follower."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from broker.remoting.bodies import SubscriptionGroupConfig
+from broker.remoting.bodies import KeyValueTable, SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode
-from broker.remoting.json_body import encode_body
+from broker.remoting.json_body import decode_body, encode_body
 from broker.replica import Replica
 from log.cold_reads import LoadJob
 from tests.broker.harness import SMALL_STORE, Group
@@ -73,8 +74,10 @@ def test_a_cold_answer_waits_for_the_worker_and_a_hot_one_does_not(
 ) -> None:
     loads = replica_of(group, group.leader).loads
     loaded: list[LoadJob] = []
+    loaded_ns: list[int] = []
     monkeypatch.setattr(loads, "job", lambda: None)
     client = group.connect(group.leader)
+    asked_ns = group.now_ns
     cold = client.start_pull("T", "g", 0)
     assert len(client.pull("T", "g", 39).bodies) == 1, "the end of the log is answered at once"
     assert cold not in client.answers, "the other waits"
@@ -83,10 +86,19 @@ def test_a_cold_answer_waits_for_the_worker_and_a_hot_one_does_not(
 
     def noted(job: LoadJob, now_ns: int) -> None:
         loaded.append(job)
+        loaded_ns.append(now_ns)
         original(job, now_ns)
 
     monkeypatch.setattr(loads, "loaded", noted)
+    group.advance(0.25)
     assert client.wait(cold).code == 0
     assert len(loaded) == 1
+    fields = {"statsName": "GROUP_GET_LATENCY", "statsKey": "T@g"}
+    latency = json.loads(bytes(client.ok(RequestCode.VIEW_BROKER_STATS_DATA, fields).body))["statsMinute"]
+    took_ns = loaded_ns[0] - asked_ns
+    assert latency["sum"] == took_ns // 1_000_000 > 0
+    assert latency["avgpt"] == pytest.approx(took_ns / 2_000_000, abs=0.01), "of two answers one took so long"
+    runtime = decode_body(client.ok(RequestCode.GET_BROKER_RUNTIME_INFO).body, KeyValueTable).table
+    assert runtime["getMessageEntireTimeMax"] == str(latency["sum"])
     assert len(client.pull("T", "g", 0).bodies) > 0
     assert len(loaded) == 1, "the window stays loaded for a while"

@@ -138,7 +138,7 @@ def test_rates_of_a_topic_and_a_group(group: Group) -> None:
         return body_of(client, RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
 
     put = stats("TOPIC_PUT_NUMS", "T")
-    assert put["statsMinute"] == {"avgpt": 0.0, "sum": 12, "tps": 0.2}
+    assert put["statsMinute"] == {"avgpt": 1.0, "sum": 12, "tps": 0.2}
     assert put["statsHour"]["sum"] == put["statsDay"]["sum"] == 18
     assert stats("GROUP_GET_NUMS", "T@g")["statsMinute"]["sum"] == 18
     records_bytes = len(client.wait(client.start_pull("T", "g", 0)).body)
@@ -151,12 +151,74 @@ def test_rates_of_a_topic_and_a_group(group: Group) -> None:
         ("TOPIC_PUT_NUMS", "U"),
         ("GROUP_GET_NUMS", "T@h"),
         ("GROUP_GET_SIZE", "T@h"),
+        ("GROUP_GET_LATENCY", "T@h"),
+        ("TOPIC_PUT_SIZE", "U"),
         ("SNDBCK_PUT_NUMS", "T@g"),
         ("NONE", "T"),
     )
     for name, key in unknown:
         told = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
         assert (told.code, told.remark) == (1, f"The stats <{name}> <{key}> not exist")
+
+
+def figure(client: Client, name: str, key: str) -> Any:
+    fields = {"statsName": name, "statsKey": key}
+    return body_of(client, RequestCode.VIEW_BROKER_STATS_DATA, fields)
+
+
+def test_bytes_of_a_topic_on_every_node(group: Group) -> None:
+    """From more units than a file of the queue holds; a second question counts nothing twice."""
+    client = group.connect(group.leader)
+    client.create_topic("T", 2)
+    client.create_topic("Empty")
+    client.heartbeat("g")
+    for number in range(530):
+        client.start_send("T", b"x" * (number % 7), 0)
+    client.send("T", b"batch" * 100, 1)
+    group.advance(1)
+    record_bytes = 0
+    for queue_id in (0, 1):
+        offset = 0
+        while (found := client.pull("T", "g", offset, queue_id, count=1024)).records:
+            record_bytes += sum(len(record.encode()) for record in found.records)
+            offset = found.next_offset
+    for node in group.members:
+        asked = group.connect(node)
+        for _ in range(2):
+            put = figure(asked, "TOPIC_PUT_SIZE", "T")
+            assert put["statsMinute"]["sum"] == put["statsDay"]["sum"] == record_bytes
+            assert put["statsMinute"]["avgpt"] == pytest.approx(record_bytes / 531)
+        assert figure(asked, "TOPIC_PUT_SIZE", "Empty")["statsDay"]["sum"] == 0
+    group.advance(70)
+    client.send("T", b"later")
+    group.advance(11)
+    put = figure(client, "TOPIC_PUT_SIZE", "T")
+    assert 0 < put["statsMinute"]["sum"] < 250
+    assert put["statsDay"]["sum"] == record_bytes + put["statsMinute"]["sum"]
+
+
+def test_a_node_counts_what_it_gave(group: Group) -> None:
+    """A follower's answers are in its own figures; what it only passed on is in the leader's."""
+    writer = group.connect(group.leader)
+    writer.create_topic("T")
+    writer.heartbeat("g")
+    for _ in range(3):
+        writer.send("T", b"x")
+    group.converge()
+    reader = group.connect(group.follower)
+    records_bytes = len(reader.wait(reader.start_pull("T", "g", 0)).body)
+    told = writer.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@g"})
+    assert told.code == ResponseCode.SYSTEM_ERROR, "the leader gave nothing"
+    assert figure(reader, "GROUP_GET_NUMS", "T@g")["statsMinute"] == {
+        "avgpt": 3.0,
+        "sum": 3,
+        "tps": 3 / 60,
+    }
+    assert figure(reader, "GROUP_GET_SIZE", "T@g")["statsMinute"]["sum"] == records_bytes
+    assert figure(reader, "GROUP_GET_LATENCY", "T@g")["statsMinute"]["sum"] == 0
+    reader.wait(reader.start_pull("T", "g", 0, commit_offset=0))
+    assert figure(writer, "GROUP_GET_NUMS", "T@g")["statsMinute"]["sum"] == 3
+    assert figure(reader, "GROUP_GET_NUMS", "T@g")["statsMinute"]["sum"] == 3
 
 
 def test_what_a_group_gave_back_counts_for_the_topic_it_came_from(group: Group) -> None:

@@ -1,0 +1,66 @@
+"""How long a leader's appends take until they are committed, for the runtime table (remoting.md 9, request 28).
+
+What is appended in one turn is looked at together: a clock and a count for every message would cost each of them, and
+tell no more, for a turn is committed as a whole.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from typing import Final
+
+_LIMITS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+_NAMES: Final = (
+    "[<=0ms]",
+    "[0~10ms]",
+    "[10~50ms]",
+    "[50~100ms]",
+    "[100~200ms]",
+    "[200~500ms]",
+    "[500ms~1s]",
+    "[1~2s]",
+    "[2~3s]",
+    "[3~4s]",
+    "[4~5s]",
+    "[5~10s]",
+    "[10s~]",
+)
+"""The reference's classes and their names."""
+
+_MS: Final = 1_000_000
+
+
+class PutTimes:
+    """Entries by the time that they took, since the node started; `longest_ms` of all."""
+
+    __slots__ = ("_counts", "_last_index", "_under_way", "longest_ms")
+
+    def __init__(self) -> None:
+        self._counts = [0] * len(_NAMES)
+        self._under_way: deque[tuple[int, int, int]] = deque()
+        """Last index, number of entries, and when they were appended (ns)."""
+        self._last_index: int | None = None
+        self.longest_ms = 0
+
+    def turn_ended(self, serving: bool, last_index: int, applied_index: int, now_ns: int) -> None:
+        """What the log holds, and how much of it is committed and applied, after a turn of a node that leads or not."""
+        under_way = self._under_way
+        if not serving:
+            self._last_index = None
+            under_way.clear()
+            return
+        before = self._last_index
+        if before is None:
+            self._last_index = last_index
+        elif last_index > before:
+            under_way.append((last_index, last_index - before, now_ns))
+            self._last_index = last_index
+        while under_way and under_way[0][0] <= applied_index:
+            _, count, appended_ns = under_way.popleft()
+            took_ms = (now_ns - appended_ns) // _MS
+            self._counts[bisect_left(_LIMITS_MS, took_ms)] += count
+            if took_ms > self.longest_ms:
+                self.longest_ms = took_ms
+
+    def __str__(self) -> str:
+        """As the reference writes it."""
+        return " ".join(f"{name}:{count}" for name, count in zip(_NAMES, self._counts, strict=True))
