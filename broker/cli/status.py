@@ -1,8 +1,13 @@
-"""``trivet status``: every replica that the name server knows, as it sees itself and as its leader sees it."""
+"""``trivet status``: every replica that the name server knows, as it sees itself and as its leader sees it.
+
+Brokers register once they have a leader. An operator whose group has none needs to see it most, and names its brokers.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from broker.cli.options import (
     IN_THE_CLEAR,
@@ -14,7 +19,7 @@ from broker.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from broker.cluster.query import RegisteredBroker
+    from broker.cluster.query import AskedBroker
 
 _COLUMNS = (
     "cluster",
@@ -53,34 +58,60 @@ _SHOWN = (
 
 
 async def status(
-    *, namesrv: NameServer = NAME_SERVER_DEFAULT, security: Security = IN_THE_CLEAR, json: AsJson = False
+    *brokers: Annotated[
+        str,
+        Parameter(help="Brokers to ask, HOST:PORT, instead of those that the name server knows."),
+    ],
+    namesrv: NameServer = NAME_SERVER_DEFAULT,
+    security: Security = IN_THE_CLEAR,
+    json: AsJson = False,
 ) -> int:
     """Show roles, terms, commit and applied indices, and the lag of each replica.
 
     Lag is how many entries a replica has yet to apply of what its leader has committed. A replica that only its leader
-    knows, because it is down, is listed too; its lag is what the leader knows not to be there. The exit code is 1 if a
-    group has no serving leader or a registered broker does not answer.
+    knows, because it is down, is listed too; its lag is what the leader knows not to be there. A group that has
+    no leader may be registered nowhere: name its brokers then. The exit code is 1 if a group has no serving leader or a
+    broker does not answer.
     """
     from broker.cli.output import print_json, print_table
 
-    brokers = await _registered(name_servers(namesrv), security)
-    rows = [_row(broker, brokers) for broker in brokers] + _unregistered(brokers)
-    healthy = (
-        bool(brokers) and all(broker.error is None for broker in brokers) and _every_group_is_led(brokers)
-    )
+    if brokers:
+        asked = await _named(brokers, security)
+        rows = [_row(broker, asked) for broker in asked]
+    else:
+        asked = await _registered(name_servers(namesrv), security)
+        rows = [_row(broker, asked) for broker in asked] + _unregistered(asked)
+    healthy = bool(asked) and all(broker.error is None for broker in asked) and _every_group_is_led(asked)
     if json:
         print_json({"healthy": healthy, "nodes": rows})
-    elif not brokers:
-        print("no broker is registered")
+    elif not asked:
+        print(
+            "no broker is registered; for a group without a leader, name its brokers: trivet status HOST:PORT..."
+        )
     else:
         print_table(_SHOWN, [[row[column] for column in _SHOWN] for row in rows])
         for row in rows:
             if row["error"] is not None:
-                print(f"{row['node'] or row['address']}: {row['error']}")
+                # A client's error begins with the address that it is about.
+                print(row["error"] if row["node"] is None else f"{row['node']}: {row['error']}")
     return 0 if healthy else 1
 
 
-async def _registered(addresses: list[str], security: Security) -> list[RegisteredBroker]:
+async def _named(addresses: tuple[str, ...], security: Security) -> list[AskedBroker]:
+    """Raises CommandError for what is no address."""
+    from broker.cli.errors import USAGE, CommandError
+    from broker.cluster.query import brokers_at
+    from broker.settings import split_address
+
+    for address in addresses:
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise CommandError(f"{address}: {error}", USAGE) from None
+    return await brokers_at(addresses, tls=security.context(), credentials=security.credentials())
+
+
+async def _registered(addresses: list[str], security: Security) -> list[AskedBroker]:
     """From the first name server that answers; raises the last one's ClientError."""
     from broker.client.errors import ClientError
     from broker.cluster.query import registered_brokers
@@ -97,12 +128,12 @@ async def _registered(addresses: list[str], security: Security) -> list[Register
     raise failure
 
 
-def _every_group_is_led(brokers: list[RegisteredBroker]) -> bool:
+def _every_group_is_led(brokers: list[AskedBroker]) -> bool:
     led = {broker.group for broker in brokers if broker.status is not None and broker.status.serving}
     return all(broker.group in led for broker in brokers)
 
 
-def _unregistered(brokers: list[RegisteredBroker]) -> list[dict[str, object]]:
+def _unregistered(brokers: list[AskedBroker]) -> list[dict[str, object]]:
     """A row for each peer of a leader that no name server knows."""
     present = {(broker.group, broker.status.node) for broker in brokers if broker.status is not None}
     unanswered = {broker.group for broker in brokers if broker.status is None}
@@ -126,7 +157,7 @@ def _unregistered(brokers: list[RegisteredBroker]) -> list[dict[str, object]]:
     return rows
 
 
-def _row(broker: RegisteredBroker, brokers: list[RegisteredBroker]) -> dict[str, object]:
+def _row(broker: AskedBroker, brokers: list[AskedBroker]) -> dict[str, object]:
     own = broker.status
     committed = [
         other.status.commit_index

@@ -7,7 +7,7 @@ connection is the honest test of whether one is there.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import trio
@@ -100,13 +100,13 @@ async def cluster_info(
         ) from error
 
 
-class RegisteredBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker as a name server has it, and its own status or why there is none."""
+class AskedBroker(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker, and its own status or why there is none. Where it belongs is unknown if neither says so."""
 
-    cluster: str
-    group: str
-    broker_id: int
-    """0 takes writes."""
+    cluster: str = ""
+    group: str = ""
+    broker_id: int | None = None
+    """As registered; 0 takes writes. None where no name server was asked."""
     address: str
     status: NodeStatus | None
     error: str | None
@@ -118,29 +118,60 @@ async def registered_brokers(
     timeout_s: float = ASK_TIMEOUT_S,
     tls: ssl.SSLContext | None = None,
     credentials: Credentials | None = None,
-) -> list[RegisteredBroker]:
+) -> list[AskedBroker]:
     """Every broker that the name server knows, each asked for its status at the same time; sorted by group and address.
 
     Raises ClientError if the name server does not answer; a broker that does not is in the list with the reason.
     """
     info = await cluster_info(name_server, timeout_s=timeout_s, tls=tls)
-    found: list[RegisteredBroker] = []
+    registered = [
+        (broker.cluster, name, broker_id, address)
+        for name, broker in info.broker_table.items()
+        for broker_id, address in broker.broker_addresses.items()
+    ]
+    asked = await brokers_at(
+        (address for *_, address in registered), timeout_s=timeout_s, tls=tls, credentials=credentials
+    )
+    answers = {broker.address: broker for broker in asked}
+    return sorted(
+        (
+            msgspec.structs.replace(answers[address], cluster=cluster, group=group, broker_id=broker_id)
+            for cluster, group, broker_id, address in registered
+        ),
+        key=_place,
+    )
 
-    async def inquire(cluster: str, group: str, broker_id: int, address: str) -> None:
-        status: NodeStatus | None = None
-        error: str | None = None
+
+async def brokers_at(
+    addresses: Iterable[str],
+    *,
+    timeout_s: float = ASK_TIMEOUT_S,
+    tls: ssl.SSLContext | None = None,
+    credentials: Credentials | None = None,
+) -> list[AskedBroker]:
+    """These brokers, each asked for its status at the same time; sorted as `registered_brokers`.
+
+    Nobody else is asked, so that this works while a group has no leader and is registered nowhere.
+    """
+    found: list[AskedBroker] = []
+
+    async def inquire(address: str) -> None:
         try:
             status = await node_status(address, timeout_s=timeout_s, tls=tls, credentials=credentials)
         except ClientError as failure:
-            error = str(failure)
-        found.append(
-            RegisteredBroker(
-                cluster=cluster, group=group, broker_id=broker_id, address=address, status=status, error=error
+            found.append(AskedBroker(address=address, status=None, error=str(failure)))
+        else:
+            found.append(
+                AskedBroker(
+                    cluster=status.cluster, group=status.group, address=address, status=status, error=None
+                )
             )
-        )
 
     async with trio.open_nursery() as nursery:
-        for name, broker in info.broker_table.items():
-            for broker_id, address in broker.broker_addresses.items():
-                nursery.start_soon(inquire, broker.cluster, name, broker_id, address)
-    return sorted(found, key=lambda broker: (broker.cluster, broker.group, broker.address))
+        for address in dict.fromkeys(addresses):
+            nursery.start_soon(inquire, address)
+    return sorted(found, key=_place)
+
+
+def _place(broker: AskedBroker) -> tuple[str, str, str]:
+    return broker.cluster, broker.group, broker.address

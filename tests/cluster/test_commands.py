@@ -43,10 +43,12 @@ class CommandLine:
             )
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    async def json_lines(self, *arguments: str, stdin: bytes = b"") -> list[dict[str, object]]:
-        """Its output as JSON, one document a line; it must succeed."""
+    async def json_lines(
+        self, *arguments: str, stdin: bytes = b"", exit_code: int = 0
+    ) -> list[dict[str, object]]:
+        """Its output as JSON, one document a line; it must end with `exit_code`."""
         outcome = await self(*arguments, "--json", stdin=stdin)
-        assert outcome.exit_code == 0, outcome.err
+        assert outcome.exit_code == exit_code, outcome.err
         return [json.loads(line) for line in outcome.out.splitlines()]
 
 
@@ -124,6 +126,23 @@ async def test_status_of_a_whole_and_of_a_wounded_group(tmp_path: Path) -> None:
         await cluster.wait_unregistered(leader.id)
         lost = await trivet("status")
         assert lost.exit_code == 1
+
+        survivor = next(node for node in cluster.nodes.values() if node not in (leader, victim))
+        (asked,) = await trivet.json_lines("status", survivor.address, leader.address, exit_code=1)
+        assert asked["healthy"] is False
+        nodes = asked["nodes"]
+        assert isinstance(nodes, list)
+        assert {node["address"]: node["node"] for node in nodes} == {
+            leader.address: None,
+            survivor.address: survivor.id,
+        }
+        assert {node["address"]: node["error"] is None for node in nodes} == {
+            leader.address: False,
+            survivor.address: True,
+        }
+        nonsense = await trivet("status", "n0")
+        assert nonsense.exit_code == 2
+        assert "n0: needs the form host:port" in nonsense.err
 
 
 @pytest.mark.slow
