@@ -29,6 +29,7 @@ from spark_analysis.proofs import (
     VALUED,
     assembled,
     circle_anomalies,
+    damage_facts,
     damage_line,
     shown,
     unsure_line,
@@ -39,7 +40,7 @@ from spark_analysis.small import check_in_one_task
 from spark_analysis.verdict import Anomaly, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -61,7 +62,10 @@ def check_distributed(history: History, *, drained: bool = False, sparse: bool =
     """:func:`check` of a history of any length: no stage has more than a share of a queue on one task."""
     facts, total = _facts(history)
     damages = history.damage.orderBy("file", "position").limit(DAMAGES_LISTED).collect()
-    facts["bad_lines"] = len(damages) if len(damages) < DAMAGES_LISTED else history.damage.count()
+    kinds: Mapping[str, int] = Counter(row["kind"] for row in damages)
+    if len(damages) == DAMAGES_LISTED:
+        kinds = {row["kind"]: row["count"] for row in history.damage.groupBy("kind").count().collect()}
+    facts |= damage_facts(kinds)
     found: list[DataFrame] = []
     doubtful: list[DataFrame] = []
     log = check_log(history.operations, sparse=sparse)

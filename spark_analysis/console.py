@@ -71,8 +71,6 @@ def _print_one(verdict: Verdict, console: Console) -> None:
             console,
         )
         _say(f"replicas: {', '.join(verdict.facts['replica_events']) or 'none recorded'}", console)
-    elif not verdict.operations:
-        _say("no operations were recorded: there was nothing to judge", console)
     if verdict.counts:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("anomaly", no_wrap=True)
@@ -90,6 +88,8 @@ def _print_one(verdict: Verdict, console: Console) -> None:
     for kind, count in verdict.allowed.items():
         _say(f"allowed: {count:,} {kind} ({EXPLANATIONS.get(kind, kind)})", console)
     _say_some("undecided", verdict.undecided, len(verdict.undecided), console)
+    if verdict.facts.get("cut"):
+        _say("the recording was cut: the verdict is about what was recorded before", console)
     _say_some("not read", verdict.damage, verdict.facts.get("bad_lines", len(verdict.damage)), console)
 
 

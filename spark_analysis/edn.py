@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 
 class EdnError(ValueError):
-    """Text that is not EDN, with the place."""
+    """Text that is not EDN. ``place``: the character at which the form begins that could not be read."""
+
+    place = 0
+
+
+class EdnCutError(EdnError):
+    """The text ends inside of a form."""
 
 
 _TOKEN: Final = re.compile(
@@ -30,35 +37,76 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
 
 def read_all(text: str) -> Iterator[Any]:
     """Every top-level form of ``text``. Raises :class:`EdnError`."""
+    return (form for _, form in _forms(text, 0))
+
+
+def is_vector(text: str) -> bool:
+    """Whether the first form of ``text`` is a vector, be it whole or not. Raises :class:`EdnError`."""
+    return any(token["open"] == "[" for token in islice(_tokens(text), 1))
+
+
+def read_vector(text: str) -> Iterator[tuple[int, Any]]:
+    """(place, form) of each form inside of the one vector that ``text`` is, one by one.
+
+    Raises :class:`EdnError` after all that stands before what is wrong.
+    """
+    return _forms(text, 1)
+
+
+def _forms(text: str, depth: int) -> Iterator[tuple[int, Any]]:
+    """(place, form) of each form that is inside of ``depth`` others."""
     open_forms: list[tuple[str, list[Any]]] = []
+    begun = 0  # where the form begins that is yielded next
+    is_over = False
+    try:
+        for token in _tokens(text):
+            if len(open_forms) == depth or is_over:
+                begun = token.start()
+            if is_over:
+                raise EdnError(f"character {begun}: more than one form")
+            value: Any
+            if token["open"]:
+                open_forms.append((token["open"], []))
+                if len(open_forms) == depth:
+                    begun = token.end()
+                continue
+            if token["close"]:
+                if not open_forms or _CLOSING[open_forms[-1][0]] != token["close"]:
+                    raise EdnError(f"character {token.start()}: {token['close']!r} closes nothing")
+                value = _form(*open_forms.pop(), token.start())
+            elif token["string"]:
+                value = re.sub(
+                    r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), token["string"][1:-1]
+                )
+            else:
+                value = _atom(token["atom"])
+            if len(open_forms) > depth:
+                open_forms[-1][1].append(value)
+            elif len(open_forms) == depth:
+                yield begun, value
+                begun = token.end()
+            else:
+                is_over = True
+        if open_forms:
+            raise EdnCutError(f"the text ends inside of {open_forms[-1][0]!r}")
+    except EdnError as error:
+        error.place = begun
+        raise
+
+
+def _tokens(text: str) -> Iterator[re.Match[str]]:
+    """What is neither blank nor a comment nor a tag."""
     place = 0
     while place < len(text):
         match = _TOKEN.match(text, place)
+        if match is None and text[place] == '"':
+            raise EdnCutError("the text ends inside of a string")
         if match is None:
             raise EdnError(f"character {place}: unexpected {text[place : place + 20]!r}")
         place = match.end()
-        value: Any
-        if match["open"]:
-            open_forms.append((match["open"], []))
-            continue
-        if match["close"]:
-            if not open_forms or _CLOSING[open_forms[-1][0]] != match["close"]:
-                raise EdnError(f"character {match.start()}: {match['close']!r} closes nothing")
-            value = _form(*open_forms.pop(), match.start())
-        elif match["string"]:
-            value = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), match["string"][1:-1])
-        elif match["atom"]:
-            if match["atom"].startswith("#") and not match["atom"].startswith("##"):
-                continue
-            value = _atom(match["atom"])
-        else:
-            continue
-        if open_forms:
-            open_forms[-1][1].append(value)
-        else:
-            yield value
-    if open_forms:
-        raise EdnError(f"the text ends inside {open_forms[-1][0]!r}")
+        is_tag = (match["atom"] or "").startswith("#") and not match["atom"].startswith("##")
+        if match.lastgroup is not None and not is_tag:
+            yield match
 
 
 def _form(opening: str, parts: list[Any], place: int) -> Any:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.trace.events import MAX_INTEGER, brief
-from spark_analysis.edn import EdnError, read_all
+from spark_analysis.edn import EdnCutError, EdnError, is_vector, read_all, read_vector
+from spark_analysis.frozen import freeze
 from spark_analysis.search import Call
 
 # What a format means if the user does not say: its model, and what a read of nil states.
@@ -49,24 +50,28 @@ class BadLine:
     """A line that was left out, and why.
 
     ``records``: as how many it may have been written; one that nobody can read may be two that were joined.
+    ``is_cut``: the file ends inside of it, so that nothing of it was ever wrong.
     """
 
     number: int
     reason: str
     records: int = 1
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedCall:
-    """A call, its client, and the key that it concerns."""
+    """A call, its client, the key that it concerns, and the line that invoked it."""
 
     key: str
     process: str
     call: Call
+    number: int
 
 
 UNREADABLE: Final = 2
 """``records`` of a line that is not even in the format."""
+CUT: Final = "the file was cut inside of this line: everything before it was read"
 KINDS: Final = ("invoke", "ok", "fail", "info")
 LARGEST: Final = MAX_INTEGER
 """What a time, in nanoseconds, or an offset can be: 64 bits are left for sums."""
@@ -91,6 +96,11 @@ def _jepsen_etcd(text: Iterable[str]) -> Iterator[Line | BadLine]:
     for number, line in enumerate(text, 1):
         match = pattern.match(line.rstrip())
         is_empty, is_log = is_empty and not line.strip(), is_log or "jepsen.util" in line
+        has_end = line.endswith("\n")
+        # Of a number without the end of its line nobody knows whether digits are missing.
+        if not has_end and is_log and (match is None or match[4][-1:].isdigit()):
+            yield BadLine(number, CUT, UNREADABLE, is_cut=True)
+            continue
         if match is None:
             if "jepsen.util" in line and ":nemesis" not in line and line.strip():
                 yield BadLine(number, f"not an operation: {line.strip()[:80]}", UNREADABLE)
@@ -99,7 +109,7 @@ def _jepsen_etcd(text: Iterable[str]) -> Iterator[Line | BadLine]:
         try:
             value = None if kind == "info" else next(read_all(rest), None)
         except EdnError as error:
-            yield BadLine(number, str(error), UNREADABLE)
+            yield BadLine(number, str(error) if has_end else CUT, UNREADABLE, not has_end)
             continue
         yield Line(number, number, process, kind, function, "register", value)
     if not (is_empty or is_log):
@@ -109,24 +119,37 @@ def _jepsen_etcd(text: Iterable[str]) -> Iterator[Line | BadLine]:
 def _maps(text: Iterable[str]) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
     """EDN maps, one a line, or all in one vector."""
     lines = list(text)
-    joined = "".join(lines).strip()
-    if joined.startswith("["):
+    joined = "".join(lines)
+    if _is_vector(joined):
+        number, place = 1, 0
         try:
-            (forms,) = read_all(joined)
+            for begun, form in read_vector(joined):
+                number, place = number + joined.count("\n", place, begun), begun
+                yield number, form
         except EdnError as error:
-            yield 1, BadLine(1, str(error))
-            return
-        except ValueError:
-            yield 1, BadLine(1, "more than one vector")
-            return
-        yield from enumerate(forms, 1)
+            number += joined.count("\n", place, error.place)
+            is_cut = isinstance(error, EdnCutError)
+            reason = (
+                f"the file was cut: {error} that begins here; everything before it was read"
+                if is_cut
+                else f"{error}; nothing behind it was read"
+            )
+            yield number, BadLine(number, reason, UNREADABLE, is_cut)
         return
     for number, line in enumerate(lines, 1):
         try:
             for form in read_all(line):
                 yield number, form
         except EdnError as error:
-            yield number, BadLine(number, str(error), UNREADABLE)
+            is_cut = isinstance(error, EdnCutError) and not line.endswith("\n")
+            yield number, BadLine(number, CUT if is_cut else str(error), UNREADABLE, is_cut)
+
+
+def _is_vector(text: str) -> bool:
+    try:
+        return is_vector(text)
+    except EdnError:
+        return False
 
 
 def _edn(text: Iterable[str]) -> Iterator[Line | BadLine]:
@@ -179,8 +202,7 @@ def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
                 json.dumps(form, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             is_cut = not line.endswith("\n")
-            reason = "the file ends inside this line" if is_cut else f"not JSON: {error}"
-            yield BadLine(number, reason, UNREADABLE)
+            yield BadLine(number, CUT if is_cut else f"not JSON: {error}", UNREADABLE, is_cut)
             continue
         problem = _problem(form)
         if problem is not None:
@@ -317,7 +339,7 @@ def calls(format: str, lines: Iterable[Line | BadLine]) -> Iterator[KeyedCall | 
         call = _call(format, count, begun, ended)
         count += 1
         if call is not None:
-            yield KeyedCall(begun.key, begun.process, call)
+            yield KeyedCall(begun.key, begun.process, call, begun.number)
 
 
 READS: Final = ("read", "get")
@@ -337,12 +359,3 @@ def _call(format: str, op: int, begun: Line, ended: Line | None) -> Call | None:
     if format == "knossos" and function == "read" and result is None:
         return None
     return Call(op, function, argument, result, begun.time_ns, ended.time_ns)
-
-
-def freeze(value: Any) -> Any:
-    """Lists as tuples, maps as sorted pairs: hashable, as states have to be."""
-    if isinstance(value, list):
-        return tuple(freeze(one) for one in value)
-    if isinstance(value, dict):
-        return tuple(sorted((str(key), freeze(one)) for key, one in value.items()))
-    return value

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from spark_analysis import schema
 from spark_analysis.importers import (
+    CUT,
     LOST_BETWEEN,
     BadLine,
     Line,
@@ -30,6 +31,7 @@ from spark_analysis.importers import (
 )
 from spark_analysis.json_rows import Row, log_rows
 from spark_analysis.moments import SAMPLE, Period, middle, period_around
+from spark_analysis.proofs import CUT_LINE, LINE
 from spark_analysis.source import ARROW_TYPES
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def load_json_lines(
         .select(
             sf.lit(path).alias("file"),
             (sf.col("number") + sf.col("before")).alias("position"),
-            sf.lit("line").alias("kind"),
+            sf.when(sf.col("bad") == CUT, sf.lit(CUT_LINE)).otherwise(sf.lit(LINE)).alias("kind"),
             sf.col("bad").alias("reason"),
         )
     )

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_analysis.importers import BadLine, KeyedCall, calls, freeze, parse
+from spark_analysis.frozen import as_json, freeze
+from spark_analysis.importers import BadLine, KeyedCall, calls, parse
 from spark_analysis.models import MODELS, Model
+from spark_analysis.proofs import CUT_LINE, LINE, damage_facts
 from spark_analysis.search import Budget, Call
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
 
@@ -28,7 +30,7 @@ MOST_OPERATIONS_OF_A_KEY: Final = 200_000
 BAD_LINES_LISTED: Final = 20
 _CALLS: Final = (
     "path STRING, key STRING, op BIGINT, client STRING, function STRING, argument STRING, result STRING, "
-    "invoke_ns BIGINT, complete_ns BIGINT, bad STRING"
+    "invoke_ns BIGINT, complete_ns BIGINT, bad STRING, cut BOOLEAN"
 )
 _CALL_FIELDS: Final = (
     "path",
@@ -41,9 +43,10 @@ _CALL_FIELDS: Final = (
     "invoke_ns",
     "complete_ns",
     "bad",
+    "cut",
 )
 _JUDGED: Final = (
-    "path STRING, key STRING, verdict STRING, operations BIGINT, configurations BIGINT, "
+    "path STRING, key STRING, verdict STRING, operations BIGINT, answered BIGINT, configurations BIGINT, "
     "linearized BIGINT, stuck STRING, bound STRING"
 )
 
@@ -69,10 +72,16 @@ def judge_files(
     rows = spark.range(0, len(files), 1, tasks).mapInArrow(read, _CALLS).cache()
     good = rows.where("bad IS NULL")
     # Lines that could not be read have no key.
-    sizes = rows.groupBy("path", "key").agg(sf.count("op").alias("operations"), sf.count("bad").alias("bad"))
+    sizes = rows.groupBy("path", "key").agg(
+        sf.count("op").alias("operations"),
+        sf.count("bad").alias("bad"),
+        sf.count_if("cut").alias("cut"),
+    )
     told = sizes.where((sf.col("operations") > MOST_OPERATIONS_OF_A_KEY) | (sf.col("bad") > 0)).collect()
     huge = [row for row in told if not row["bad"]]
-    bad_count = {row["path"]: row["bad"] for row in told if row["bad"]}
+    bad_count = {
+        row["path"]: {LINE: row["bad"] - row["cut"], CUT_LINE: row["cut"]} for row in told if row["bad"]
+    }
     judged: list[Any] = [_unjudged(row["path"], row["key"], row["operations"]) for row in huge]
     if huge:
         named = spark.createDataFrame([(row["path"], row["key"]) for row in huge], "path STRING, key STRING")
@@ -80,7 +89,7 @@ def judge_files(
     judged += good.groupBy("path", "key").applyInArrow(judge, _JUDGED).collect()
     bad = rows.where("bad IS NOT NULL").select("path", "bad").limit(1000).collect() if bad_count else []
     rows.unpersist()
-    return [_verdict(path, judged, bad, bad_count.get(path, 0), model_name) for path in paths]
+    return [_verdict(path, judged, bad, bad_count.get(path, {}), model_name) for path in paths]
 
 
 def _read_file(path: str, format: str, model: Model) -> Iterator[pa.RecordBatch]:
@@ -90,19 +99,20 @@ def _read_file(path: str, format: str, model: Model) -> Iterator[pa.RecordBatch]
             if isinstance(one, KeyedCall):
                 problem = _complaint(model, one.call)
                 if problem is not None:
-                    one = BadLine(one.call.op + 1, problem)
+                    one = BadLine(one.number, problem)
             if isinstance(one, BadLine):
-                rows.append((path, *[None] * 8, f"line {one.number}: {one.reason}"))
+                rows.append((path, *[None] * 8, f"line {one.number}: {one.reason}", one.is_cut))
             else:
                 call = one.call
                 rows.append(
                     (
                         *(path, one.key if model.by_key else "", call.op, one.process, call.function),
                         *(
-                            json.dumps(call.argument),
-                            json.dumps(call.result),
+                            as_json(call.argument),
+                            as_json(call.result),
                             call.invoke_ns,
                             call.complete_ns,
+                            None,
                             None,
                         ),
                     )
@@ -132,6 +142,7 @@ def _unjudged(path: str, key: str, operations: int) -> dict[str, Any]:
         "key": key,
         "verdict": UNDECIDED,
         "operations": operations,
+        "answered": operations,  # nobody has looked
         "configurations": 0,
         "linearized": 0,
         "stuck": None,
@@ -141,7 +152,9 @@ def _unjudged(path: str, key: str, operations: int) -> dict[str, Any]:
 
 def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     whole = {"op", "invoke_ns", "complete_ns"}
-    kinds = [pa.int64() if name in whole else pa.string() for name in _CALL_FIELDS]
+    kinds = [
+        pa.int64() if name in whole else pa.bool_() if name == "cut" else pa.string() for name in _CALL_FIELDS
+    ]
     arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(_CALL_FIELDS))
 
@@ -178,6 +191,7 @@ def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
             "key": pa.array([rows[0]["key"]], pa.string()),
             "verdict": pa.array([result.verdict], pa.string()),
             "operations": pa.array([len(rows)], pa.int64()),
+            "answered": pa.array([sum(call.complete_ns is not None for call in listed)], pa.int64()),
             "configurations": pa.array([result.configurations], pa.int64()),
             "linearized": pa.array([len(result.prefix)], pa.int64()),
             "stuck": pa.array([stuck], pa.string()),
@@ -186,7 +200,9 @@ def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
     )
 
 
-def _verdict(path: str, judged: list[Any], bad: list[Any], bad_count: int, model_name: str) -> Verdict:
+def _verdict(
+    path: str, judged: list[Any], bad: list[Any], bad_count: Mapping[str, int], model_name: str
+) -> Verdict:
     mine = sorted((row for row in judged if row["path"] == path), key=lambda row: str(row["key"]))
     names = {row["verdict"] for row in mine}
     anomalies = tuple(
@@ -217,7 +233,12 @@ def _verdict(path: str, judged: list[Any], bad: list[Any], bad_count: int, model
         anomalies,
         undecided,
         listed,
-        {"model": model_name, "keys": len(mine), "bad_lines": bad_count},
+        {
+            "model": model_name,
+            "keys": len(mine),
+            "answered": sum(row["answered"] for row in mine),
+        }
+        | damage_facts(bad_count),
     )
 
 

@@ -67,7 +67,7 @@ def analyze(
     the analysis itself failed.
     """
     try:
-        model = _check_usage(paths, format, model)
+        model = _check_usage(paths, format, model, keeps=to_parquet is not None)
         size = _total_bytes(paths) * (PARQUET_FACTOR if format == "parquet" else 1)
         partitions = None if size < PARTITION_BYTES else min(MOST_PARTITIONS, 8 + size // PARTITION_BYTES)
         is_ours = not has_session()
@@ -113,7 +113,7 @@ def analyze(
     return EXIT_CODES[worst]
 
 
-def _check_usage(paths: Sequence[Path], format: str, model: str) -> str:
+def _check_usage(paths: Sequence[Path], format: str, model: str, *, keeps: bool) -> str:
     """The model to use: "log" stands for a format's own where the format is not about logs."""
     if not paths:
         raise UsageError("no PATH given: name a trace file or a directory of *.trace files")
@@ -128,6 +128,10 @@ def _check_usage(paths: Sequence[Path], format: str, model: str) -> str:
         raise UsageError(f"--model {model}: histories of format {format} are not about logs")
     if model == LOG_MODEL and format not in ("trace", "parquet", "jsonl"):
         model = DEFAULT_MODELS[format]
+    if keeps and model not in LOG_MODELS:
+        raise UsageError(
+            f"--to-parquet: keeps histories of logs; one of the model {model} is read from its own file only"
+        )
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path}: no such file or directory")

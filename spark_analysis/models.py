@@ -145,7 +145,7 @@ def _key_value(state: Any, function: str, argument: Any, result: Any, completed:
         return ("" + argument,)
     if function == "append":
         return (state + argument,)
-    return (state,) if not completed or state == "" + (result or "") else IMPOSSIBLE
+    return (state,) if not completed or state == "" + ("" if result is None else result) else IMPOSSIBLE
 
 
 def _key_value_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:

@@ -81,9 +81,19 @@ def circle_anomalies(
     return anomalies
 
 
+LINE: Final = "line"
+CUT_LINE: Final = "cut line"
+"""Kinds of damage to texts, whose position is the number of a line; ``bad`` and ``cut`` are at a byte."""
+
+
+def damage_facts(counts: Mapping[str, int]) -> dict[str, int]:
+    """``counts``: of damage, by kind."""
+    return {"bad_lines": sum(counts.values()), "cut": counts.get("cut", 0) + counts.get(CUT_LINE, 0)}
+
+
 def damage_line(row: Any) -> str:
     """Where a recording could not be read, and why."""
-    unit = "line" if row["kind"] == "line" else "byte"
+    unit = "line" if row["kind"] in (LINE, CUT_LINE) else "byte"
     return f"{row['file']}: {unit} {row['position']}: {row['reason']}"
 
 

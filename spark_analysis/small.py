@@ -35,6 +35,7 @@ from spark_analysis.proofs import (
     VALUED,
     assembled,
     circle_anomalies,
+    damage_facts,
     damage_line,
     shown,
     unsure_line,
@@ -133,7 +134,7 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
     damages = sorted(
         (row for row in rows if row["record"] == "damage"), key=lambda row: (row["file"], row["position"])
     )
-    facts = _facts(operations, events) | {"bad_lines": len(damages)}
+    facts = _facts(operations, events) | damage_facts(Counter(row["kind"] for row in damages))
     queues: dict[str, list[Operation]] = defaultdict(list)
     changes: dict[str, list[Operation]] = defaultdict(list)
     for row in operations:

@@ -129,6 +129,14 @@ class Verdict:
     facts: dict[str, Any] = field(default_factory=dict)
     allowed: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def answered(self) -> int:
+        """How many operations were answered with ``ok``, of a search with anything; only they say something."""
+        functions = self.facts.get("functions")
+        if functions is None or not self.operations:
+            return int(self.facts.get("answered", self.operations))
+        return sum(outcomes.get("ok", 0) for outcomes in functions.values())
+
     def as_json(self) -> dict[str, Any]:
         return {
             "path": self.path,
@@ -157,6 +165,17 @@ value), a commit of a position, a poll, a seek, a restart, any operation that a 
 proved by what is in it, whatever is missing; where acknowledged sends go backwards, that is `append-order`, too."""
 
 
+def _nothing_to_judge(verdict: Verdict) -> str:
+    """Why the verdict is no "linearizable" although nothing is wrong."""
+    if verdict.operations:
+        return f"none of the {verdict.operations:,} operations was answered: there was nothing to judge"
+    if verdict.facts.get("replica_events"):
+        return "no operations of clients were recorded: only the replicas were judged, and nothing is wrong with them"
+    if verdict.damage:
+        return "nothing of the recording could be read"
+    return "no operations were recorded: there was nothing to judge"
+
+
 def unsure_place(one: Anomaly) -> str:
     """Where an anomaly was found: some have no position, and a search without keys has no key."""
     place = one.kind if one.position is None else f"{one.kind} at {one.position}"
@@ -164,15 +183,16 @@ def unsure_place(one: Anomaly) -> str:
 
 
 def of_what_was_read(verdict: Verdict) -> Verdict:
-    """What holds if parts of the recording could not be read: what may have stood there is not said to be missing.
+    """What a recording shows, be it without a single answer, or readable in parts only.
 
-    So findings that one more record may explain are undecided; and so is a recording of which nothing could be read.
+    Where no operation was answered nothing can contradict anything: a test whose clients never reached the system, or
+    recorded nothing, must not look like one that passed, so it is undecided. Where parts could not be read, what may
+    have stood there is not said to be missing: findings that one more record may explain are undecided.
     """
+    if verdict.verdict == LINEARIZABLE and not verdict.answered:
+        return replace(verdict, verdict=UNDECIDED, undecided=(_nothing_to_judge(verdict),))
     if not verdict.damage:
         return verdict
-    was_read = verdict.operations or verdict.facts.get("replica_events")
-    if verdict.verdict == LINEARIZABLE and not was_read:
-        return replace(verdict, verdict=UNDECIDED, undecided=("nothing of the recording could be read",))
     counts = {kind: count for kind, count in verdict.counts.items() if kind not in MISSING_MAY_EXPLAIN}
     if counts == verdict.counts:
         return verdict

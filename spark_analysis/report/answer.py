@@ -74,20 +74,19 @@ def words(verdict: Verdict) -> list[str]:
         said.append(
             f"Everything that the clients saw can be explained by {one_copy}: there is an order of all operations in "
             "which each takes effect at one moment between its call and its answer."
-            if verdict.operations
-            else "Not one operation of a client is in the recording: there was nothing to contradict."
         )
     if verdict.verdict == UNDECIDED:
         said.append(
             "No violation was found, but not everything could be decided; what is open is listed below."
-            if verdict.operations or not verdict.damage
-            else "Nothing of the recording could be read: there is no answer."
+            if verdict.answered
+            else f"There is no answer: {verdict.undecided[0] if verdict.undecided else 'nothing was recorded'}."
         )
     if not verdict.operations:
         return said
-    if any("cut" in line or "middle" in line for line in verdict.damage):
+    cut = verdict.facts.get("cut", 0)
+    if cut:
         said.append("The recording was cut off: the verdict is about what was recorded before.")
-    elif verdict.damage:
+    if verdict.facts.get("bad_lines", len(verdict.damage)) > cut:
         said.append("Parts of the recording could not be read: the verdict is about the rest.")
     return said
 

@@ -45,9 +45,22 @@ def test_json_lines_are_kept_and_judged_again(
         return [{name: value for name, value in one.items() if name != "path"} for one in told]
 
     first = answer(paths, format="jsonl", to_parquet=kept)
-    assert [one["verdict"] for one in first] == ["violated", "linearizable"]
+    assert [one["verdict"] for one in first] == ["violated", "undecided"]
     assert first[0]["bad_lines"] == 1
     assert answer([kept / path.name for path in paths], format="parquet") == first
+
+
+@pytest.mark.parametrize(("format", "model"), [("jsonl", "register"), ("knossos", "log")])
+def test_what_is_searched_is_not_kept(
+    format: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And that is said, where nothing would be written."""
+    path = tmp_path / "x"
+    path.touch()
+    options = {"format": format, "model": model}
+    assert analyze([path], to_parquet=tmp_path / "kept", **options) == WRONG_USAGE  # type: ignore[arg-type]
+    assert "--to-parquet: keeps histories of logs" in capsys.readouterr().err
+    assert not (tmp_path / "kept").exists()
 
 
 def test_parquet_of_others_must_have_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -358,16 +358,22 @@ def test_the_answer_in_words() -> None:
     assert "but the replicas broke guarantees" in words(verdict_of("two-leaders"))[0]
     assert words(verdict_of("stale-read", "two-leaders"))[1] == "The replicas broke guarantees of Raft, too."
     assert "not everything could be decided" in words(UNDECIDED_VERDICT)[0]
-    assert "cut off" in words(UNDECIDED_VERDICT)[1]
-    assert "nothing to contradict" in words(verdict_of(operations=0))[0]
-    unread = of_what_was_read(
-        verdict_of(operations=0, damage=("a: no header",), facts=FACTS | {"replica_events": {}})
-    )
-    assert (unread.verdict, words(unread)) == (
-        UNDECIDED,
-        ["Nothing of the recording could be read: there is no answer."],
-    )
-    assert of_what_was_read(verdict_of(operations=0)).verdict == LINEARIZABLE
+    damage: tuple[str, ...] = ("a/cut.trace: byte 7: skipped",)
+    parts = "Parts of the recording could not be read: the verdict is about the rest."
+    cut = "The recording was cut off: the verdict is about what was recorded before."
+    for facts, said in (
+        ({"bad_lines": 1, "cut": 0}, [parts]),
+        ({"bad_lines": 1, "cut": 1}, [cut]),
+        ({"bad_lines": 2, "cut": 1}, [cut, parts]),
+    ):
+        assert words(verdict_of(damage=damage, facts=FACTS | facts))[1:] == said
+    nothing = FACTS | {"functions": {}, "replica_events": {}}
+    for damage, why in (
+        (("a: no header",), "nothing of the recording could be read"),
+        ((), "no operations were recorded: there was nothing to judge"),
+    ):
+        unread = of_what_was_read(verdict_of(operations=0, damage=damage, facts=nothing))
+        assert (unread.verdict, words(unread)) == (UNDECIDED, [f"There is no answer: {why}."])
     keyed = verdict_of(facts={"model": "mutex", "keys": 1})
     assert "a single mutex on a single machine" in words(keyed)[0]
 

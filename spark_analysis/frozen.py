@@ -1,0 +1,48 @@
+"""Values of a history as states of a search have to be: hashable, equal only if a user would call them the same.
+
+Python says ``True == 1`` and ``False == 0``, so a register that was set to ``true`` would have given an acceptable
+answer with ``1``. Truth values are therefore a type of their own here. ``1`` and ``1.0`` are one number, as in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Any
+
+
+class Truth(Enum):
+    """``true`` or ``false``; equal to nothing else."""
+
+    FALSE = "false"
+    TRUE = "true"
+
+    def __bool__(self) -> bool:
+        return self is Truth.TRUE
+
+    def __repr__(self) -> str:
+        return self.value
+
+    __str__ = __repr__
+
+
+def freeze(value: Any) -> Any:
+    """Lists as tuples, maps as sorted pairs, truth values as :class:`Truth`; what is frozen stays as it is."""
+    if isinstance(value, bool):
+        return Truth.TRUE if value else Truth.FALSE
+    if isinstance(value, list | tuple):
+        return tuple(freeze(one) for one in value)
+    if isinstance(value, dict):
+        return tuple(sorted(((str(key), freeze(one)) for key, one in value.items()), key=repr))
+    return value
+
+
+def as_json(value: Any) -> str:
+    """A frozen value as text, from which ``freeze(json.loads(text))`` makes it again."""
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, Truth):
+        return bool(value)
+    raise TypeError(f"{value!r:.60} is no value of a history")
