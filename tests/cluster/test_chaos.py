@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from broker.chaos.schedule import draw_schedule
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 LIMIT_S = 240.0
 """Ends a test that hangs."""
+PAUSES_FIRST = 196
+"""A seed whose first fault comes soon and stops a node for some seconds."""
 
 
-def chaos(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def chaos(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Running; at the end, or when the time is up, it is gone."""
     command = [sys.executable, "-m", "trivet", "chaos", "--dir", str(directory), "--no-analysis", *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    limit = threading.Timer(LIMIT_S, process.kill)
+    limit.start()
+    try:
+        yield process
+    finally:
+        limit.cancel()
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> None:
+    """Its narration up to the line with these words."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+    pytest.fail(f"it ended without {words!r}")
 
 
 def processes_of(directory: Path) -> list[str]:
@@ -38,8 +63,8 @@ def processes_of(directory: Path) -> list[str]:
 
 
 def test_a_short_run_holds(tmp_path: Path) -> None:
-    process = chaos(tmp_path / "run", "--minutes", "0.4", "--seed", "1", "--json")
-    output, narration = process.communicate(timeout=LIMIT_S)
+    with chaos(tmp_path / "run", "--minutes", "0.4", "--seed", "1", "--json") as process:
+        output, narration = process.communicate()
     assert process.returncode == 0, narration
     summary = json.loads(output)
     assert narration.startswith("seed 1\n")
@@ -55,28 +80,29 @@ def test_a_short_run_holds(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
-    process = chaos(tmp_path / "run", "--minutes", "30", "--seed", "1")
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "pause" in line:  # a node stands still: it must be woken before it can be ended
-            break
-    second = chaos(tmp_path / "run", "--minutes", "1")
-    assert "another chaos runs there" in second.communicate(timeout=LIMIT_S)[1]
-    assert second.returncode == 2
-    process.send_signal(signal.SIGINT)
-    output, narration = process.communicate(timeout=LIMIT_S)
+    first = draw_schedule(PAUSES_FIRST, 30 * 60)[0]
+    assert first.kind == "pause"
+    assert first.duration_s > 5
+    with chaos(tmp_path / "run", "--minutes", "30", "--seed", str(PAUSES_FIRST)) as process:
+        read_until(process, "brokers behind proxies serve")
+        with chaos(tmp_path / "run", "--minutes", "1") as second:
+            assert "another chaos runs there" in second.communicate()[1]
+        assert second.returncode == 2
+        read_until(process, "pause")  # a node stands still: it must be woken before it can be ended
+        process.send_signal(signal.SIGINT)
+        output, narration = process.communicate()
     assert process.returncode == 130, narration
     assert processes_of(tmp_path) == []
     assert "everything is being stopped" in narration
     assert "traces  interrupted: nothing was judged" in output
-    assert "repeat  trivet chaos --minutes 30 --seed 1 --nodes 3 --flush async" in output
+    assert f"repeat  trivet chaos --minutes 30 --seed {PAUSES_FIRST} --nodes 3 --flush async" in output
     assert output.endswith("result  interrupted\n")
 
 
 def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
-    process = chaos(tmp_path, "--minutes", "1")
-    _, complaint = process.communicate(timeout=LIMIT_S)
+    with chaos(tmp_path, "--minutes", "1") as process:
+        _, complaint = process.communicate()
     assert process.returncode == 2
     assert "has files that no chaos left there" in complaint
     assert (tmp_path / "mine").read_text() == "precious"
@@ -84,8 +110,8 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    process = chaos(tmp_path / "file")
-    _, complaint = process.communicate(timeout=LIMIT_S)
+    with chaos(tmp_path / "file") as process:
+        _, complaint = process.communicate()
     assert process.returncode == 2
     assert (
         complaint == f"trivet: --dir {tmp_path / 'file'}: is no directory that can be used: Not a directory\n"
@@ -94,7 +120,7 @@ def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "100000"])
 def test_impossible_lengths(tmp_path: Path, minutes: str) -> None:
-    process = chaos(tmp_path / "run", f"--minutes={minutes}")
-    _, complaint = process.communicate(timeout=LIMIT_S)
+    with chaos(tmp_path / "run", f"--minutes={minutes}") as process:
+        _, complaint = process.communicate()
     assert process.returncode == 2
     assert "--minutes" in complaint
