@@ -20,10 +20,11 @@ All input is checked here: a frame that is too long, cut, of unknown kind or wit
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import cbor2
 
+from broker.append_headers import AppendHeaders, encode_acknowledgement, encode_append
 from broker.connection import Buffer
 from raft.configuration import Configuration
 from raft.messages import (
@@ -63,7 +64,7 @@ BODY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 
 _INDEX_END: Final = 1 << 62
 _APPEND_INDICES: Final = ("term", "prev_index", "prev_term", "commit_index", "round")
-_RESPONSE_INDICES: Final = ("term", "match_index", "index", "round", "hint_index", "hint_term")
+_RESPONSE_INDICES: Final = ("term", "match_index", "log_index", "round", "hint_index", "hint_term")
 _FRAME = struct.Struct(">IH")
 _PIECE_HEADER: Final = cbor2.dumps(("piece",))
 
@@ -103,8 +104,7 @@ class Proof:
     proof: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RaftFrame:
+class RaftFrame(NamedTuple):
     """A Raft message. `position` and `body` belong to appends: where the entries stand in the log, and their bytes.
 
     For a snapshot `position` is where the log is to begin, `applied_index` what the metadata in `body` reflects.
@@ -217,6 +217,9 @@ def _in_pieces(header: bytes, body: Buffer) -> tuple[Buffer, ...]:
 
 def _encode_message(message: Message, position: int, applied_index: int) -> bytes:
     if isinstance(message, AppendRequest):
+        usual = encode_append(message, position)
+        if usual is not None:
+            return usual
         configurations = message.configurations and [
             (index, c.voters, c.learners) for index, c in message.configurations
         ]
@@ -236,6 +239,9 @@ def _encode_message(message: Message, position: int, applied_index: int) -> byte
             )
         )
     if isinstance(message, AppendResponse):
+        usual = encode_acknowledgement(message)
+        if usual is not None:
+            return usual
         return cbor2.dumps(
             (
                 "append_response",
@@ -244,7 +250,7 @@ def _encode_message(message: Message, position: int, applied_index: int) -> byte
                 message.term,
                 message.success,
                 message.match_index,
-                message.index,
+                message.log_index,
                 message.round,
                 message.hint_index,
                 message.hint_term,
@@ -319,6 +325,7 @@ class PeerDecoder:
         self._body: list[bytes] = []
         """The pieces that have come of a body, and their length."""
         self._body_length = 0
+        self._usual = AppendHeaders()
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes; raises `PeerProtocolError` on anything that is not a frame."""
@@ -343,13 +350,31 @@ class PeerDecoder:
             header_end = begin + _FRAME.size + header_length
             header, body = data[begin + _FRAME.size : header_end], view[header_end:frame_end]
             begin = frame_end
+            if not self._body:
+                frame = self._usual_frame(header, body)
+                if frame is not None:
+                    frames.append(frame)
+                    continue
             if header == _PIECE_HEADER:
                 self._keep(body)
                 continue
-            frames.append(_decode(header, self._whole(body) if self._body else body))
+            frames.append(self._decode(header, self._whole(body) if self._body else body))
         self._pieces = [data[begin:]] if begin < end else []
         self._held = end - begin
         return frames
+
+    def _usual_frame(self, header: bytes, body: memoryview) -> RaftFrame | None:
+        if body:
+            append = self._usual.append(header)
+            return None if append is None else RaftFrame(append[0], append[1], body=body)
+        acknowledgement = self._usual.acknowledgement(header)
+        return None if acknowledgement is None else RaftFrame(acknowledgement)
+
+    def _decode(self, header: bytes, body: memoryview) -> Frame:
+        frame = _decode(header, body)
+        if isinstance(frame, RaftFrame) and isinstance(frame.message, AppendRequest | AppendResponse):
+            self._usual.learn(frame.message.source, frame.message.target)
+        return frame
 
     def _keep(self, piece: memoryview) -> None:
         self._body_length += len(piece)

@@ -316,10 +316,10 @@ class Leader:
             return
         peer.recovering = response.recovering
         if not response.success:
-            peer.refuse(response.index, response.hint_index, response.hint_term, state.log)
+            peer.refuse(response.log_index, response.hint_index, response.hint_term, state.log)
         else:
-            assert response.match_index <= response.index <= state.log.last_index, "an answer beyond our log"
-            if peer.acknowledge(response.match_index, response.index, state.log.first_index):
+            assert response.match_index <= response.log_index <= state.log.last_index, "an answer beyond our log"
+            if peer.acknowledge(response.match_index, response.log_index, state.log.first_index):
                 self._acknowledged(peer)
 
     def snapshot_response(self, response: SnapshotResponse, now: int) -> None:

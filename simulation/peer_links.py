@@ -6,7 +6,7 @@ or held back here, where a link hands them to the node. The handshake is the rea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.connection import Connection
@@ -283,7 +283,7 @@ class PeerLinks:
             world.fired("message corruption")
             body = bytearray(frame.body)
             body[random.randrange(len(body))] ^= 1 << random.randrange(8)
-            frame = replace(frame, body=body)
+            frame = frame._replace(body=body)
         drawn = random.random()
         if drawn < faults.loss:
             world.fired("message loss")

@@ -65,42 +65,47 @@ frames = st.one_of(
             st.lists(st.tuples(index, configuration), max_size=2).map(tuple),
         ),
         position=number,
+        applied_index=st.just(-1),
         body=body,
     ),
-    st.builds(
-        RaftFrame, st.builds(AppendRequest, node, node, number, index, index, st.just(()), index, number)
+    st.builds(AppendRequest, node, node, number, index, index, st.just(()), index, number, st.just(())).map(
+        RaftFrame
     ),
     st.builds(
-        RaftFrame,
-        st.builds(
-            AppendResponse,
-            node,
-            node,
-            number,
-            st.booleans(),
-            index,
-            index,
-            number,
-            index,
-            index,
-            st.booleans(),
-        ),
-    ),
+        AppendResponse,
+        node,
+        node,
+        number,
+        st.booleans(),
+        index,
+        index,
+        number,
+        index,
+        index,
+        st.booleans(),
+    ).map(RaftFrame),
     st.builds(
-        RaftFrame, st.builds(VoteRequest, node, node, number, index, index, st.booleans(), st.booleans())
+        AppendResponse,
+        node,
+        node,
+        number,
+        st.just(True),
+        index,
+        index,
+        number,
+        st.just(-1),
+        st.just(0),
+        st.just(False),
+    ).map(RaftFrame),
+    st.builds(VoteRequest, node, node, number, index, index, st.booleans(), st.booleans()).map(RaftFrame),
+    st.builds(VoteResponse, node, node, number, number, st.booleans(), st.booleans(), st.booleans()).map(
+        RaftFrame
     ),
+    st.builds(RecoveryRequest, node, node, number, number).map(RaftFrame),
     st.builds(
-        RaftFrame,
-        st.builds(VoteResponse, node, node, number, number, st.booleans(), st.booleans(), st.booleans()),
-    ),
-    st.builds(RaftFrame, st.builds(RecoveryRequest, node, node, number, number)),
-    st.builds(
-        RaftFrame,
-        st.builds(
-            RecoveryResponse, node, node, st.integers(1, 99), number, st.just(True), st.booleans(), index
-        ),
-    ),
-    st.builds(RaftFrame, st.builds(RecoveryResponse, node, node, st.just(0), number, st.just(False))),
+        RecoveryResponse, node, node, st.integers(1, 99), number, st.just(True), st.booleans(), index
+    ).map(RaftFrame),
+    st.builds(RecoveryResponse, node, node, st.just(0), number, st.just(False)).map(RaftFrame),
     st.builds(
         RaftFrame,
         st.builds(SnapshotRequest, node, node, number, index, index, index, configuration),
@@ -108,8 +113,8 @@ frames = st.one_of(
         applied_index=index,
         body=body,
     ),
-    st.builds(RaftFrame, st.builds(SnapshotResponse, node, node, number, index)),
-    st.builds(RaftFrame, st.builds(TimeoutNow, node, node, number)),
+    st.builds(SnapshotResponse, node, node, number, index).map(RaftFrame),
+    st.builds(TimeoutNow, node, node, number).map(RaftFrame),
     st.builds(Forward, number, st.binary(min_size=8, max_size=8), number, body),
     st.builds(NotDone, number, st.integers(-(1 << 31), (1 << 31) - 1), number),
     st.builds(Relay, number, body),

@@ -98,11 +98,11 @@ def describe(message: Message) -> str:
             changes = "".join(f", {members(c)} at {index}" for index, c in message.configurations)
             return f"term {message.term}: append {what} {where}, {rest}{changes}"
         case AppendResponse(success=True):
-            durable = "" if message.match_index == message.index else f", durable to {message.match_index}"
-            return f"term {message.term}: agrees to {message.index}{durable}, round {message.round}"
+            durable = "" if message.match_index == message.log_index else f", durable to {message.match_index}"
+            return f"term {message.term}: agrees to {message.log_index}{durable}, round {message.round}"
         case AppendResponse():
             hint = f"try {message.hint_index}/{message.hint_term}"
-            return f"term {message.term}: refuses {message.index}, {hint}, round {message.round}"
+            return f"term {message.term}: refuses {message.log_index}, {hint}, round {message.round}"
         case SnapshotRequest():
             base = f"begin at {message.first_index} after term {message.prev_term}"
             return f"term {message.term}: snapshot, {base}, {members(message.configuration)}"
