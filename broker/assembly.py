@@ -13,6 +13,7 @@ from broker.live_config import LiveConfig
 from broker.membership import Membership
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
+from broker.offset_resets import OffsetResets
 from broker.processing import Configurable, Processor
 from broker.processors.administration import AdministrationProcessor
 from broker.processors.cleaning import CleaningProcessor
@@ -25,6 +26,7 @@ from broker.processors.offsets import OffsetsProcessor
 from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueriesProcessor
 from broker.processors.replies import RepliesProcessor
+from broker.processors.resets import ResetsProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
 from broker.processors.statistics import StatisticsProcessor
@@ -119,6 +121,7 @@ def build_node(
         log.warning("recovered", damage=sentence)
     stats = Stats(now_ns, wall_ms)
     offsets = OffsetCommits(node)
+    resets = OffsetResets(node)
     creations = Creations(node)
     broker = config.broker
     decisions = Decisions(node, broker, store_host)
@@ -140,6 +143,7 @@ def build_node(
         PullProcessor(
             node,
             offsets,
+            resets,
             creations,
             long_polling=broker.long_polling,
             max_held=config.limits.max_held_pulls,
@@ -152,11 +156,12 @@ def build_node(
         ClientsProcessor(
             node, creations, auto_create_groups=broker.auto_create_groups, sql_filters=broker.sql_filters
         ),
-        OffsetsProcessor(node, offsets),
+        OffsetsProcessor(node, offsets, resets),
         LocksProcessor(node, config.broker),
         QueriesProcessor(node),
         TopicsProcessor(node, creations, offsets, config),
         AdministrationProcessor(node, broker_name=config.node.group),
+        ResetsProcessor(node, offsets, resets, broker_name=config.node.group),
         ClientQuestionsProcessor(node, broker_name=config.node.group),
         StatisticsProcessor(
             node, stats, broker_name=config.node.group, cluster=config.node.cluster, address=address

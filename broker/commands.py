@@ -51,7 +51,24 @@ class DeleteGroup(_Command, frozen=True, tag="delete_group"):
 
 
 class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):
-    """Sets consumer offsets; each item is (group, topic, queue id, next offset)."""
+    """Sets consumer offsets; each item is (group, topic, queue id, next offset).
+
+    What consumers report does not count where they are to go elsewhere (`ResetOffsets`); an administrator's order
+    (`is_order`) ends that.
+    """
+
+    offsets: tuple[tuple[str, str, int, int], ...]
+    is_order: bool = False
+
+
+class ResetOffsets(_Command, frozen=True, tag="reset_offsets"):
+    """Sets consumer offsets and parks them, until consumers have followed; items as those of `CommitOffsets`."""
+
+    offsets: tuple[tuple[str, str, int, int], ...]
+
+
+class EndResets(_Command, frozen=True, tag="end_resets"):
+    """Says that consumers have followed, where these are still the parked offsets; items as with `CommitOffsets`."""
 
     offsets: tuple[tuple[str, str, int, int], ...]
 
@@ -150,6 +167,8 @@ SingleCommand = (
     | PutGroup
     | DeleteGroup
     | CommitOffsets
+    | ResetOffsets
+    | EndResets
     | ForgetOffsets
     | LockQueues
     | UnlockQueues

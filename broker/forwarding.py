@@ -52,6 +52,7 @@ _ONCE: Final = frozenset(
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,

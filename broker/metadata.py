@@ -25,10 +25,12 @@ from broker.commands import (
     DeleteTopic,
     DeliverDelayed,
     DeliverTimed,
+    EndResets,
     ForgetOffsets,
     LockQueues,
     PutGroup,
     PutTopic,
+    ResetOffsets,
     ResumeTransaction,
     SettleDelayed,
     SettleTimed,
@@ -36,6 +38,7 @@ from broker.commands import (
     UnknownCommandError,
     UnlockQueues,
 )
+from broker.parked_offsets import ParkedFields, ParkedOffsets
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 from broker.timer_progress import TimerProgress
 from broker.transactions.state import Transactions
@@ -74,6 +77,8 @@ class Metadata:
     """(group, topic) -> queue id -> next offset to consume."""
     offset_count: int = field(default=0, compare=False)
     """How many offsets these are."""
+    parked: ParkedOffsets = field(default_factory=ParkedOffsets)
+    """Offsets that administrators have set and no consumer has followed yet."""
     locks: dict[tuple[str, str, int], OrderLock] = field(default_factory=dict)
     """(group, topic, queue id) -> holder; the one that was refreshed last stands last."""
     delays: dict[int, DelayProgress] = field(default_factory=dict)
@@ -95,6 +100,7 @@ class Metadata:
             case DeleteTopic(topic, wall_ms):
                 self.topics.pop(topic, None)
                 self._forget_offsets([key for key in self.offsets if key[1] == topic])
+                self.parked.forget(lambda _, of_topic: of_topic == topic)
                 for lock_key in [lock_key for lock_key in self.locks if lock_key[1] == topic]:
                     del self.locks[lock_key]
                 self.topics_version = _next_version(self.topics_version, wall_ms)
@@ -107,11 +113,25 @@ class Metadata:
                 self.groups.pop(group, None)
                 if clean_offsets:
                     self._forget_offsets([key for key in self.offsets if key[0] == group])
+                self.parked.forget(lambda of_group, _: of_group == group)
                 for lock_key in [lock_key for lock_key in self.locks if lock_key[0] == group]:
                     del self.locks[lock_key]
                 self.groups_version = _next_version(self.groups_version, wall_ms)
-            case CommitOffsets(offsets):
+            case CommitOffsets(offsets, is_order):
+                if is_order:
+                    for group, topic, queue_id, _ in offsets:
+                        self.parked.end(group, topic, queue_id)
+                elif self.parked.by_group:
+                    offsets = tuple(item for item in offsets if self.parked.get(*item[:3]) is None)
                 self._commit_offsets(offsets)
+            case ResetOffsets(offsets):
+                self._commit_offsets(offsets)
+                for group, topic, queue_id, offset in offsets:
+                    if topic in self.topics:
+                        self.parked.park(group, topic, queue_id, offset)
+            case EndResets(offsets):
+                for item in offsets:
+                    self.parked.end(*item)
             case ForgetOffsets(offsets):
                 self._forget_unchanged(offsets)
             case LockQueues():
@@ -153,6 +173,7 @@ class Metadata:
         for group, topic, queue_id, offset in offsets:
             queues = self.offsets.get((group, topic), {})
             if queues.get(queue_id) == offset:
+                self.parked.end(group, topic, queue_id)
                 del queues[queue_id]
                 self.offset_count -= 1
                 if not queues:
@@ -185,6 +206,7 @@ class Metadata:
             topics=list(self.topics.values()),
             groups=list(self.groups.values()),
             offsets=[(group, topic, queues) for (group, topic), queues in self.offsets.items()],
+            parked=self.parked.to_fields(),
             locks=[(*key, lock.client, lock.refreshed_ms) for key, lock in self.locks.items()],
             delays=[(level, d.offset, d.count, d.index) for level, d in self.delays.items()],
             timers=self.timers.to_fields(),
@@ -212,6 +234,7 @@ class Metadata:
             groups={config.group_name: config for config in tables.groups},
             offsets={(group, topic): queues for group, topic, queues in tables.offsets},
             offset_count=sum(len(queues) for _, _, queues in tables.offsets),
+            parked=ParkedOffsets.from_fields(tables.parked or ()),
             locks={
                 (group, topic, queue_id): OrderLock(client, refreshed_ms)
                 for group, topic, queue_id, client, refreshed_ms in tables.locks
@@ -232,6 +255,7 @@ class _Tables(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False
     offsets: list[tuple[str, str, dict[int, int]]]
     locks: list[tuple[str, str, int, str, int]]
     delays: list[tuple[int, int, int, int]]
+    parked: ParkedFields | None = None
     timers: list[Any] | None = None
     transactions: list[Any] | None = None
     topics_version: DataVersion

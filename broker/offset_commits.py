@@ -10,7 +10,7 @@ and lost with the leader is reported again by its consumer.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from broker.commands import CommitOffsets
+from broker.commands import CommitOffsets, ResetOffsets
 from broker.deadline import NEVER
 from broker.node import Node
 from broker.processing import RequestError
@@ -72,9 +72,17 @@ class OffsetCommits:
         self._deadline.due_ns = self._node.now_ns
 
     def commit_all(
-        self, offsets: Sequence[StoredOffset], done: Callable[[object], None], lost: Callable[[], None]
+        self,
+        offsets: Sequence[StoredOffset],
+        done: Callable[[object], None],
+        lost: Callable[[], None],
+        *,
+        until_followed: bool = False,
     ) -> None:
-        """Many offsets at once, behind what is staged; raises as `commit`, and as `Replica.propose_command`."""
+        """Many offsets at once by an administrator's order, behind what is staged.
+
+        `until_followed` parks them (broker/offset_resets.py). Raises as `commit`, and as `Replica.propose_command`.
+        """
         metadata, most = self._node.replica.metadata, self._node.config.limits.max_stored_offsets
         new = sum(
             queue_id not in metadata.offsets.get((group, topic), ()) for group, topic, queue_id, _ in offsets
@@ -82,17 +90,25 @@ class OffsetCommits:
         if new and metadata.offset_count + self._staged_new + self._under_way_new + new > most:
             raise _too_many(most)
         self.propose()  # what was reported before may not come after it
-        self._propose_all(offsets, done, lost)
+
+        def order(some: tuple[StoredOffset, ...]) -> CommitOffsets | ResetOffsets:
+            return ResetOffsets(some) if until_followed else CommitOffsets(some, is_order=True)
+
+        self._propose_all(offsets, order, done, lost)
 
     def _propose_all(
-        self, offsets: Sequence[StoredOffset], done: Callable[[object], None], lost: Callable[[], None]
+        self,
+        offsets: Sequence[StoredOffset],
+        command: Callable[[tuple[StoredOffset, ...]], CommitOffsets | ResetOffsets],
+        done: Callable[[object], None],
+        lost: Callable[[], None],
     ) -> None:
         """As commands that fit into a file; with the last one, behind which all others are applied, it is `done`."""
         for begin in range(0, len(offsets), OFFSETS_PER_COMMAND):
             end = begin + OFFSETS_PER_COMMAND
             is_last = end >= len(offsets)
             self._node.replica.propose_command(
-                CommitOffsets(tuple(offsets[begin:end])),
+                command(tuple(offsets[begin:end])),
                 done if is_last else _nothing,
                 lost if is_last else _nothing,
             )
@@ -141,7 +157,7 @@ class OffsetCommits:
                 is_lost()
 
         try:
-            self._propose_all(offsets, done, lost)
+            self._propose_all(offsets, CommitOffsets, done, lost)
         except (ReplicaError, DiskFullError):
             lost()
 

@@ -152,6 +152,7 @@ class Consumer:
         )
         self._calls = QueueCalls(self.core, group)
         self._intake = Intake(runtime, self._calls, limits or FetchLimits())
+        self._intake.on_reset = self._begin_anew
         self.order_locks = (
             OrderLocks(self.core, self._calls, group, lock_times or LockTimes(), self._lost_lock)
             if orderly
@@ -514,10 +515,13 @@ class Consumer:
             )
             return
         for queue, offset in offsets.items():
-            reader = self._intake.readers.get(MessageQueue(queue.topic, queue.broker_name, queue.queue_id))
-            if reader is not None:
-                reader.drop()
-                self._start_reader(reader.queue, fixed_start=offset)
+            self._begin_anew(MessageQueue(queue.topic, queue.broker_name, queue.queue_id), offset)
+
+    def _begin_anew(self, queue: MessageQueue, offset: int) -> None:
+        reader = self._intake.readers.get(queue)
+        if reader is not None:
+            reader.drop()
+            self._start_reader(queue, fixed_start=offset)
 
 
 def _timestamp_ms(start: Start) -> int:

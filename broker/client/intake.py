@@ -194,9 +194,15 @@ class QueueReader:
         """Take what came; returns whether the queue moved on. Raises as a query does."""
         self._avoid.clear()
         self._broker_id = answer.suggested_broker_id
+        if answer.is_reset and self._intake.on_reset is not None:
+            self._intake.on_reset(self.queue, answer.next_offset)
+            return False
         if answer.next_offset == self._next_offset:
             return False
-        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+        if answer.is_reset:
+            self._batches.clear()
+            self._waiting_messages = self._waiting_bytes = 0
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
             if answer.next_offset < self._next_offset and not await self._ends_before(self._next_offset):
                 self._broker_id = MASTER_ID
                 return False
@@ -253,6 +259,8 @@ class Intake:
         self.calls = calls
         self.limits = limits
         self.readers: dict[MessageQueue, QueueReader] = {}
+        self.on_reset: Callable[[MessageQueue, int], None] | None = None
+        """Begins a queue anew where an administrator has sent the group; without it readers just go on there."""
         self._ready: deque[QueueReader] = deque()
         self._waiting: deque[Event] = deque()
 

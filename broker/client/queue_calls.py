@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from broker.client.connection import Connection, Fields, PendingCall
 from broker.client.core import ClientCore, broker_error
@@ -26,10 +27,16 @@ from broker.client.subscription import Subscription
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
-from broker.remoting.headers import OffsetResponseHeader, PullMessageResponseHeader
+from broker.remoting.headers import (
+    EarliestStoreTimeResponseHeader,
+    OffsetResponseHeader,
+    PullMessageResponseHeader,
+)
 from broker.remoting.route import MASTER_ID
 from log.errors import RecordError
 
+SearchBoundary = Literal["lower", "upper"]
+"""Which message a search by time means when none has exactly that time: the one behind it, or the one before."""
 QUERY_TIMEOUT_S = 3.0
 """Time limit of a query or commit, all attempts included."""
 PULL_MARGIN_S = 5.0
@@ -60,6 +67,8 @@ class PullAnswer:
     max_offset: int
     suggested_broker_id: int
     size: int
+    is_reset: bool = False
+    """With code 21: an administrator sends the group to ``next_offset``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +112,25 @@ class QueueCalls:
         """The first message that is still kept."""
         return await self._ask_end(queue, RequestCode.GET_MIN_OFFSET)
 
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first message stored at or after that time; the end of the queue when there is none."""
-        fields = {**_queue_fields(queue), "timestamp": str(timestamp_ms)}
+    async def search_offset(
+        self, queue: MessageQueue, timestamp_ms: int, boundary: SearchBoundary = "lower"
+    ) -> int:
+        """``lower``: the first message stored at or after that time; the end of the queue when there is none.
+
+        ``upper``: the last message stored at or before that time; the first that is kept when there is none.
+        """
+        fields = {**_queue_fields(queue), "timestamp": str(timestamp_ms), "boundaryType": boundary.upper()}
         answer = await self.ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
         return _offset(answer)
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int | None:
+        """When the first message that is still kept was stored, in milliseconds; None when there is none."""
+        answer = await self.ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, _queue_fields(queue))
+        try:
+            timestamp = answer.decode_fields(EarliestStoreTimeResponseHeader).timestamp
+        except RemotingError as error:
+            raise BrokerError(answer.code, f"unreadable answer: {error}", "broker") from error
+        return None if timestamp < 0 else timestamp
 
     async def committed_offset(self, queue: MessageQueue) -> int | None:
         """The group's stored position, None when it has none."""
@@ -294,7 +317,7 @@ class QueueCalls:
         avoid: list[str] = []
         while True:
             try:
-                route = await self._core.routes.get(queue.topic)
+                route = await self._route_before(deadline_ns, queue.topic)
                 address = self._address(route, queue, MASTER_ID, avoid)
                 avoid = [address]
                 remaining_s = max((deadline_ns - runtime.now_ns()) / 1e9, 0.001)
@@ -310,7 +333,17 @@ class QueueCalls:
             if not error.retry_may_help or runtime.now_ns() + int(pause * 1e9) >= deadline_ns:
                 raise error
             await runtime.sleep(pause)
-            await self.refresh_quietly(queue.topic)
+            with runtime.move_on_after((deadline_ns - runtime.now_ns()) / 1e9):
+                await self.refresh_quietly(queue.topic)
+            if runtime.now_ns() >= deadline_ns:
+                raise error
+
+    async def _route_before(self, deadline_ns: int, topic: str) -> TopicRoute:
+        """The topic's route. Name servers that are silent must not make a call longer than its limit."""
+        runtime = self._core.runtime
+        with runtime.move_on_after((deadline_ns - runtime.now_ns()) / 1e9):
+            return await self._core.routes.get(topic)
+        raise NameServerUnavailable(["no route within the call's time limit"])
 
     async def ask_once(
         self, queue: MessageQueue, code: int, fields: Fields, body: bytes, timeout_s: float
@@ -397,4 +430,5 @@ def _pull_answer(
         header.max_offset,
         header.suggest_which_broker_id,
         len(body),
+        reply.code == ResponseCode.PULL_OFFSET_MOVED and reply.remark == "OFFSET_RESET",
     )

@@ -18,7 +18,6 @@ from broker.remoting.admin_bodies import (
     ConsumeStats,
     GroupList,
     ProducerConnection,
-    QueueOffsets,
     TopicOffset,
     TopicStats,
 )
@@ -28,19 +27,18 @@ from broker.remoting.admin_headers import (
     GroupHeader,
     ProducerGroupHeader,
     QuerySubscriptionHeader,
-    ResetOffsetHeader,
     TopicHeader,
 )
 from broker.remoting.bodies import MessageQueue, TopicConfig, TopicList
-from broker.remoting.codes import LanguageCode, RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand, encode, request
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from log.consume_queue import ConsumeQueue
 from log.record import unpack_host
 
 
 class AdministrationProcessor:
-    """Requests 202, 203, 204, 208, 222, 300, 328, 343 and 345."""
+    """Requests 202, 203, 204, 208, 300, 328, 343 and 345."""
 
     def __init__(self, node: Node, *, broker_name: str) -> None:
         self._node = node
@@ -53,7 +51,6 @@ class AdministrationProcessor:
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
             RequestCode.GET_CONSUME_STATS: self.consume_stats,
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
             RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
@@ -104,58 +101,6 @@ class AdministrationProcessor:
                 )
         rate = sum(self._node.stats.got_per_second(topic, group, self._node.now_ns) for topic in topics)
         self._reply(connection, command, ConsumeStats(offsets, rate).encode())
-
-    def reset_offset(self, connection: Connection, command: RemotingCommand) -> None:
-        """Has every live consumer of a group go to a time (-1: the end) in a topic; the answer says where that is.
-
-        Without force only backwards, from a stored position. A `queue_id` (5.x) leaves the other queues alone, an
-        `offset` is then where to go.
-        """
-        header = command.decode_fields(ResetOffsetHeader)
-        config = self._topic(header.topic)
-        group = self._node.registry.consumer_group(header.group)
-        if group is None:
-            raise RequestError(
-                ResponseCode.CONSUMER_NOT_ONLINE,
-                f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic}",
-            )
-        stored = self._node.replica.metadata.offsets.get((header.group, header.topic), {})
-        offsets: dict[MessageQueue, int] = {}
-        for queue_id in _queues_to_reset(header, config):
-            target = self._reset_target(header, queue_id)
-            if not header.is_force and not _names_offset(header):
-                if queue_id not in stored:
-                    continue  # which way it would be is not known
-                target = min(target, stored[queue_id])
-            offsets[MessageQueue(self._broker_name, queue_id, header.topic)] = target
-        body = QueueOffsets(offsets)
-        for client in group.members():
-            is_cpp = client.language == LanguageCode.CPP
-            order = request(
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-                ResetOffsetHeader(header.topic, header.group, header.timestamp, header.is_force),
-                body.encode_for_cpp() if is_cpp else body.encode(),
-                one_way=True,
-            )
-            client.connection.send(encode(order))
-        self._reply(connection, command, body.encode())
-
-    def _reset_target(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        queue = self._queue(header.topic, queue_id)
-        if header.offset is not None and _names_offset(header):
-            begin, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
-            if not begin <= header.offset <= end:
-                raise RequestError(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"offset {header.offset} is not in queue {queue_id} of topic[{header.topic}], which has "
-                    f"{begin} to {end}",
-                )
-            return header.offset
-        if queue is None:
-            return 0
-        if header.timestamp == -1:
-            return queue.max_offset
-        return queue.offset_at_time(header.timestamp, self._node.replica.store.store_time_of)
 
     # ------------------------------------------------------------------ clients
 
@@ -247,28 +192,6 @@ class AdministrationProcessor:
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
         self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
-
-
-def _queues_to_reset(header: ResetOffsetHeader, config: TopicConfig) -> Iterable[int]:
-    """All queues of the topic, or the one that a request names; raises `RequestError` if the topic has none such."""
-    if header.queue_id is None or header.queue_id < 0:
-        return range(config.write_queue_nums)
-    if header.queue_id >= config.write_queue_nums:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"queueId[{header.queue_id}] is illegal, topic[{header.topic}] has {config.write_queue_nums} write queues",
-        )
-    return (header.queue_id,)
-
-
-def _names_offset(header: ResetOffsetHeader) -> bool:
-    """Whether a request names the offset to go to: of one queue only, as queues differ; -1 means none."""
-    return (
-        header.queue_id is not None
-        and header.queue_id >= 0
-        and header.offset is not None
-        and header.offset != -1
-    )
 
 
 def _connection_info(client: RegisteredClient[Connection]) -> ConnectionInfo:

@@ -11,6 +11,7 @@ from typing import Final
 from broker.connection import Connection
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
+from broker.offset_resets import OffsetResets
 from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.remoting.admin_headers import CloneGroupOffsetHeader
 from broker.remoting.bodies import TopicConfig
@@ -36,9 +37,10 @@ The reference asks whether the message is still in its page cache; a fixed amoun
 class OffsetsProcessor:
     """Requests 14, 15, 29, 30, 31, 32, 43 and 314."""
 
-    def __init__(self, node: Node, offsets: OffsetCommits) -> None:
+    def __init__(self, node: Node, offsets: OffsetCommits, resets: OffsetResets) -> None:
         self._node = node
         self._offsets = offsets
+        self._resets = resets
 
     def routes(self) -> Iterable[Route]:
         """Reads take the barrier; a commit is itself an entry of the log."""
@@ -84,6 +86,7 @@ class OffsetsProcessor:
                 "Not found, maybe this group consumer boot first",
             )
             return
+        self._resets.told(header.consumer_group, header.topic, header.queue_id)
         self._answer(connection, command, offset)
 
     def _is_young(self, header: QueryConsumerOffsetHeader) -> bool:

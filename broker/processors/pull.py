@@ -21,6 +21,7 @@ from broker.deadline import NEVER
 from broker.late_positions import without_late_position
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
+from broker.offset_resets import OffsetResets
 from broker.processing import Place, RequestError, Route
 from broker.remoting.bodies import MessageModel
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
@@ -50,6 +51,8 @@ SHORT_POLL_MS: Final = 1_000
 
 _ABOUT_THE_END: Final = frozenset((ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED))
 """Answers that say where a queue ends: a leader that has been deposed and does not know it must not give them."""
+
+_RESET: Final = "OFFSET_RESET"
 
 _LINK_IS_FULL: Final = "[OVERLOAD]too much waits for the link to this client's node"
 
@@ -102,6 +105,7 @@ class PullProcessor:
         self,
         node: Node,
         offsets: OffsetCommits,
+        resets: OffsetResets,
         creations: Creations,
         *,
         long_polling: bool,
@@ -118,6 +122,7 @@ class PullProcessor:
         self._auto_create_groups = auto_create_groups
         self._stats = stats
         self._offsets = offsets
+        self._resets = resets
         self._creations = creations
         self._long_polling = long_polling
         self._max_held = max_held
@@ -129,6 +134,7 @@ class PullProcessor:
         self._deadlines: list[tuple[int, int, _HeldPull]] = []
         self._sequence = 0
         node.on_arrival(self._arrived)
+        resets.on_order(self._ordered)
         node.on_role_change(self._role_changed)
         node.on_disconnect(self._disconnected)
         self._deadline = node.add_deadline(self._expire)
@@ -164,6 +170,8 @@ class PullProcessor:
             raise RequestError(ResponseCode.SYSTEM_BUSY, _LINK_IS_FULL)
         topic = self._check(header)
         wanted = self._filter(header)
+        if replica.metadata.parked.by_group:
+            self._resets.pulled(header.consumer_group, topic, header.queue_id, header.queue_offset)
         if header.sys_flag & 1 and header.commit_offset >= 0:
             self._offsets.stage(header.consumer_group, topic, header.queue_id, header.commit_offset)
         answer = self._read(header, wanted)
@@ -305,6 +313,9 @@ class PullProcessor:
         """The rules of behaviour.md 5.2."""
         queue = self._node.replica.store.queues.get(header.topic, header.queue_id)
         offset = header.queue_offset
+        reset = self._resets.target(header.consumer_group, header.topic, header.queue_id)
+        if reset is not None:
+            return _Answer(ResponseCode.PULL_OFFSET_MOVED, _RESET, reset, queue)
         if queue is None:
             code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
             return _Answer(code, "NO_MATCHED_LOGIC_QUEUE", 0, None)
@@ -400,6 +411,9 @@ class PullProcessor:
             )
         else:
             self._stats.gets_missed += 1
+            if answer.status == _RESET:
+                header = command.decode_fields(PullMessageHeader)
+                self._resets.told(header.consumer_group, header.topic, header.queue_id)
         head = encode_response_head(
             command,
             int(answer.code),
@@ -496,6 +510,14 @@ class PullProcessor:
                     self._answer(held.connection, held.command, answer)
             if still:
                 held_by_queue[(arrival.topic, arrival.queue_id)] = still
+
+    def _ordered(self, keys: Iterable[tuple[str, str, int]]) -> None:
+        """Groups are to go elsewhere: those of their members that wait are told at once."""
+        for group, topic, queue_id in keys:
+            for held in list(self._held.get((topic, queue_id), ())):
+                if held.header.consumer_group == group:
+                    self._take_out(held)
+                    self._answer_behind_barrier(held.connection, held.command, held.header, held.filter)
 
     def _finish(self, held: _HeldPull) -> None:
         held.done = True

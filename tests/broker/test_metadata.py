@@ -13,10 +13,12 @@ from broker.commands import (
     DeleteTopic,
     DeliverDelayed,
     DeliverTimed,
+    EndResets,
     ForgetOffsets,
     LockQueues,
     PutGroup,
     PutTopic,
+    ResetOffsets,
     ResumeTransaction,
     SettleDelayed,
     SettleTimed,
@@ -53,8 +55,14 @@ single_commands = st.one_of(
     ),
     st.builds(DeleteGroup, group, st.booleans(), wall_ms),
     st.builds(
-        CommitOffsets, st.lists(st.tuples(group, topic, queue, st.integers(0, 10**9)), max_size=3).map(tuple)
+        CommitOffsets,
+        st.lists(st.tuples(group, topic, queue, st.integers(0, 10**9)), max_size=3).map(tuple),
+        st.booleans(),
     ),
+    st.builds(
+        ResetOffsets, st.lists(st.tuples(group, topic, queue, st.integers(0, 3)), max_size=3).map(tuple)
+    ),
+    st.builds(EndResets, st.lists(st.tuples(group, topic, queue, st.integers(0, 3)), max_size=3).map(tuple)),
     st.builds(
         ForgetOffsets, st.lists(st.tuples(group, topic, queue, st.integers(0, 3)), max_size=3).map(tuple)
     ),

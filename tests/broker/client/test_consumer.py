@@ -18,7 +18,7 @@ from broker.client.message import MessageQueue, MessageView
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.bodies import HeartbeatData
 from broker.remoting.bodies import MessageQueue as WireQueue
-from broker.remoting.codes import RequestCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.json_body import decode_body
 from tests.broker.client.cancellation import cancel_at_step
@@ -546,6 +546,34 @@ async def test_offsets_are_reset_from_outside(
         assert bodies(await take(consumer, 2)) == [b"10", b"11"]
         await consumer.commit()
         assert stored_offset(broker) == 12
+
+
+@pytest.mark.parametrize("target", [10, 50])
+async def test_offsets_are_reset_by_the_answer_to_a_pull(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, target: int
+) -> None:
+    """What was fetched before is dropped; nothing of it is committed over the position that was set."""
+    (broker,) = one_group(world)
+    fill(broker, 50)
+
+    def told(link: Link, command: RemotingCommand) -> RemotingCommand:
+        fields = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(target),
+            "minOffset": "0",
+            "maxOffset": "50",
+        }
+        return response(command, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", fields)
+
+    async with consuming(runtime) as consumer:
+        await take(consumer, 40)
+        broker.script(RequestCode.PULL_MESSAGE, told)
+        broker.append("t", 0, b"50")
+        broker.append("t", 0, b"51")
+        await trio.testing.wait_all_tasks_blocked()
+        assert bodies(await take(consumer, 2)) == [b"%d" % target, b"%d" % (target + 1)]
+        await consumer.commit()
+        assert stored_offset(broker) == target + 2
 
 
 async def test_a_damaged_reset_changes_nothing(
