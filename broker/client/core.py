@@ -110,9 +110,11 @@ class ClientCore:
         self.tasks.cancel()
         return await self._task_scope.__aexit__(kind, error, traceback)
 
-    def on_request(self, code: int, handler: RequestHandler) -> None:
-        """Has a kind of broker's requests handled; before ``async with``."""
+    def on_request(self, code: int, handler: RequestHandler) -> RequestHandler | None:
+        """Has a kind of broker's requests handled; before ``async with``. Returns who handled them until now."""
+        before = self._handlers.get(int(code))
         self._handlers[int(code)] = handler
+        return before
 
     def check_open(self) -> None:
         """Raises ClientClosed outside ``async with``."""

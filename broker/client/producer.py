@@ -39,6 +39,7 @@ from broker.client.errors import (
     NameServerUnavailable,
     NoRoute,
     NotDelivered,
+    ReplyTimeout,
     SendOutcomeUnknown,
     UsageError,
 )
@@ -183,15 +184,23 @@ class Producer:
     ) -> MessageView:
         """Send one message and wait for the reply of whoever consumes it (broker/client/requests.py).
 
-        Raises ReplyTimeout, and as `send`.
+        A reply counts, whatever is known of the sending. Raises ReplyTimeout, and as `send`.
         """
         deadline_ns = self._runtime.now_ns() + int(timeout_s * 1e9)
         correlation_id, addressed = self._requests.addressed(message, timeout_s)
         self._requests.expect(correlation_id)
+        unknown: SendOutcomeUnknown | None = None
         try:
-            await self.send(addressed, queue=queue, timeout_s=min(timeout_s, self._send_timeout_s))
+            try:
+                await self.send(addressed, queue=queue, timeout_s=min(timeout_s, self._send_timeout_s))
+            except SendOutcomeUnknown as error:
+                unknown = error  # whoever replies has got it
             remaining_s = (deadline_ns - self._runtime.now_ns()) / 1e9
             return await self._requests.wait(correlation_id, remaining_s)
+        except ReplyTimeout:
+            if unknown is not None:
+                raise unknown from None
+            raise
         finally:
             self._requests.forget(correlation_id)
 

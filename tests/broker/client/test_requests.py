@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from broker.client.consumer import Consumer
-from broker.client.errors import BrokerError, ReplyTimeout, UsageError
+from broker.client.errors import BrokerError, ReplyTimeout, SendOutcomeUnknown, UsageError
 from broker.client.message import Message
 from broker.client.producer import Producer
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -23,8 +23,10 @@ from tests.broker.client.fake_cluster import (
     World,
     code,
     one_group,
+    silent,
 )
 
+SEND = RequestCode.SEND_MESSAGE_V2
 REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
 PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 
@@ -88,6 +90,47 @@ async def test_request_without_a_reply_times_out(
         link.send(pushed(properties_of_last(broker)["CORRELATION_ID"], b"late"))
         await trio.sleep(1)
         assert (await producer.send(Message("t", b"still alive"))).queue_offset == 1
+
+
+async def test_a_reply_counts_whatever_is_known_of_the_sending(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """The simulator's seed 12: the request was stored and answered, and the call failed with an unknown outcome."""
+    (broker,) = one_group(world)
+
+    def store_silently(link: Link, command: RemotingCommand) -> None:
+        broker.store(command)
+
+    broker.script(SEND, *[store_silently] * 100)
+    async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
+
+        async def answer() -> None:
+            await trio.sleep(1)
+            (link,) = broker.links
+            link.send(pushed(properties_of_last(broker)["CORRELATION_ID"], b"yes"))
+
+        nursery.start_soon(answer)
+        assert (await producer.request(Message("t", b"question"), timeout_s=2)).body == b"yes"
+        with pytest.raises(SendOutcomeUnknown):
+            await producer.request(Message("t", b"question"), timeout_s=2)
+        assert trio.current_time() == pytest.approx(4, abs=0.1)
+
+
+async def test_silent_name_servers_do_not_make_a_reply_longer_than_its_limit(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    """The simulator's seed 8: a new route was asked for after a refusal, and waited for without a limit."""
+    (broker,) = one_group(world)
+    asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r", "CLUSTER": "home"}
+    broker.append("t", 0, b"question", encode_properties(asked))
+    broker.script(REPLY, *[code(ResponseCode.SYSTEM_ERROR, "channel of <r> not found.")] * 100)
+    async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
+        message = await consumer.__anext__()
+        world.servers[NAME_SERVER].script(RequestCode.GET_ROUTEINFO_BY_TOPIC, *[silent] * 100)
+        began = trio.current_time()
+        with pytest.raises(BrokerError, match="not found"):
+            await consumer.reply(message, b"answer", timeout_s=1)
+        assert trio.current_time() - began <= 1.01
 
 
 @pytest.mark.parametrize("name", ["CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"])
