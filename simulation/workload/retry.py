@@ -20,24 +20,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.client.admin import AdminClient
-from broker.client.connection import Connection, Fields
+from broker.client.connection import Fields
 from broker.client.consumer import Consumer
-from broker.client.core import BUSY_CODES
-from broker.client.errors import ClientError, ConnectionFailed
+from broker.client.errors import ClientError
 from broker.client.listening import Handled, listen
 from broker.client.message import Message, MessageView
-from broker.client.pool import CONNECT_TIMEOUT_S, ConnectionPool
 from broker.client.producer import Producer
 from broker.client.runtime import Buffer
-from broker.commands import Command, CommitOffsets
+from broker.commands import Command, CommitOffsets, DeliverDelayed
 from broker.processors.send_back import FIRST_RETRY_LEVEL
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from broker.trace import TraceWriter
@@ -46,6 +43,7 @@ from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedMessage, Violation
 from simulation.scheduler import SECOND
 from simulation.workload.actor import Invariant
+from simulation.workload.watched_pool import Attempt, WatchedPool
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -89,7 +87,6 @@ class _Stage:
     requests: int = 0
     confirmed: int = 0
     copies: int = 0
-    waiting: list[CommittedMessage] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -116,6 +113,10 @@ class Retries(Invariant):
         """By origin and number of times given back."""
         self._places: dict[int, _Place] = {}
         """By physical offset."""
+        self._waiting: dict[tuple[int, int], CommittedMessage] = {}
+        """By delay level and offset in its queue."""
+        self._announced = DeliverDelayed(0, 0, 0, 0)
+        """What the leader has said to deliver next."""
         self._queues: dict[tuple[str, int], list[_Place]] = {}
         self._settled: dict[tuple[str, int], int] = {}
         """Up to where positions have been judged."""
@@ -151,13 +152,14 @@ class Retries(Invariant):
         self._place(message.head.physical_offset).is_settled = True
 
     @contextmanager
-    def giving_back(self, physical_offset: int) -> Iterator[_Attempt]:
+    def giving_back(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
         """A request leaves, whose outcome is unknown until the attempt is told of one."""
-        place = self._place(physical_offset)
+        assert isinstance(fields, dict), "the client gives names and values"
+        place = self._place(int(fields["offset"]))
         if not place.has_failed:
             raise self._violation("retries follow failures", place, "given back, and no listener failed")
         place.stage.requests += 1
-        attempt = _Attempt()
+        attempt = Attempt()
         yield attempt
         if attempt.is_confirmed:
             place.is_settled = True
@@ -186,11 +188,12 @@ class Retries(Invariant):
             self._offer(message, origin)
         elif record.topic == SCHEDULE_TOPIC:
             if message.property(b"REAL_TOPIC") == _RETRY_TOPIC:
-                self._stage_before(message).waiting.append(message)
+                self._stage_before(message).copies += 1
+                self._waiting[record.queue_id + 1, record.queue_offset] = message
         elif record.topic == _RETRY_TOPIC:
             self._retried(message)
         elif record.topic == _DEAD_LETTERS:
-            self._stage_before(message)
+            self._stage_before(message).copies += 1
             self.world.did("dead letter")
 
     def _stage_before(self, message: CommittedMessage) -> _Stage:
@@ -211,7 +214,6 @@ class Retries(Invariant):
         stage = self._stages.get((origin, times - 1))
         if stage is None or stage.copies >= stage.requests:
             raise Violation("retries follow failures", "group", f"{origin}, retry {times}: {stage} before it")
-        stage.copies += 1
         return stage
 
     def _check_content(self, message: CommittedMessage) -> str:
@@ -237,23 +239,24 @@ class Retries(Invariant):
         return origin
 
     def _retried(self, message: CommittedMessage) -> None:
+        """Which message this is the delivery of, its place behind the leader's announcement says (broker/delays.py)."""
         record = message.record
         origin = self._check_content(message)
-        stage = self._stages.get((origin, record.reconsume_times - 1))
-        waiting = stage.waiting if stage is not None else []
+        announced = self._announced
+        number = message.index - announced.index - 1
+        held = None
+        if 0 <= number < announced.count:
+            held = self._waiting.pop((announced.level, announced.offset + number), None)
         what = f"{origin}, retry {record.reconsume_times}, at {record.store_timestamp}"
-        if not waiting:
-            raise Violation("each retry comes once, after waiting", "group", what)
-        for held in waiting:
-            if record.store_timestamp >= _due_ms(held):
-                break
-            if not self._is_deleted(held):  # else it may never come, and this may be the next one
-                raise Violation("no retry is early", "group", f"{what}, due {_due_ms(held)}")
-        else:
-            raise Violation("each retry comes once, after waiting", "group", f"{what}: what waited is gone")
-        if held.property(b"REAL_QID") != str(record.queue_id):
-            raise Violation("each retry comes once, after waiting", "group", f"{what}: in another queue")
-        waiting.remove(held)
+        if (
+            held is None
+            or held.property(b"ORIGIN_MESSAGE_ID") != origin
+            or held.record.reconsume_times != record.reconsume_times
+            or held.property(b"REAL_QID") != str(record.queue_id)
+        ):
+            raise Violation("each retry comes once, after waiting", "group", f"{what}; waiting was {held}")
+        if record.store_timestamp < _due_ms(held):
+            raise Violation("no retry is early", "group", f"{what}, due {_due_ms(held)}")
         self._offer(message, origin)
         self.world.did("retry delivered")
 
@@ -267,6 +270,8 @@ class Retries(Invariant):
 
     def applied(self, command: Command, now_ns: int) -> None:
         """A position passes only what is settled: accepted, taken back, or deleted before anybody got it."""
+        if isinstance(command, DeliverDelayed):
+            self._announced = command
         if not isinstance(command, CommitOffsets):
             return
         for group, topic, queue_id, offset in command.offsets:
@@ -282,21 +287,19 @@ class Retries(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """By the leader's clock nothing is overdue: of each level, what comes next."""
+        """By the leader's clock nothing is overdue, but what waits behind a message of its level that is not due."""
         if not node.replica.serving:
             return
         first_position = node.replica.store.log.first_position
-        heads: dict[int, CommittedMessage] = {}
-        for stage in self._stages.values():
-            for held in stage.waiting:
-                level = held.record.queue_id
-                is_kept = held.record.physical_offset >= first_position
-                if is_kept and (level not in heads or held.index < heads[level].index):
-                    heads[level] = held
-        for head in heads.values():
-            if _due_ms(head) < node.wall_ms - _LATE_MS:
+        blocked: dict[int, None] = {}
+        for held in self._waiting.values():
+            record = held.record
+            if _due_ms(held) >= node.wall_ms - _LATE_MS:
+                if record.physical_offset >= first_position:
+                    blocked[record.queue_id] = None
+            elif record.queue_id not in blocked and not self._is_deleted(held):
                 raise Violation(
-                    "what failed comes again", host.name, f"{head.record}: not there at {node.wall_ms}"
+                    "what failed comes again", host.name, f"{record}: not there at {node.wall_ms}"
                 )
 
     def check_end(self) -> None:
@@ -324,56 +327,8 @@ class Retries(Invariant):
         )
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """What is known of a request in the end; neither: it may have had an effect, or have one yet."""
-
-    is_confirmed: bool = False
-    is_refused: bool = False
-
-
 def _due_ms(held: CommittedMessage) -> int:
     return held.record.store_timestamp + DELAY_LEVELS_S[held.record.queue_id] * 1000
-
-
-class _WatchedPool(ConnectionPool):
-    """A consumer's connections, on which each request that gives a message back is noticed."""
-
-    def __init__(self, pool: ConnectionPool, invariant: Retries) -> None:
-        self._pool = pool
-        self._invariant = invariant
-
-    def find(self, address: str) -> Connection | None:
-        return self._pool.find(address)
-
-    def open_connections(self) -> list[Connection]:
-        return self._pool.open_connections()
-
-    async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
-        return await self._pool.get(address, timeout_s)
-
-    def close(self) -> None:
-        self._pool.close()
-
-    async def call(
-        self, address: str, code: int, fields: Fields = None, body: Buffer = b"", timeout_s: float = 3.0
-    ) -> RemotingCommand:
-        """As the pool's; what the answer says of the message goes to the invariant."""
-        if code != RequestCode.CONSUMER_SEND_MSG_BACK:
-            return await self._pool.call(address, code, fields, body, timeout_s)
-        assert isinstance(fields, dict), "the client gives names and values"
-        failure: ConnectionFailed
-        with self._invariant.giving_back(int(fields["offset"])) as attempt:
-            try:
-                answer = await self._pool.call(address, code, fields, body, timeout_s)
-            except ConnectionFailed as error:
-                attempt.is_refused = not error.request_left
-                failure = error
-            else:
-                attempt.is_confirmed = answer.code == ResponseCode.SUCCESS
-                attempt.is_refused = answer.code in BUSY_CODES
-                return answer
-        raise failure
 
 
 async def _make_group(world: World, runtime: ClientRuntime) -> None:
@@ -456,7 +411,8 @@ async def deliver(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
                 trace=writer,
                 runtime=runtime,
             ) as consumer:
-                consumer.core.pool = _WatchedPool(consumer.core.pool, invariant)
+                code = RequestCode.CONSUMER_SEND_MSG_BACK
+                consumer.core.pool = WatchedPool(consumer.core.pool, code, invariant.giving_back)
                 stay_s = random.expovariate(1 / 20) if not world.load_stopped else 3600.0
                 with runtime.move_on_after(stay_s):
                     await listen(consumer, watched, concurrency=3)

@@ -1,0 +1,281 @@
+"""Requests and their replies: letters to whoever reads them, and answers that must come back to their writers.
+
+A letter says what to answer and whether to: some are left alone, some answered too late or twice. Each reply is one
+request to a broker (or several, where the first one's outcome is unknown), which pushes it to the writer's connection,
+wherever in the group that is, and stores a copy.
+
+What may come how often: an answer once for each request that brings it, at most, and at least once before such a
+request is confirmed. A call takes the first answer and returns once. That an answer does not come at all is allowed
+while there are faults: it is not stored for a writer who is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from broker.client.connection import Connection, Fields
+from broker.client.consumer import Consumer
+from broker.client.errors import ClientError
+from broker.client.listening import Handled, listen
+from broker.client.message import Message, MessageView
+from broker.client.producer import Producer
+from broker.client.runtime import Buffer
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2
+from broker.trace import TraceWriter
+from log.properties import parse_properties
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedMessage, Violation
+from simulation.scheduler import MILLISECOND, SECOND
+from simulation.workload.actor import Invariant
+from simulation.workload.watched_pool import Attempt, WatchedPool
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["Letters", "correspond"]
+
+TOPIC: Final = "letters"
+_REPLIES: Final = "_REPLY_TOPIC"
+"""Behind the cluster's name."""
+
+_LANES: Final = 2
+_LATE_NS: Final = 100 * MILLISECOND
+"""How much longer than its limit a call may take, by the client's own clock."""
+_ANSWERED_FROM_NS: Final = 10 * SECOND
+"""So long after all faults each letter is answered."""
+
+Wish = Literal["prompt", "late", "twice", "never"]
+
+
+@dataclass(slots=True)
+class _Letter:
+    """A call: who made it, what is asked, and by what name the group knows it once it is committed."""
+
+    writer: str
+    body: bytes
+    wish: Wish
+    correlation: str = ""
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """What happens to the answers of one letter. `requests` may have had an effect."""
+
+    letter: _Letter
+    answers: dict[bytes, None] = field(default_factory=dict)
+    requests: int = 0
+    confirmed: int = 0
+    pushed: int = 0
+    stored: int = 0
+
+
+class Letters(Invariant):
+    """Answers reach who asked, unaltered, no more often than they are sent; calls end in time."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._letters: dict[str, _Letter] = {}
+        self._exchanges: dict[str, _Exchange] = {}
+        """By correlation id."""
+        self._open: dict[str, dict[str, int]] = {}
+        """By host, of its running process: each call under way, and when it must have ended."""
+
+    # ---- what writers tell ---------------------------------------------------------------------------
+
+    def starts(self, host: str) -> None:
+        """A process starts; what one before it was doing ended with it."""
+        self._open[host] = {}
+
+    def wish(self, name: str) -> Wish:
+        """What the writer wants to happen."""
+        return self._letters[name].wish
+
+    @contextmanager
+    def writing(self, runtime: ClientRuntime, letter: _Letter, limit_s: float) -> Iterator[str]:
+        """A call is made, under the name that this gives, and has to end in time."""
+        name = f"letter{len(self._letters)}"
+        self._letters[name] = letter
+        calls = self._open[runtime.local_address()]
+        with self.in_time(runtime, f"the call of {name}", limit_s):
+            calls[name] = self.world.scheduler.now_ns + int(limit_s * 1.1 * SECOND) + 2 * _LATE_NS
+            yield name
+            del calls[name]
+
+    @contextmanager
+    def in_time(self, runtime: ClientRuntime, what: str, limit_s: float) -> Iterator[None]:
+        """What is done in the block has a limit."""
+        began_ns = runtime.now_ns()
+        yield
+        took_ns = runtime.now_ns() - began_ns
+        if took_ns > limit_s * SECOND + _LATE_NS:
+            raise Violation("calls end in time", "clients", f"{what}: {took_ns / SECOND} s of {limit_s} s")
+
+    def answered(self, name: str, reply: MessageView) -> None:
+        """A call has returned this."""
+        letter = self._letters[name]
+        exchange = self._exchanges.get(letter.correlation)
+        correlation = reply.properties.get("CORRELATION_ID")
+        if exchange is None or reply.body not in exchange.answers or correlation != letter.correlation:
+            raise Violation(
+                "answers reach who asked", "clients", f"{name} got {reply.body!r} of {correlation}"
+            )
+        self.world.did("letter answered")
+
+    def unanswered(self, name: str, error: ClientError, began_ns: int) -> None:
+        """A call has failed."""
+        letter = self._letters[name]
+        exchange = self._exchanges.get(letter.correlation)
+        if exchange is not None and exchange.pushed:
+            raise Violation("answers reach who asked", "clients", f"{name} got an answer, and {error!r}")
+        if letter.wish == "prompt" and began_ns >= self.world.plan.calm_ns + _ANSWERED_FROM_NS:
+            raise Violation("liveness", "clients", f"{name} was not answered: {error!r}, {exchange}")
+
+    def pushed(self, client: str, command: RemotingCommand) -> None:
+        """A broker brings an answer."""
+        properties = parse_properties(
+            (command.decode_fields(PushReplyMessageHeader).properties or "").encode()
+        )
+        exchange = self._exchange(properties)
+        if properties.get("REPLY_TO_CLIENT") != client or exchange.letter.writer != client:
+            raise Violation("answers reach who asked", client, f"{exchange} came here")
+        if exchange.pushed >= exchange.requests:
+            raise Violation("answers come once for each request", client, f"{exchange}, once more")
+        self._check_body(exchange, command.body, client)
+        exchange.pushed += 1
+
+    # ---- what repliers tell --------------------------------------------------------------------------
+
+    @contextmanager
+    def replying(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
+        """A request with an answer leaves."""
+        assert isinstance(fields, SendMessageHeaderV2), "the header of 325"
+        exchange = self._exchange(parse_properties((fields.properties or "").encode()))
+        exchange.answers[bytes(body)] = None
+        exchange.requests += 1
+        attempt = Attempt()
+        yield attempt
+        if attempt.is_confirmed:
+            exchange.confirmed += 1
+            if exchange.pushed < exchange.confirmed:
+                raise Violation("a confirmed answer has arrived", "clients", str(exchange))
+        elif attempt.is_refused:
+            exchange.requests -= 1
+            if max(exchange.pushed, exchange.stored) > exchange.requests:
+                raise Violation("refused requests leave nothing", "clients", str(exchange))
+
+    def _exchange(self, properties: dict[str, str]) -> _Exchange:
+        exchange = self._exchanges.get(properties.get("CORRELATION_ID", ""))
+        if exchange is None:
+            raise Violation("answers reach who asked", "clients", f"nobody asked for {properties}")
+        return exchange
+
+    def _check_body(self, exchange: _Exchange, body: bytes | memoryview, node: str) -> None:
+        if bytes(body) not in exchange.answers:
+            raise Violation("answers come as they were sent", node, f"{bytes(body)!r}: {exchange}")
+
+    # ---- what the group commits ----------------------------------------------------------------------
+
+    def committed(self, message: CommittedMessage) -> None:
+        """Letters, and copies of answers."""
+        record = message.record
+        if record.topic == TOPIC:
+            properties = record.properties_by_name()
+            name, correlation = properties.get("KEYS", ""), properties.get("CORRELATION_ID", "")
+            letter = self._letters.get(name)
+            if letter is None or (record.body, properties.get("REPLY_TO_CLIENT")) != (
+                letter.body,
+                letter.writer,
+            ):
+                raise Violation("letters are what was written", "group", f"{record}; {letter}")
+            if letter.correlation:
+                raise Violation("committed once", "group", f"{name} is there twice")
+            letter.correlation = correlation
+            self._exchanges[correlation] = _Exchange(letter)
+        elif record.topic.endswith(_REPLIES):
+            exchange = self._exchange(record.properties_by_name())
+            self._check_body(exchange, record.body, "group")
+            exchange.stored += 1
+            if exchange.stored > exchange.requests:
+                raise Violation("answers come once for each request", "group", f"stored: {exchange}")
+
+    def check_end(self) -> None:
+        """No call goes on for ever."""
+        now_ns = self.world.scheduler.now_ns
+        for host, calls in self._open.items():
+            for name, until_ns in calls.items():
+                if until_ns < now_ns:
+                    raise Violation("calls end in time", host, f"the call of {name} goes on")
+
+
+async def correspond(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Writes letters and waits for the answers, and answers letters of all."""
+    invariant = world.invariant(Letters)
+    random = runtime.random
+    invariant.starts(runtime.local_address())
+    producer = Producer(world.name_server_addresses, group="writers", runtime=runtime)
+    client = producer.core.client_id
+
+    def pushed(connection: Connection, command: RemotingCommand) -> None:
+        try:
+            invariant.pushed(client, command)
+        except Violation as violation:
+            world.found(violation)
+        assert take is not None, "a producer takes replies"
+        take(connection, command)
+
+    take = producer.core.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed)
+
+    async def write() -> None:
+        while True:
+            await runtime.sleep(random.expovariate(1 / 1.2))
+            if world.load_stopped:
+                continue
+            wish: Wish = random.choices(("prompt", "late", "twice", "never"), (80, 7, 8, 5))[0]
+            letter = _Letter(client, random.randbytes(random.choice((10, 300))), wish)
+            limit_s = random.choice((0.5, 1.5, 3.0)) if not world.is_calm() else 3.0
+            began_ns = world.scheduler.now_ns
+            with invariant.writing(runtime, letter, limit_s) as name:
+                try:
+                    reply = await producer.request(
+                        Message(TOPIC, letter.body, keys=[name]), timeout_s=limit_s
+                    )
+                except ClientError as error:
+                    invariant.unanswered(name, error, began_ns)
+                else:
+                    invariant.answered(name, reply)
+
+    async def answer(message: MessageView) -> Handled:
+        try:
+            name = message.keys[0]
+            wish = invariant.wish(name)
+            await runtime.sleep(random.random() * (3.0 if wish == "late" else 0.02))
+            for _ in range({"never": 0, "twice": 2}.get(wish, 1)):
+                body = f"{name} {random.getrandbits(64):x}".encode()
+                reply = random.choice((consumer.reply, producer.reply))
+                with invariant.in_time(runtime, f"a reply to {name}", 1.0):
+                    try:
+                        await reply(message, body, timeout_s=1.0)
+                    except ClientError:
+                        world.did("reply in vain")
+        except Violation as violation:
+            world.found(violation)  # the client takes it for the application's mistake, and goes on
+        return Handled.DONE
+
+    code = RequestCode.SEND_REPLY_MESSAGE_V2
+    async with (
+        producer,
+        Consumer(
+            world.name_server_addresses, group="correspondents", topics=TOPIC, start="first", runtime=runtime
+        ) as consumer,
+        runtime.task_group() as group,
+    ):
+        for core in (producer.core, consumer.core):
+            core.pool = WatchedPool(core.pool, code, invariant.replying)
+        for _ in range(_LANES):
+            group.start_soon(write)
+        await listen(consumer, answer, concurrency=4)

@@ -1,0 +1,76 @@
+"""A client's connections, on which each request of one kind is noticed, with what is known of its outcome.
+
+What an actor's own calls tell is how the last attempt ended. Invariants that count what requests did need every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from broker.client.connection import Connection, Fields
+from broker.client.core import BUSY_CODES
+from broker.client.errors import ConnectionFailed
+from broker.client.pool import CONNECT_TIMEOUT_S, ConnectionPool
+from broker.client.runtime import Buffer
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import RemotingCommand
+
+__all__ = ["Attempt", "Watch", "WatchedPool"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What is known of a request when it has ended; neither: it may have had an effect, or have one yet."""
+
+    is_confirmed: bool = False
+    is_refused: bool = False
+
+
+Watch = Callable[[Fields, Buffer], AbstractContextManager[Attempt]]
+"""Entered when a request leaves, with its fields and body, and left when its outcome is known, or its caller gone."""
+
+
+class WatchedPool(ConnectionPool):
+    """The connections of `pool`; requests of one code go through `watch`. To be put in the place of a client's own."""
+
+    def __init__(self, pool: ConnectionPool, code: int, watch: Watch) -> None:
+        self._pool = pool
+        self._code = code
+        self._watch = watch
+
+    def find(self, address: str) -> Connection | None:
+        """As the pool's."""
+        return self._pool.find(address)
+
+    def open_connections(self) -> list[Connection]:
+        """As the pool's."""
+        return self._pool.open_connections()
+
+    async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
+        """As the pool's."""
+        return await self._pool.get(address, timeout_s)
+
+    def close(self) -> None:
+        """As the pool's."""
+        self._pool.close()
+
+    async def call(
+        self, address: str, code: int, fields: Fields = None, body: Buffer = b"", timeout_s: float = 3.0
+    ) -> RemotingCommand:
+        """As the pool's, watched."""
+        if code != self._code:
+            return await self._pool.call(address, code, fields, body, timeout_s)
+        failure: ConnectionFailed
+        with self._watch(fields, body) as attempt:
+            try:
+                answer = await self._pool.call(address, code, fields, body, timeout_s)
+            except ConnectionFailed as error:
+                attempt.is_refused = not error.request_left
+                failure = error
+            else:
+                attempt.is_confirmed = answer.code == ResponseCode.SUCCESS
+                attempt.is_refused = answer.code in BUSY_CODES
+                return answer
+        raise failure
