@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from spark_analysis import schema
 from spark_analysis.source import TraceReader, read_batches
+from spark_analysis.trace_rows import FILE_SHIFT
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from spark_analysis.trace_rows import TraceSplit
 
@@ -57,11 +58,15 @@ def read_trace(spark: SparkSession, path: str) -> History | None:
     records = trace_records(spark, parts).persist()
     # Where a file is one part, a half is an operation that nobody ever answered.
     operations = records.where("record in ('operation', 'invocation')")
+    whole = operations.withColumns(
+        {
+            "outcome": sf.coalesce("outcome", sf.lit("info")),
+            "op": sf.when(sf.col("record") == "invocation", _identity()).otherwise(sf.col("op")),
+        }
+    )
     return History(
         path,
-        operations.withColumn("outcome", sf.coalesce("outcome", sf.lit("info"))).select(
-            *schema.OPERATION_NAMES
-        ),
+        whole.select(*schema.OPERATION_NAMES),
         records.where("record = 'event'").select(*_PLACED, *schema.EVENT_NAMES),
         _damage(records),
         _recorders(operations),
@@ -130,15 +135,16 @@ def _recorders(operations: DataFrame) -> DataFrame:
 def join_halves(halves: DataFrame) -> DataFrame:
     """Operations whose invocation and completion the reader met in different splits; without completion: unknown.
 
-    A completion without invocation states nothing that could be judged (its invocation was in damaged bytes), and
-    neither does one that is earlier than its invocation.
+    A completion is that of the latest invocation before it that has its number. One without an invocation states
+    nothing that could be judged (its invocation was in damaged bytes), and neither does one that is earlier than its
+    invocation.
     """
     from pyspark.sql import functions as sf
 
-    begun, ended = _begun_and_ended(halves)
     is_append = sf.col("begun.function") == "append"
     is_read = sf.col("begun.function") == "read"
     chosen = {
+        "op": _identity("begun"),
         "key": sf.coalesce("ended.key", "begun.key"),
         "outcome": sf.coalesce("ended.outcome", sf.lit("info")),
         "complete_ns": sf.col("ended.complete_ns"),
@@ -152,9 +158,8 @@ def join_halves(halves: DataFrame) -> DataFrame:
         "end_offset": sf.col("ended.end_offset"),
         "reason": sf.col("ended.reason"),
     }
-    is_same = sf.col("begun.op") == sf.col("ended.op")
-    joined = begun.join(ended, is_same & ~sf.expr(_IS_EARLY), "left")
-    return joined.select(
+    fitting = _paired(halves).withColumn("ended", sf.when(~sf.expr(_IS_EARLY), sf.col("ended")))
+    return fitting.select(
         *(chosen.get(name, sf.col(f"begun.{name}")).alias(name) for name in schema.OPERATION_NAMES)
     )
 
@@ -163,9 +168,8 @@ def early_completions(halves: DataFrame) -> DataFrame:
     """The damage that :func:`join_halves` leaves out."""
     from pyspark.sql import functions as sf
 
-    begun, ended = _begun_and_ended(halves)
     return (
-        begun.join(ended, sf.col("begun.op") == sf.col("ended.op"))
+        _paired(halves)
         .where(_IS_EARLY)
         .select(
             "ended.file",
@@ -183,11 +187,27 @@ def early_completions(halves: DataFrame) -> DataFrame:
 _IS_EARLY: Final = "coalesce(ended.complete_ns < begun.invoke_ns, false)"
 
 
-def _begun_and_ended(halves: DataFrame) -> tuple[DataFrame, DataFrame]:
+def _paired(halves: DataFrame) -> DataFrame:
+    """(begun, ended) of each invocation: what follows it under its number, null if that is another invocation."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    half = sf.struct("record", "file", "position", *schema.OPERATION_NAMES)
+    in_file = Window.partitionBy("op").orderBy("position")
     return (
-        halves.where("record = 'invocation'").alias("begun"),
-        halves.where("record = 'completion'").alias("ended"),
+        halves.select(half.alias("begun"), sf.lead(half).over(in_file).alias("next"))
+        .where("begun.record = 'invocation'")
+        .select("begun", sf.when(sf.col("next.record") == "completion", sf.col("next")).alias("ended"))
     )
+
+
+def _identity(half: str = "") -> Column:
+    """``op`` of the operation that an invocation begins; that of the half itself is its number in the file."""
+    from pyspark.sql import functions as sf
+
+    prefix = f"{half}." if half else ""
+    file = sf.shiftleft(sf.shiftright(f"{prefix}op", FILE_SHIFT), FILE_SHIFT)
+    return file + sf.col(f"{prefix}position")
 
 
 def no_records(spark: SparkSession) -> DataFrame:

@@ -20,7 +20,7 @@ from spark_analysis.registers import INITIAL, Access, check_register
 __all__ = ["PlainVerdict", "check_traces"]
 
 _FILE_SHIFT: Final = 40
-"""Operation ids count from 0 in every trace; the trace's number in the upper bits makes them unique."""
+"""Operations count from 0 in every trace; the trace's number in the upper bits makes them unique."""
 
 _REGISTER_FUNCTIONS: Final = frozenset({"commit_offset", "fetch_offset"})
 
@@ -44,11 +44,11 @@ def check_traces(
     queues: dict[str, list[Operation]] = defaultdict(list)
     registers: dict[str, list[Access]] = defaultdict(list)
     for number, content in enumerate(traces.values()):
-        for invoke, end in _pairs(content):
+        for place, (invoke, end) in enumerate(_pairs(content)):
             key = invoke.key if not isinstance(end, Ok) or end.key is None else end.key
             if not is_judged(key):
                 continue
-            op = number << _FILE_SHIFT | invoke.operation
+            op = number << _FILE_SHIFT | place
             if invoke.function in _REGISTER_FUNCTIONS:
                 access = _access(op, invoke, end)
                 if access is not None:
@@ -85,6 +85,8 @@ def _pairs(content: bytes) -> Iterable[tuple[Invoke, Ok | Fail | Info | None]]:
     begun: dict[int, Invoke] = {}
     for event in read_trace(BytesIO(content)):
         if isinstance(event, Invoke):
+            if event.operation in begun:  # the recorder has begun anew, in its old file
+                yield begun.pop(event.operation), None
             begun[event.operation] = event
         elif isinstance(event, Ok | Fail | Info) and event.operation in begun:
             yield begun.pop(event.operation), event

@@ -4,6 +4,11 @@ An operation whose invocation and completion are both in the part leaves as one 
 as damage, with file and byte, are a record of a wrong shape, one whose time is decades away from the others
 (:mod:`spark_analysis.moments`), and a completion that does not fit its invocation: that operation has an unknown
 outcome. An event of a replica stays, as its place in the file says when it happened.
+
+A number pairs a completion with an invocation and is nothing more: a client that was started again may count from 0
+again, in its old file. So an operation is identified by the byte at which its invocation stands, a completion is that
+of the latest invocation of its number, and where records may be missing between the two (:data:`LOST_BETWEEN`), one of
+them may have been that invocation, so the completion is in doubt.
 """
 
 from __future__ import annotations
@@ -34,9 +39,10 @@ from broker.trace.format import (
 from spark_analysis import schema
 from spark_analysis.moments import Period
 
-# Operation ids count from 0 in every file; the file's number in the upper bits makes them unique in the
-# history.
 FILE_SHIFT: Final = 40
+"""Places and operation numbers begin at 0 in every file; its own number in the upper bits makes them a history's."""
+LOST_BETWEEN: Final = 2
+"""Two missing records are enough for an operation's completion and another invocation under its number."""
 
 Row = tuple[Any, ...]
 
@@ -98,6 +104,7 @@ def read_rows(split: TraceSplit) -> Iterator[Row]:
                 rows.recorder = item.process
             else:
                 assert isinstance(item, Damage)
+                rows.lost += 0 if item.cut else LOST_BETWEEN
                 yield _damage_row(item)
     yield from rows.open_halves()
 
@@ -108,10 +115,11 @@ class _Rows:
     def __init__(self, split: TraceSplit) -> None:
         axis = split.axis
         self.recorder = ""
+        self.lost = 0  # how many records may have been in what could not be read
         self._file, self._base = split.file, split.number << FILE_SHIFT
         self._shift, self._period = axis.shift_ns, axis.period
         self._before, self._after = axis.shift_ns - axis.widen_ns, axis.shift_ns + axis.widen_ns
-        self._open: dict[int, tuple[int, list[Any]]] = {}
+        self._open: dict[int, tuple[int, list[Any], int]] = {}  # with what had been lost before
         self._latest_ns = (axis.period.low_ns + axis.period.high_ns) // 2
 
     def of(self, position: int, item: list[Any]) -> Sequence[Row]:
@@ -121,31 +129,40 @@ class _Rows:
             if _is_plain_invocation(item, period) or (problem := _complaint(item, period)) is None:
                 number = item[2]
                 earlier = self._open.pop(number, None)
-                self._open[number] = (position, item)
+                self._open[number] = (position, item, self.lost)
                 if earlier is None:
                     return ()
                 problem = (
                     f"operation {number} is invoked again; what was open under this number was never answered"
                 )
-                unknown = [INFO, item[1], number, "its number was used again"]
-                return self._operation(*earlier, unknown), self._damage(position, problem)
+                return self._unknown(earlier, _USED_AGAIN), self._damage(position, problem)
+            closed = self._open.pop(item[2], None) if _has_number(item) else None
+            if closed is not None:
+                return self._unknown(closed, _USED_AGAIN), self._damage(position, problem)
+            self.lost += not _has_number(item)
             return (self._damage(position, problem),)
         if kind in (OK, FAIL, INFO):
             problem = _complaint(item, period)
             if problem is not None:
+                self.lost += not _has_number(item)
                 return (self._damage(position, problem),)
             begun = self._open.pop(item[2], None)
             if begun is None:
-                return (self._completion_half(position, item),)
+                # Its invocation is in an earlier part, or in what could not be read.
+                return (self._completion_half(position, item),) if self.lost < LOST_BETWEEN else ()
             problem = _misfit(begun[1], item)
+            if problem is None and self.lost - begun[2] >= LOST_BETWEEN:
+                problem = (
+                    f"operation {item[2]} completes, or another one with its number that could not be read"
+                )
             if problem is None:
-                return (self._operation(*begun, item),)
-            unknown = [INFO, item[1], item[2], "its completion is in the list of what could not be read"]
-            return self._operation(*begun, unknown), self._damage(position, problem)
+                return (self._operation(begun[0], begun[1], item),)
+            return self._unknown(begun, _NOT_READ), self._damage(position, problem)
         if kind >= FIRST_FOREIGN_KIND:
             return ()
         problem = _shape_problem(item)
         if problem is not None:
+            self.lost += 1
             return (self._damage(position, problem),)
         problem = period.complaint(item[1])
         if problem is None:
@@ -158,8 +175,15 @@ class _Rows:
 
     def open_halves(self) -> Iterator[Row]:
         """The invocations whose completion is not in this split."""
-        for position, item in self._open.values():
-            yield self._operation(position, item, None)
+        for begun in self._open.values():
+            position, item, lost = begun
+            in_doubt = self.lost - lost >= LOST_BETWEEN
+            yield self._unknown(begun, _NOT_READ) if in_doubt else self._operation(position, item, None)
+
+    def _unknown(self, begun: tuple[int, list[Any], int], reason: str) -> Row:
+        """The operation of an invocation whose completion nobody knows, and need not look for."""
+        position, item, _ = begun
+        return self._operation(position, item, [INFO, item[1], item[2], reason])
 
     def _damage(self, position: int, problem: str) -> Row:
         return _damage_row(Damage(self._file, position, problem))
@@ -179,11 +203,11 @@ class _Rows:
             offset, filtered = argument
         else:
             offset = argument
-        record: str = "operation"
+        record, op = "operation", self._base + position
         outcome: str | None = "info"
         complete_ns: int | None = None
         if ended is None:
-            record, outcome = "invocation", None
+            record, op, outcome = "invocation", self._base + operation, None
         elif ended[0] == OK:
             outcome, complete_ns = "ok", ended[1] + self._after
             result = ended[3]
@@ -203,7 +227,7 @@ class _Rows:
                 record,
                 self._file,
                 position,
-                self._base + operation,
+                op,
                 client,
                 FUNCTION_NAMES[function],
                 key,
@@ -245,6 +269,15 @@ class _Rows:
             *(complete_ns, offset, None, first_offset, offsets, values, next_offset, end_offset, reason),
             *_NO_EVENT,
         )
+
+
+_USED_AGAIN: Final = "its number was used again"
+_NOT_READ: Final = "its completion is in, or behind, what could not be read"
+
+
+def _has_number(item: list[Any]) -> bool:
+    """Whether an invocation or completion at least says of which operation it is."""
+    return len(item) > 2 and type(item[2]) is int
 
 
 def _is_plain_invocation(item: list[Any], period: Period) -> bool:

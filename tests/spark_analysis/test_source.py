@@ -233,6 +233,88 @@ def test_a_number_that_is_used_twice(tmp_path: Path) -> None:
     assert [row["position"] for row in rows if row["record"] == "damage"] == [at]
 
 
+def append(number: int, time_ns: int, value: str) -> list[Any]:
+    return [INVOKE, time_ns, number, "p", 1, "t/0", [value], None]
+
+
+def appends_of(path: Path) -> list[tuple[str, str | None, int | None]]:
+    """(value, outcome, base offset) of the appends that are whole."""
+    return [
+        (row["values"][0], row["outcome"], row["first_offset"])
+        for row in read(path)
+        if row["record"] == "operation" and row["function"] == "append"
+    ]
+
+
+def test_a_recorder_that_counts_from_0_again(tmp_path: Path) -> None:
+    """Operations with one number are two: nothing of one may be taken for the other's, neither value nor identity."""
+    path = tmp_path / "c.trace"
+    lives = [append(9, 50, "a"), [OK, 60, 9, 0, None], append(9, 70, "b"), [OK, 80, 9, 1, None]]
+    written(path, *lives)
+    assert appends_of(path) == [("a", "ok", 0), ("b", "ok", 1)]
+    ops = [row["op"] for row in read(path) if row["record"] == "operation"]
+    assert len(set(ops)) == len(ops)
+    # An invocation that could not be read, but says its number, ends what was open under it.
+    written(path, append(9, 50, "a"), append(9, 30 * YEAR_NS, "b"), [OK, 80, 9, 1, None])
+    assert appends_of(path) == [("a", "info", None)]
+
+
+@pytest.mark.parametrize(
+    ("between", "is_sure"),
+    [
+        (b"", True),
+        (b"\x00", False),  # bytes that are no record may have been several
+        (cbor2.dumps([INVOKE, 70, "9"]), True),  # one record that nobody can read is not two
+        (cbor2.dumps([OK, 60, None]) + cbor2.dumps([INVOKE, 70, None]), False),
+        (cbor2.dumps([OK, None, 9]) + cbor2.dumps([OK, None, 8]), True),  # whose they are is known
+        (b"\xff" + HEADER.encode(), False),  # skipped to the next header
+    ],
+)
+def test_a_completion_behind_what_could_not_be_read(tmp_path: Path, between: bytes, is_sure: bool) -> None:
+    """The first answer and a second invocation under its number may have been there: "a" must not get "b"'s offset."""
+    path = tmp_path / "c.trace"
+    written(path, append(9, 50, "a"))
+    with path.open("ab") as stream:
+        stream.write(between + cbor2.dumps([OK, 80, 9, 1, None]) + cbor2.dumps(append(10, 90, "c")))
+        stream.write(cbor2.dumps([OK, 95, 10, 2, None]))
+    assert appends_of(path) == [("a", "ok", 1) if is_sure else ("a", "info", None), ("c", "ok", 2)]
+    # Where a part of the file ends between them, at most one half is handed on.
+    for before, behind in ((between, b""), (b"", between)):
+        written(path, append(9, 50, "a"))
+        with path.open("ab") as stream:
+            stream.write(before)
+            border = stream.tell()
+            stream.write(HEADER.encode() + behind + cbor2.dumps([OK, 80, 9, 1, None]))
+        halves = [row["record"] for part in rows_of(path, border) for row in map(named, part)]
+        assert ({"invocation", "completion"} <= set(halves)) == is_sure
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_halves_of_operations_with_one_number(spark: SparkSession, tmp_path: Path) -> None:
+    """In parts of a file, too: a completion is that of the latest invocation before it."""
+    path = tmp_path / "long.trace"
+    count = 40
+    with path.open("wb") as stream:
+        for life in range(3):
+            begun = [append(number, 1000 * life + number, f"{life}:{number}") for number in range(count)]
+            # Some of each life are never answered.
+            ended = [
+                [OK, 1000 * life + 500 + number, number, 100 * life + number, None]
+                for number in range(life, count)
+            ]
+            stream.write(b"".join(HEADER.encode() + cbor2.dumps(record) for record in (*begun, *ended)))
+    rows = [row for part in rows_of(path, 700) for row in part]
+    assert whole_and_halves(rows)[0] == 0
+    joined = join_halves(spark.createDataFrame(rows, schema.RECORDS).where("record <> 'damage'")).collect()
+    assert {row["values"][0]: row["first_offset"] for row in joined} == {
+        f"{life}:{number}": 100 * life + number if number >= life else None
+        for life in range(3)
+        for number in range(count)
+    }
+    assert len(joined) == len({row["op"] for row in joined}) == 3 * count
+
+
 def test_any_record_may_be_the_wrong_one(tmp_path: Path) -> None:
     """The first as well: what most records say counts."""
     path = tmp_path / "c.trace"
