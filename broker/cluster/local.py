@@ -40,7 +40,8 @@ from broker.config import (
 )
 from broker.node_status import NodeStatus
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
+"""For machines with much else to do. A server that ends meanwhile is noticed at once."""
 STOP_GRACE_S = 15.0
 _ASK_AGAIN_S = 0.05
 """Pause between two questions to servers that are not ready. Their readiness is theirs to tell; nothing is assumed."""
@@ -376,13 +377,13 @@ class LocalCluster:
                     return
                 await trio.sleep(_ASK_AGAIN_S)
 
-    async def status(self) -> dict[str, NodeStatus]:
-        """The status of every running node that answers."""
+    async def status(self, timeout_s: float = 1.0) -> dict[str, NodeStatus]:
+        """The status of every running node that answers in time."""
         found: dict[str, NodeStatus] = {}
 
         async def inquire(node: LocalNode) -> None:
             with contextlib.suppress(ClientError):
-                found[node.id] = await node_status(node.address, timeout_s=1.0)
+                found[node.id] = await node_status(node.address, timeout_s=timeout_s)
 
         async with trio.open_nursery() as nursery:
             for node in self.nodes.values():
@@ -431,7 +432,7 @@ class LocalCluster:
 
     async def ready_report(self) -> dict[str, object]:
         """What the ``READY`` line says."""
-        status = await self.status()
+        status = await self.status(READY_TIMEOUT_S)
         return {
             "namesrv": self.name_server_address,
             "nodes": [

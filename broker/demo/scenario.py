@@ -82,6 +82,7 @@ class Demonstration:
         self._narrate = narrate
         self._third = trio.Event()
         self._two_thirds = trio.Event()
+        self._killed = trio.Event()
         self._all_read = trio.Event()
         self._all_sent = trio.Event()
         self._reading: list[trio.CancelScope] = []
@@ -181,6 +182,9 @@ class Demonstration:
                 self._third.set()
             if counters.acknowledged * 3 >= counters.total * 2:
                 self._two_thirds.set()
+                await (
+                    self._killed.wait()
+                )  # on a machine that is slow to say who leads; the rest is sent after it
 
     async def _read_lines(
         self,
@@ -217,6 +221,7 @@ class Demonstration:
         recording.fault("kill", [leader.id], "SIGKILL")
         killed = cluster.kill_nowait(leader.id)
         self._killed_ns = time.monotonic_ns()
+        self._killed.set()
         self.summary.killed = leader.id
         self._narrate(f"{leader.id}, the leader, is killed with SIGKILL (pid {killed.pid})")
         await killed.exited.wait()

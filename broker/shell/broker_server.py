@@ -24,7 +24,6 @@ from broker.remoting.frame import FrameDecoder
 from broker.settings import BrokerConfig, join_address, split_address
 from broker.shell.access_file import AccessFile
 from broker.shell.clock import machine_clock, machine_memory_bytes, reload_on_hangup, stop_on_signal
-from broker.shell.metrics import MetricsServer
 from broker.shell.peer_links import PeerLinks
 from broker.shell.registrar import Changes, Registrar
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
@@ -145,10 +144,15 @@ class BrokerServer:
         gc.set_threshold(50_000, 20, 50)
         metrics = self._config.observe.metrics
         try:
-            with MetricsServer(self.node, metrics) if metrics else contextlib.nullcontext():
+            with self._metrics(metrics) if metrics else contextlib.nullcontext():
                 await self._serve_until_stopped()
         finally:
             self._close()
+
+    def _metrics(self, address: str) -> contextlib.AbstractContextManager[object]:
+        from broker.shell.metrics import MetricsServer  # a tenth of a start, for those who ask for it
+
+        return MetricsServer(self.node, address)
 
     async def _serve_until_stopped(self) -> None:
         async with trio.open_nursery() as nursery:

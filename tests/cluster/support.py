@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from broker.client.admin import AdminClient
-from broker.client.errors import NotDelivered, SendOutcomeUnknown
+from broker.client.errors import ClientError, NotDelivered, SendOutcomeUnknown
 from broker.client.message import Message, MessageQueue, SendResult
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
@@ -47,8 +48,18 @@ async def ready_cluster(directory: Path, **changes: object) -> AsyncIterator[Loc
         async with LocalCluster(options(directory, **changes)) as cluster:
             await cluster.wait_ready()
             async with AdminClient(cluster.name_server_address) as admin:
-                await admin.create_topic(TOPIC, queues=QUEUES)
+                await repeated(partial(admin.create_topic, TOPIC, queues=QUEUES))
             yield cluster
+
+
+async def repeated(call: Callable[[], Awaitable[None]]) -> None:
+    """A call that may be made again, until it has not failed for want of time: clients wait for seconds only."""
+    while True:
+        try:
+            return await call()
+        except ClientError as error:
+            if not error.retry_may_help:
+                raise
 
 
 @dataclass
@@ -68,7 +79,7 @@ class Load:
         """Send while the block lasts; what is under way when it ends is finished."""
         async with (
             Producer(
-                self.cluster.name_server_address, group="LOAD", send_timeout_s=60.0, attempt_timeout_s=1.0
+                self.cluster.name_server_address, group="LOAD", send_timeout_s=120.0, attempt_timeout_s=1.0
             ) as producer,
             trio.open_nursery() as nursery,
         ):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from broker.client.admin import AdminClient
 from broker.cluster.compare import walk_entries
 from broker.cluster.local import LocalNode
 from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
-from tests.cluster.support import Load, check_identical, check_nothing_lost, ready_cluster
+from tests.cluster.support import Load, check_identical, check_nothing_lost, ready_cluster, repeated
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -173,12 +175,10 @@ async def damage_a_follower(
             except BaseException as error:
                 error.add_note(f"after {damage.__name__}")
                 raise
-        for node_id in cluster.nodes:
-            if node_id != victim.id:
-                await cluster.stop(node_id)
-                cluster.start(node_id)
-                await cluster.wait_ready()
-                await cluster.wait_caught_up()
+        async with AdminClient(cluster.name_server_address) as admin:
+            while (await cluster.leader()) is not victim:
+                await repeated(partial(admin.transfer_leadership, victim.id))
+        await cluster.wait_ready()
         await check_nothing_lost(cluster, load)
         await check_identical(cluster)
 
