@@ -182,9 +182,8 @@ class Demonstration:
                 self._third.set()
             if counters.acknowledged * 3 >= counters.total * 2:
                 self._two_thirds.set()
-                await (
-                    self._killed.wait()
-                )  # on a machine that is slow to say who leads; the rest is sent after it
+                # The rest is sent after the kill, however long it takes to hear who leads.
+                await self._killed.wait()
 
     async def _read_lines(
         self,
