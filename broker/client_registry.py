@@ -61,6 +61,7 @@ class ConsumerGroup(Generic[ConnectionType]):
     consume_type: ConsumeType
     message_model: MessageModel
     consume_from_where: ConsumeFromWhere
+    unit_mode: bool = False
     clients: dict[ConnectionType, RegisteredClient[ConnectionType]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     """by topic"""
@@ -289,6 +290,7 @@ class ClientRegistry(Generic[ConnectionType]):
                             group_name=group.name,
                             message_model=group.message_model,
                             subscription_data_set=list(group.subscriptions.values()),
+                            unit_mode=group.unit_mode,
                         )
                     )
                 else:
@@ -315,6 +317,7 @@ class ClientRegistry(Generic[ConnectionType]):
         group.consume_type = consumer.consume_type
         group.message_model = consumer.message_model
         group.consume_from_where = consumer.consume_from_where
+        group.unit_mode = consumer.unit_mode
         joined = not group.has_member(client.client_id)
         before = group.add(client)
         left = before is not None and not group.has_member(before.client_id)

@@ -9,14 +9,21 @@ client that asks for it, and part of every registration with a name server. So t
 checked by the leader when it proposes, what is under way counted; what is there already stays.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from broker.commands import PutGroup, PutTopic, Several, SingleCommand
 from broker.metadata import Metadata
 from broker.node import Node
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
-from broker.topics import RETRY_PREFIX, is_system_group, system_groups, system_topics, topic_config
+from broker.topics import (
+    RETRY_PREFIX,
+    is_system_group,
+    system_groups,
+    system_topics,
+    topic_config,
+    unit_sys_flag,
+)
 
 
 class TooManyError(Exception):
@@ -113,9 +120,13 @@ def _queues(config: TopicConfig) -> int:
 
 
 def missing_for_consumers(
-    metadata: Metadata, groups: Iterable[str], auto_create: bool, wall_ms: int
+    metadata: Metadata,
+    groups: Iterable[str],
+    auto_create: bool,
+    wall_ms: int,
+    unit_groups: Container[str] = (),
 ) -> list[SingleCommand]:
-    """What lets the groups consume: their configuration and their retry topic.
+    """What lets the groups consume: their configuration and their retry topic, which tells of `unit_groups` (unitMode).
 
     A group that does not exist and may not be created by use is left alone: its pulls are answered with code 26.
     """
@@ -129,9 +140,9 @@ def missing_for_consumers(
             commands.append(PutGroup(group, wall_ms, if_absent=True))
         retry_topic = RETRY_PREFIX + name
         if retry_topic not in metadata.topics and group.retry_queue_nums > 0:
-            commands.append(
-                PutTopic(topic_config(retry_topic, group.retry_queue_nums), wall_ms, if_absent=True)
-            )
+            sys_flag = unit_sys_flag(retry_topic, name in unit_groups)
+            config = topic_config(retry_topic, group.retry_queue_nums, sys_flag=sys_flag)
+            commands.append(PutTopic(config, wall_ms, if_absent=True))
     return commands
 
 

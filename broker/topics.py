@@ -104,9 +104,27 @@ def _check(kind: str, name: str, longest: int) -> None:
         )
 
 
-def topic_config(topic: str, queues: int, permission: int = _READ_WRITE) -> TopicConfig:
+UNIT: Final = 1
+UNIT_SUBSCRIPTION: Final = 2
+"""Bits of topicSysFlag (remoting.md 5, 311 to 313): of units of a deployment, and of retries of their consumers."""
+
+
+def topic_config(topic: str, queues: int, permission: int = _READ_WRITE, *, sys_flag: int = 0) -> TopicConfig:
     """A topic with as many read as write queues."""
-    return TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=permission)
+    return TopicConfig(
+        topic_name=topic,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=permission,
+        topic_sys_flag=sys_flag,
+    )
+
+
+def unit_sys_flag(topic: str, unit_mode: bool | None) -> int:
+    """What a topic's flags are by the client that has it created."""
+    if not unit_mode:
+        return 0
+    return UNIT_SUBSCRIPTION if topic.startswith(RETRY_PREFIX) else UNIT
 
 
 def default_template(queues: int, auto_create: bool) -> TopicConfig:

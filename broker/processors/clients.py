@@ -99,6 +99,7 @@ class ClientsProcessor:
             (consumer.group_name for consumer in data.consumer_data_set),
             self._auto_create_groups,
             node.wall_ms,
+            [consumer.group_name for consumer in data.consumer_data_set if consumer.unit_mode],
         )
         if replica.serving:
             self._notify(changed)
@@ -259,7 +260,17 @@ class ClientsProcessor:
         """What was registered while nobody served: groups are created now, and members hear of each other."""
         node = self._node
         groups = node.registry.consumer_groups()
-        missing = missing_for_consumers(node.replica.metadata, groups, self._auto_create_groups, node.wall_ms)
+        missing = missing_for_consumers(
+            node.replica.metadata,
+            groups,
+            self._auto_create_groups,
+            node.wall_ms,
+            [
+                name
+                for name in groups
+                if (group := node.registry.consumer_group(name)) is not None and group.unit_mode
+            ],
+        )
         if missing:
             try:
                 self._create(missing, _nothing, _nothing)

@@ -433,22 +433,25 @@ class PullProcessor:
 
         So a long backlog is read from a disk that no producer waits for. The reader stays with its follower until it
         has caught up, and is spread over the followers by its position, unless its group names one
-        (whichBrokerWhenConsumeSlowly; its default, 1, is taken for any) or, with 0, stays with the leader.
+        (whichBrokerWhenConsumeSlowly; its default, 1, is taken for any) or, with 0, stays with the leader. Who is not
+        far behind reads from the leader, or in the same way from whom the group's brokerId names.
         """
         replica = self._node.replica
-        if not self._follower_reads or replica.loads.reads.is_hot(answer.position):
-            return 0
         group = replica.metadata.groups.get(group_name)
-        named = _ANY_FOLLOWER if group is None else group.which_broker_when_consume_slowly
+        if not self._follower_reads or group is None:
+            return 0
+        is_near = replica.loads.reads.is_hot(answer.position)
+        named = group.broker_id if is_near else group.which_broker_when_consume_slowly
         if not named:
             return 0
         if not replica.serving:
-            return follower_broker_id(replica.node_id)
+            own_id = follower_broker_id(replica.node_id)
+            return own_id if not is_near or named in {_ANY_FOLLOWER, own_id} else 0
         followers = sorted(node for node in replica.raft.configuration.voters if node in replica.links)
-        if not followers:
-            return 0
         if named != _ANY_FOLLOWER and any(follower_broker_id(node) == named for node in followers):
             return named
+        if not followers or (is_near and named != _ANY_FOLLOWER):
+            return 0
         return follower_broker_id(followers[answer.position // _SPREAD_BYTES % len(followers)])
 
     def _answer_behind_barrier(

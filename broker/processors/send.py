@@ -39,6 +39,7 @@ from broker.topics import (
     default_template,
     retries_max,
     topic_config,
+    unit_sys_flag,
 )
 from broker.transactions.sending import check_no_half, check_room, check_sys_flag, sent_as_half, stored_half
 from log.batch import parse_batch
@@ -433,8 +434,9 @@ class SendProcessor:
             check_topic_name(topic)
         except InvalidNameError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        sys_flag = unit_sys_flag(topic, header.unit_mode)
         if topic.startswith(RETRY_PREFIX) or self._is_dead_letter_topic(topic):
-            config = topic_config(topic, 1)
+            config = topic_config(topic, 1, sys_flag=sys_flag)
         else:
             template: TopicConfig | None
             if header.default_topic == DEFAULT_TOPIC:
@@ -450,7 +452,8 @@ class SendProcessor:
                     f"{header.default_topic!r}.)",
                 )
             queues = max(1, min(header.default_topic_queue_nums, template.write_queue_nums))
-            config = topic_config(topic, queues, template.perm & ~Permission.INHERIT)
+            config = topic_config(topic, queues, template.perm & ~Permission.INHERIT, sys_flag=sys_flag)
+            config.topic_filter_type = template.topic_filter_type
 
         def end(go_on: Callable[[Connection, RemotingCommand], None]) -> None:
             for waiting_connection, waiting_command in self._creating.pop(topic):

@@ -26,9 +26,11 @@ from broker.topics import (
     DEAD_LETTER_PREFIX,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    UNIT_SUBSCRIPTION,
     WAITING_TOPICS,
     retries_max,
     topic_config,
+    unit_sys_flag,
 )
 from log.errors import EntryTooLargeError, RecordError
 from log.message_id import offset_message_id
@@ -112,7 +114,8 @@ class SendBackProcessor:
             topic, queues, level = DEAD_LETTER_PREFIX + group.group_name, 1, 0
         config = replica.metadata.topics.get(topic)
         if config is None:
-            self._create(connection, command, topic_config(topic, queues))
+            sys_flag = unit_sys_flag(topic, header.unit_mode) & UNIT_SUBSCRIPTION
+            self._create(connection, command, topic_config(topic, queues, sys_flag=sys_flag))
             return
         if not config.perm & Permission.WRITE:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")

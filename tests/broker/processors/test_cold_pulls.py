@@ -60,6 +60,38 @@ def test_a_group_names_the_broker_that_it_is_pointed_at(group: Group) -> None:
     assert suggested(9) not in {0, 9, leader}, "nobody has that id: any follower"
 
 
+def test_a_group_that_is_not_behind_reads_from_whom_its_broker_id_names(group: Group) -> None:
+    client = group.connect()
+    leader = int(group.leader[1:]) + 1
+
+    def put(named: int, slowly: int = 0) -> None:
+        config = SubscriptionGroupConfig(
+            group_name="g", broker_id=named, which_broker_when_consume_slowly=slowly
+        )
+        client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))
+        group.converge()
+
+    def near(node: str) -> int:
+        return group.connect(node).pull("T", "g", 39).suggested_broker_id
+
+    assert near(group.leader) == 0, "as by default"
+    followers = [node for node in group.members if node != group.leader]
+    for node in followers:
+        named = int(node[1:]) + 1
+        put(named)
+        if named != 1:
+            assert near(group.leader) == named
+            (other,) = (other for other in followers if other != node)
+            assert near(other) == 0, "of whom to ask the leader decides"
+        assert near(node) == named, "it stays"
+    put(leader if leader != 1 else 9)
+    assert near(group.leader) == 0, "nobody else has that id"
+    put(1)
+    assert near(group.leader) in {int(node[1:]) + 1 for node in followers}, "any, as for those far behind"
+    far = group.connect(group.leader).pull("T", "g", 0).suggested_broker_id
+    assert far == 0, "whichBrokerWhenConsumeSlowly decides for who is far behind"
+
+
 def test_nobody_is_pointed_at_a_follower_that_cannot_be_reached(group: Group) -> None:
     leader = group.leader
     for node in list(group.members):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicConfig,
@@ -181,6 +183,47 @@ def test_first_message_creates_its_topic_like_the_template(client: Client) -> No
     assert client.send("T", b"x", defaultTopicQueueNums=3).queue_offset == 0
     config = topics(client)["T"]
     assert (config.perm, config.read_queue_nums, config.write_queue_nums) == (6, 3, 3)
+
+
+def test_created_topics_take_after_the_template_and_their_client(client: Client) -> None:
+    """The filter type is the template's, the flags tell of a client in a unit; what exists stays as it is."""
+    fields = {
+        "topic": "Template",
+        "defaultTopic": "TBW102",
+        "readQueueNums": 2,
+        "writeQueueNums": 2,
+        "perm": 7,
+        "topicFilterType": "MULTI_TAG",
+        "topicSysFlag": 2,
+        "order": True,
+    }
+    client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    client.send("T", b"x", defaultTopic="Template")
+    client.send("Unit", b"x", unitMode=True)
+    data = HeartbeatData(client_id="c")
+    data.consumer_data_set += [ConsumerData(group_name="unit", unit_mode=True), ConsumerData(group_name="g")]
+    client.ok(RequestCode.HEART_BEAT, None, encode_body(data))
+    client.send("T", b"y", unitMode=True)
+    found = topics(client)
+    assert (found["T"].topic_filter_type, found["T"].topic_sys_flag, found["T"].order) == (
+        "MULTI_TAG",
+        0,
+        False,
+    )
+    assert (found["Unit"].topic_filter_type, found["Unit"].topic_sys_flag) == ("SINGLE_TAG", 1)
+    assert (found["%RETRY%unit"].topic_sys_flag, found["%RETRY%g"].topic_sys_flag) == (2, 0)
+
+
+def test_groups_in_units_are_known_to_the_next_leader() -> None:
+    """Their heartbeats came while nobody served."""
+    group = Group(3)
+    client = group.connect("n1")
+    data = HeartbeatData(client_id="c")
+    data.consumer_data_set.append(ConsumerData(group_name="unit", unit_mode=True))
+    client.start_call(RequestCode.HEART_BEAT, None, encode_body(data))
+    group.elect()
+    group.advance(1)
+    assert topics(client)["%RETRY%unit"].topic_sys_flag == 2
 
 
 def test_first_message_may_come_before_the_first_election() -> None:
