@@ -55,7 +55,7 @@ from raft import effects as fx
 from raft.config import HardState, RaftConfig
 from raft.configuration import AddLearner, Change
 from raft.core import Raft
-from raft.errors import LeadershipTransferring, ProposalLimit, RaftError
+from raft.errors import LeadershipTransferring, NotLeader, ProposalLimit, RaftError
 from raft.messages import AppendRequest
 from raft.recovery_loss import Loss
 from raft.state import RandomSource
@@ -244,7 +244,8 @@ class Replica:
             raise OverloadedError(f"{self._uncommitted_bytes} bytes of the log wait for a majority")
         try:
             self.raft.check_proposal(count)
-        except LeadershipTransferring as error:
+        except (LeadershipTransferring, NotLeader) as error:
+            # It leads no more when its removal is committed, and is told so after those who wait for the members.
             raise NotServingError(None) from error
         except ProposalLimit as error:
             raise OverloadedError(str(error)) from error

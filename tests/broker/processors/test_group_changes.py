@@ -6,11 +6,13 @@ import pytest
 
 from broker.node_status import NodeStatus, decode_node_status
 from broker.peer_protocol import Frame, NotAMember, RaftFrame
+from broker.proposals import NotServingError
 from broker.registration import registration
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.name_server_headers import BrokerIdentityHeader, RegisterBrokerHeader
 from broker.remoting.route import MASTER_ID
+from raft.messages import VoteRequest
 from tests.broker.harness import Client, Group, peer_address
 
 
@@ -126,6 +128,20 @@ def test_a_leader_removes_itself(group: Group) -> None:
     )
     assert group.leader != leader
     group.connect().send("T", b"x")
+
+
+def test_a_leader_that_was_not_told_yet_that_it_leads_no_more_does_not_serve(group: Group) -> None:
+    """Found by the simulator: when a leader's own removal was committed, those who waited for the members were told
+    before its end as a leader was; what it held was tried then, and answered with code 1, "outcome unknown".
+    """
+    leader = group.leader
+    replica = group.node(leader).replica
+    term = replica.term + 1
+    vote = VoteRequest(group.follower, leader, term, 1 << 40, term, leadership_transfer=True)
+    replica.raft.step(vote, group.now_ns)
+    assert replica.serving
+    with pytest.raises(NotServingError):
+        replica.check_may_append()
 
 
 def test_a_leader_is_removed_through_a_follower(group: Group) -> None:
