@@ -9,7 +9,7 @@ number in their upper bits.
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,6 +35,49 @@ class _Call(NamedTuple):
     asker: RemotingCommand
 
 
+Value = TypeVar("Value")
+
+
+class _Table(Generic[Value]):
+    """Values by connection and opaque, oldest first; what one connection has is found without the others'."""
+
+    __slots__ = ("_opaques", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[Connection, int], Value] = {}
+        self._opaques: dict[Connection, dict[int, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def put(self, connection: Connection, opaque: int, value: Value) -> None:
+        self._values[connection, opaque] = value
+        self._opaques.setdefault(connection, {})[opaque] = None
+
+    def first(self) -> Value | None:
+        """The oldest."""
+        return next(iter(self._values.values()), None)
+
+    def pop_first(self) -> Value:
+        connection, opaque = next(iter(self._values))
+        value = self.pop(connection, opaque)
+        assert value is not None
+        return value
+
+    def pop(self, connection: Connection, opaque: int) -> Value | None:
+        value = self._values.pop((connection, opaque), None)
+        if value is not None:
+            opaques = self._opaques[connection]
+            del opaques[opaque]
+            if not opaques:
+                del self._opaques[connection]
+        return value
+
+    def pop_all(self, connection: Connection) -> list[Value]:
+        """All of a connection, oldest first."""
+        return [self._values.pop((connection, opaque)) for opaque in self._opaques.pop(connection, ())]
+
+
 class ClientCalls:
     """One node's requests to clients, and those that it passes on for others."""
 
@@ -44,9 +87,9 @@ class ClientCalls:
         self._opaque_base = (node_number & 0x7F) << 24
         self._last_number = 0
         # All calls live equally long: the first one is the next to expire.
-        self._waiting: dict[tuple[Connection, int], _Call] = {}
+        self._waiting: _Table[_Call] = _Table()
         self._budget = Budget("answers of clients")
-        self._relayed: dict[tuple[Connection, int], str] = {}
+        self._relayed: _Table[str] = _Table()
 
     def call(
         self,
@@ -66,19 +109,18 @@ class ClientCalls:
         opaque = self._opaque_base | self._last_number
         question = encode(request(code, header, body, opaque=opaque))
         self._budget.take(asker)
-        self._waiting[connection, opaque] = _Call(now_ns + TIMEOUT_NS, done, asker)
+        self._waiting.put(connection, opaque, _Call(now_ns + TIMEOUT_NS, done, asker))
         self._plan_expiry()
         connection.send(question)
 
     def answered(self, connection: Connection, answer: RemotingCommand) -> str | None:
         """A client's answer: given to whoever waits for it here; the name of the node that asked, if one did."""
-        key = (connection, answer.opaque)
-        call = self._waiting.pop(key, None)
+        call = self._waiting.pop(connection, answer.opaque)
         if call is not None:
             self._plan_expiry()
             self._end(call, answer)
             return None
-        return self._relayed.pop(key, None)
+        return self._relayed.pop(connection, answer.opaque)
 
     def _end(self, call: "_Call", answer: RemotingCommand | None) -> None:
         self._budget.give_back(call.asker)
@@ -87,29 +129,24 @@ class ClientCalls:
     def relayed(self, connection: Connection, opaque: int, asking: str) -> None:
         """A request of another node passes through this one to its client."""
         if len(self._relayed) >= RELAYED_MAX:
-            del self._relayed[next(iter(self._relayed))]
-        self._relayed[connection, opaque] = asking
+            self._relayed.pop_first()
+        self._relayed.put(connection, opaque, asking)
 
     def _plan_expiry(self) -> None:
-        waiting = self._waiting
-        self._deadline.due_ns = next(iter(waiting.values())).deadline_ns if waiting else NEVER
+        first = self._waiting.first()
+        self._deadline.due_ns = NEVER if first is None else first.deadline_ns
 
     def expire(self, now_ns: int) -> None:
         """Ends the calls whose time is over."""
-        while self._waiting:
-            key, call = next(iter(self._waiting.items()))
-            if call.deadline_ns > now_ns:
-                return
-            del self._waiting[key]
+        while (call := self._waiting.first()) is not None and call.deadline_ns <= now_ns:
+            self._waiting.pop_first()
             self._plan_expiry()
             self._end(call, None)
 
     def disconnected(self, connection: Connection) -> None:
         """What a client was asked will not be answered."""
-        for key in [key for key in self._relayed if key[0] is connection]:
-            del self._relayed[key]
-        for key in [key for key in self._waiting if key[0] is connection]:
-            call = self._waiting.pop(key, None)
-            if call is not None:
-                self._plan_expiry()
-                self._end(call, None)
+        self._relayed.pop_all(connection)
+        calls = self._waiting.pop_all(connection)
+        self._plan_expiry()
+        for call in calls:
+            self._end(call, None)
