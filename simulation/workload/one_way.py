@@ -1,0 +1,192 @@
+"""Messages that their senders do not wait for: one-way sends, and an outbox that sends in the background.
+
+A one-way send is one request that nobody answers and nobody repeats: its message may be lost, and is stored once at
+most, unaltered. It is not stored if the sender was told that it could not be sent. An outbox makes of each message
+what `send` would: it is stored once at most, where its `Sending` says if that says so, and not at all if that says
+that it was not delivered. Messages of an outbox that sends one at a time, and that were all stored, stand in the order
+in which it took them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from broker.client.errors import (
+    ClientError,
+    ConnectionFailed,
+    NameServerUnavailable,
+    NoRoute,
+    NotDelivered,
+    SendsFailed,
+)
+from broker.client.message import Message, SendResult
+from broker.client.outbox import Outbox, Sending
+from broker.client.producer import Producer
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedMessage, Violation
+from simulation.workload.actor import Invariant
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["Notes", "post"]
+
+TOPIC: Final = "notes"
+_OUTBOX_MAX: Final = 12
+"""Messages that one outbox gets."""
+
+
+@dataclass(slots=True)
+class _Note:
+    """What a sender made, and where the group has it: (queue id, offset)."""
+
+    body: bytes
+    tag: str | None
+    flag: int
+    must_not_come: bool = False
+    places: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Notes(Invariant):
+    """Nothing is stored twice or altered, nor if its sender was told that it was not sent; what is told is true."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._notes: dict[str, _Note] = {}
+
+    def new(self, note: _Note) -> Message:
+        """The message of a note."""
+        name = f"note{len(self._notes)}"
+        self._notes[name] = note
+        return Message(TOPIC, note.body, keys=[name], tags=note.tag, flag=note.flag)
+
+    def not_sent(self, message: Message) -> None:
+        """Its sender was told so."""
+        note = self._notes[message.keys[0]]
+        note.must_not_come = True
+        if note.places:
+            raise Violation(
+                "what is not sent does not come", "clients", f"{message.keys[0]} is at {note.places}"
+            )
+
+    def stored(self, message: Message, result: SendResult) -> None:
+        """An outbox says where it is."""
+        places = self._notes[message.keys[0]].places
+        if places != [(result.queue.queue_id, result.queue_offset)]:
+            raise Violation(
+                "acknowledged messages are committed",
+                "clients",
+                f"{message.keys[0]}: told {result.queue.queue_id} at {result.queue_offset}, it is at {places}",
+            )
+        self.world.did("outbox message stored")
+
+    def committed(self, message: CommittedMessage) -> None:
+        """Each note as it was written, once."""
+        record = message.record
+        if record.topic != TOPIC:
+            return
+        name = message.property(b"KEYS") or ""
+        note = self._notes.get(name)
+        if note is None or (record.body, message.property(b"TAGS"), record.flag) != (
+            note.body,
+            note.tag,
+            note.flag,
+        ):
+            raise Violation("notes are what was written", "group", f"{record}; {note}")
+        if note.must_not_come:
+            raise Violation("what is not sent does not come", "group", f"{name} is at {record.queue_offset}")
+        note.places.append((record.queue_id, record.queue_offset))
+        if len(note.places) > 1:
+            raise Violation("committed once", "group", f"{name} is at {note.places}")
+        self.world.did("note stored")
+
+
+def _check_order(results: list[SendResult | None]) -> None:
+    """The places of messages that were sent one after the other; None where one is not known to be stored."""
+    last: dict[int, int] = {}
+    for result in results:
+        if result is None:
+            continue
+        before = last.get(result.queue.queue_id, -1)
+        if result.queue_offset <= before:
+            raise Violation("an outbox keeps its order", "clients", f"{result} comes before {before}")
+        last[result.queue.queue_id] = result.queue_offset
+
+
+async def post(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Sends notes one way, and by outboxes that live for some messages."""
+    invariant = world.invariant(Notes)
+    random = runtime.random
+
+    def note() -> Message:
+        body = random.randbytes(random.choice((10, 100, 700)))
+        return invariant.new(_Note(body, random.choice((None, "urgent")), random.randrange(1000)))
+
+    async with Producer(
+        world.name_server_addresses, group="posters", trace=writer, runtime=runtime
+    ) as producer:
+
+        async def send_one_way() -> None:
+            while True:
+                await runtime.sleep(random.expovariate(1 / 0.5))
+                if world.load_stopped:
+                    continue
+                message = note()
+                try:
+                    await producer.send_one_way(message)
+                except (NoRoute, NameServerUnavailable):
+                    invariant.not_sent(message)
+                except ConnectionFailed as error:
+                    if not error.request_left:
+                        invariant.not_sent(message)
+                else:
+                    world.did("note sent one way")
+
+        async def fill(outbox: Outbox, taken: list[tuple[Message, Sending]]) -> None:
+            for _ in range(random.randrange(1, _OUTBOX_MAX)):
+                message = note()
+                taken.append((message, await outbox.send(message)))
+                await runtime.sleep(random.choice((0.0, random.expovariate(1 / 0.1))))
+
+        async def send_by_outbox() -> None:
+            while True:
+                await runtime.sleep(random.expovariate(1 / 3.0))
+                if world.load_stopped:
+                    continue
+                in_flight = random.choice((1, 4))
+                taken: list[tuple[Message, Sending]] = []
+                failures = 0
+                # Some are given up in the middle, with what they have taken and not sent.
+                with runtime.move_on_after(random.choice((0.3, 60.0))) as limit:
+                    try:
+                        async with producer.outbox(in_flight=in_flight, waiting_max=3) as outbox:
+                            await fill(outbox, taken)
+                    except SendsFailed as error:
+                        failures = len(error.failures)
+                results = [await outcome(*sending) for sending in taken]
+                failed = results.count(None)
+                if not limit.cancelled_caught and failed != failures:
+                    raise Violation("no failure is lost", "clients", f"{failures} told of {failed}")
+                if in_flight == 1:
+                    _check_order(results)
+
+        async def outcome(message: Message, sending: Sending) -> SendResult | None:
+            if not sending.is_done:
+                raise Violation("an outbox leaves nothing open", "clients", message.keys[0])
+            try:
+                result = await sending.wait()
+            except NotDelivered:
+                invariant.not_sent(message)
+                world.did("outbox message not sent")
+            except ClientError:
+                world.did("outbox message of unknown outcome")
+            else:
+                invariant.stored(message, result)
+                return result
+            return None
+
+        async with runtime.task_group() as group:
+            group.start_soon(send_one_way)
+            group.start_soon(send_by_outbox)

@@ -1,0 +1,45 @@
+"""Mistakes about sends that nobody waits for, each put into the real code by a patch; `planted_bugs` lists them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from broker.client.connection import Connection, Fields
+from broker.client.outbox import Outbox, Sending
+from broker.client.runtime import Buffer
+
+__all__ = ["failures_forgotten", "last_come_first_sent", "sent_twice"]
+
+
+def sent_twice(patch: pytest.MonkeyPatch) -> None:
+    """Once more, as nothing tells whether the first one arrived."""
+    original = Connection.send_one_way_with_room
+
+    async def send(self: Connection, code: int, fields: Fields = None, body: Buffer = b"") -> None:
+        await original(self, code, fields, body)
+        await original(self, code, fields, body)
+
+    patch.setattr(Connection, "send_one_way_with_room", send)
+
+
+def failures_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """An outbox whose block is left as if all were stored."""
+    patch.setattr(Outbox, "failures", lambda self: [])
+
+
+def last_come_first_sent(patch: pytest.MonkeyPatch) -> None:
+    """An outbox that begins with what it took last."""
+
+    class Pile(deque[Sending]):
+        def popleft(self) -> Sending:
+            return self.pop()
+
+    original = Outbox.__init__
+
+    def init(self: Outbox, *arguments: object) -> None:
+        original(self, *arguments)  # type: ignore[arg-type]
+        self._waiting = Pile()
+
+    patch.setattr(Outbox, "__init__", init)

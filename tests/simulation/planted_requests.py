@@ -1,0 +1,106 @@
+"""Mistakes about requests and their replies, each put into the real code by a patch; `planted_bugs` lists them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import broker.forwarding as forwarding_module
+from broker.client.message import MessageView
+from broker.client.requests import Requests
+from broker.client_calls import ClientCalls, Done
+from broker.client_registry import ClientRegistry, RegisteredClient
+from broker.connection import Connection
+from broker.processors.replies import RepliesProcessor
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, response
+from log.properties import with_property
+
+__all__ = [
+    "confirmed_before_it_is_pushed",
+    "given_to_whoever_waits",
+    "pushed_to_another_client",
+    "pushed_under_another_name",
+    "repeated_by_the_broker",
+    "waited_for_without_a_limit",
+]
+
+
+def pushed_to_another_client(patch: pytest.MonkeyPatch) -> None:
+    """The broker pushes to the newest of all producers, whoever asked."""
+
+    def find(self: ClientRegistry[Connection], client_id: str) -> RegisteredClient[Connection] | None:
+        clients = [client for by in self._producer_clients.values() for client in by.values()]
+        return clients[-1] if clients else None
+
+    patch.setattr(ClientRegistry, "find_producer", find)
+
+
+def pushed_under_another_name(patch: pytest.MonkeyPatch) -> None:
+    """The properties of a reply are not what its sender gave it."""
+    original = RepliesProcessor._pushed_header
+
+    def header(self: RepliesProcessor, connection: Connection, header: Any, properties: bytes) -> Any:
+        return original(self, connection, header, with_property(properties, b"CORRELATION_ID", b"0"))
+
+    patch.setattr(RepliesProcessor, "_pushed_header", header)
+
+
+def confirmed_before_it_is_pushed(patch: pytest.MonkeyPatch) -> None:
+    """The replier is told that all is well when the reply is on its way."""
+    original = ClientCalls.call
+
+    def call(
+        self: ClientCalls,
+        connection: Connection,
+        code: int,
+        header: Any,
+        body: bytes,
+        asker: RemotingCommand,
+        now_ns: int,
+        done: Done,
+    ) -> None:
+        if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            original(self, connection, code, header, body, asker, now_ns, lambda _: None)
+            done(response(asker, ResponseCode.SUCCESS))
+        else:
+            original(self, connection, code, header, body, asker, now_ns, done)
+
+    patch.setattr(ClientCalls, "call", call)
+
+
+def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
+    """A node that loses its leader has the next one push a reply that the last one may have pushed."""
+    replies = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+    patch.setattr(forwarding_module, "_ONCE", forwarding_module._ONCE - replies)
+
+
+def given_to_whoever_waits(patch: pytest.MonkeyPatch) -> None:
+    """A client with several calls under way gives a reply to the first of them."""
+    original = Requests._pushed
+
+    def pushed(self: Requests, connection: Any, command: RemotingCommand) -> None:
+        waiting = [waiting for waiting in self._waiting.values() if waiting.reply is None]
+        before = [waiting.reply for waiting in self._waiting.values()]
+        original(self, connection, command)
+        after = [waiting.reply for waiting in self._waiting.values()]
+        new = [reply for was, reply in zip(before, after, strict=True) if reply is not was]
+        for reply in new:
+            for one in self._waiting.values():
+                if one.reply is reply:
+                    one.reply = None
+            waiting[0].reply = reply
+            waiting[0].arrived.set()
+
+    patch.setattr(Requests, "_pushed", pushed)
+
+
+def waited_for_without_a_limit(patch: pytest.MonkeyPatch) -> None:
+    """A call whose reply is lost never ends."""
+    original = Requests.wait
+
+    async def wait(self: Requests, correlation_id: str, timeout_s: float) -> MessageView:
+        return await original(self, correlation_id, 3600.0)
+
+    patch.setattr(Requests, "wait", wait)
