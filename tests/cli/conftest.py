@@ -11,7 +11,7 @@ import pytest
 
 from broker.cli import run
 
-RUN_LIMIT_S = 60.0
+RUN_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ TOPIC = "Load"
 QUEUES = 4
 SENDERS = 8
 READER_GROUP = "TOOLS_CONSUMER"
-LIMIT_S = 240.0
+LIMIT_S = 600.0
 """Ends a test that hangs; no test depends on how long anything takes."""
 
 SMALL_FILES = StorageSettings(

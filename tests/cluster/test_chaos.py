@@ -18,7 +18,7 @@ from broker.chaos.schedule import draw_schedule
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-LIMIT_S = 240.0
+LIMIT_S = 600.0
 """Ends a test that hangs."""
 PAUSES_FIRST = 196
 """A seed whose first fault comes soon and stops a node for some seconds."""

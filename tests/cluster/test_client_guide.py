@@ -16,13 +16,12 @@ import trio
 
 import trivet
 from broker.cluster.local import LocalCluster
-from tests.cluster.support import options
+from tests.cluster.support import LIMIT_S, options
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GUIDE = ROOT / "docs" / "client.md"
-LIMIT_S = 120.0
 
 
 def blocks() -> Iterator[tuple[int, str]]:

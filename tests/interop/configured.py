@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.interop.cluster import HOST, READY_LIMIT_S, Node, free_base_port, leader_of
+from tests.interop.cluster import HOST, READY_LIMIT_S, Node, free_base_port, wait_for_leader
 from tests.interop.processes import Child, wait_until
 
 Settings = Mapping[str, object]
@@ -76,7 +76,7 @@ class ConfiguredCluster:
             raise
 
     def leader(self) -> Node:
-        return leader_of(self.name_server.partition(";")[0], self.nodes)
+        return wait_for_leader(self.name_server.partition(";")[0], self.nodes)
 
     def start(self, name: str) -> Child:
         """Starts the server of configuration ``name`` (``namesrv-0``, ``n1``), for the first time or again."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.interop import wire
 from tests.interop.artifacts import JAVA_OPENS, REFERENCE_VERSION, java, reference_classpath
-from tests.interop.cluster import HOST, READY_LIMIT_S, Node, free_base_port, has_leader, leader_of
+from tests.interop.cluster import HOST, READY_LIMIT_S, Node, free_base_port, has_leader, wait_for_leader
 from tests.interop.processes import wait_until
 
 NAME_SERVER_MAIN = "org.apache.rocketmq.namesrv.NamesrvStartup"
@@ -91,7 +91,7 @@ class ReferenceCluster:
             raise
 
     def leader(self) -> Node:
-        return leader_of(self.name_server, self.nodes)
+        return wait_for_leader(self.name_server, self.nodes)
 
     def stop(self) -> None:
         """SIGTERM to each, SIGKILL to what is left after ten seconds."""

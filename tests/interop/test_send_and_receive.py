@@ -16,8 +16,8 @@ from tests.interop.clients import CPP, Client
 from tests.interop.cluster import Cluster
 from tests.interop.processes import Child, Event, wait_until
 
-SEND_LIMIT_S = 120
-DELIVERY_LIMIT_S = 120
+SEND_LIMIT_S = 240
+DELIVERY_LIMIT_S = 240
 
 
 def bodies(events: list[Event]) -> list[str]:
@@ -38,7 +38,7 @@ def read_back(client: Client, topic: str, **options: str | int | bool) -> list[E
 def send(client: Client, topic: str, **options: str | int | bool) -> list[Event]:
     """Runs a sender to its end and gives the acknowledged sends; fails if any was refused."""
     options = {
-        "timeout_ms": 20_000,
+        "timeout_ms": 60_000,
         **options,
     }  # a machine under load takes longer than the clients' three seconds
     sender = client.start("send", topic=topic, group="interop-sender", **options)
@@ -157,7 +157,9 @@ def test_first_send_creates_its_topic(client: Client, group: str) -> None:
     topic = f"created-{group}"
     send(client, topic, count=8)
 
-    wait_until(lambda: wire.topic_queue_count(client.name_server, topic) == 4, 40, f"route of {topic}")
+    wait_until(
+        lambda: wire.topic_queue_count(client.name_server, topic) == 4, DELIVERY_LIMIT_S, f"route of {topic}"
+    )
     assert sorted(bodies(read_back(client, topic))) == [f"m-{i}" for i in range(8)]
 
 
