@@ -25,6 +25,7 @@ from broker.settings import BrokerConfig, join_address, split_address
 from broker.shell.access_file import AccessFile
 from broker.shell.clock import machine_clock, machine_memory_bytes, reload_on_hangup, stop_on_signal
 from broker.shell.peer_links import PeerLinks
+from broker.shell.reading import Reading
 from broker.shell.registrar import Changes, Registrar
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
@@ -95,6 +96,7 @@ class BrokerServer:
         )
         self.address = config.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
+        self._reading = Reading.begin(self._turns)
         self._changes = Changes()
         self._flushes = _JobSlot[FlushJob]()
         self._preparations = _JobSlot[PrepareJob]()
@@ -105,6 +107,7 @@ class BrokerServer:
             self._sockets,
             self._begin,
             self._turns.wake,
+            self._reading,
             secret=config.raft.peer_secret,
             tls=peer_tls,
         )
@@ -159,6 +162,8 @@ class BrokerServer:
             start = nursery.start_soon
             start(self._turns.run)
             start(self._turns.run_timer)
+            if self._reading is not None:
+                start(self._reading.run)
             start(self._run_flushes)
             start(self._run_preparations)
             start(self._run_checkpoints)
@@ -227,7 +232,11 @@ class BrokerServer:
             return
         connection = node.client_connected(name, packed_host(address))
         client = SocketConnection(
-            sock, connection, self._config.limits.max_pending_bytes_per_connection, admission.tls
+            sock,
+            connection,
+            self._config.limits.max_pending_bytes_per_connection,
+            admission.tls,
+            self._reading,
         )
         self._sockets[connection] = self._clients[connection] = client
         decoder = FrameDecoder()

@@ -28,6 +28,7 @@ from broker.peer_protocol import (
     encode_frame,
     take_frame,
 )
+from broker.shell.reading import Reading
 from broker.shell.sockets import SocketConnection, connect, split_address
 from broker.shell.tls import RefusedError, TlsSession, accept_tls, dial_tls
 from broker.tls import PeerContexts
@@ -63,6 +64,7 @@ class PeerLinks:
         open_sockets: dict[Connection, SocketConnection],
         begin: Callable[[], None],
         wake: Callable[[], None],
+        reading: Reading | None = None,
         *,
         secret: str = "",
         tls: PeerContexts | None = None,
@@ -71,6 +73,7 @@ class PeerLinks:
         self._sockets = open_sockets
         self._begin = begin
         self._wake = wake
+        self._reading = reading
         self._secret = secret
         self._tls = tls
         self._inbound: dict[str, SocketConnection] = {}
@@ -223,7 +226,7 @@ class PeerLinks:
         self, sock: socket.socket, tls: TlsSession | None, accepting: Accepting, stranger: trio.CancelScope
     ) -> None:
         node = self._node
-        link = SocketConnection(sock, Connection(node.outgoing, "peer"), tls=tls)
+        link = SocketConnection(sock, Connection(node.outgoing, "peer"), tls=tls, reading=self._reading)
         decoder = PeerDecoder()
         deadline = trio.CancelScope(deadline=trio.current_time() + _HELLO_TIMEOUT_S)
         pending = b""

@@ -1,8 +1,9 @@
 """Sockets under Trio, for every server and link of a node.
 
-Reading: one task per connection waits until its socket is readable, receives once and hands the bytes on. Writing: at
-the end of a turn what the core has queued is written with one non-blocking `sendmsg`; only what the socket does not
-take at once is left to a task that waits for it. So a request costs no task switch of its own beyond the reader's.
+Reading: a socket that is readable is received from once, and the bytes are handed on; the sockets of a broker's clients
+and peers are read by one task together (broker/shell/reading.py), others by one each. Writing: at the end of a turn
+what the core has queued is written with one non-blocking `sendmsg`; only what the socket does not take at once is left
+to a task that waits for it. So a request costs no task switch of its own.
 With TLS the bytes pass through a session on the way in and out (broker/shell/tls.py), and all else is the same.
 
 Memory stays bounded: a connection whose unsent bytes pass `UNSENT_BYTES_HIGH` is not read from until they have gone,
@@ -19,6 +20,7 @@ from typing import Final
 import trio
 
 from broker.connection import Buffer, Connection
+from broker.shell.reading import Reading
 from broker.shell.tls import TlsSession
 from log.record import pack_host
 
@@ -36,7 +38,10 @@ _BUFFERS_PER_CALL: Final = 512
 
 
 class SocketConnection:
-    """One TCP connection: reads until it closes, writes what its `Connection` queues."""
+    """One TCP connection: reads until it closes, writes what its `Connection` queues.
+
+    With `reading` it is read together with others.
+    """
 
     def __init__(
         self,
@@ -44,6 +49,7 @@ class SocketConnection:
         connection: Connection,
         unsent_bytes_high: int = UNSENT_BYTES_HIGH,
         tls: TlsSession | None = None,
+        reading: Reading | None = None,
     ) -> None:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
@@ -51,6 +57,12 @@ class SocketConnection:
         self.socket = sock
         self.connection = connection
         self._tls = tls
+        self._reading = reading
+        self._received: Callable[[bytes], None] = _drop
+        self._receive_bytes = RECEIVE_BYTES
+        self._failure: Exception | None = None
+        self._paused = False
+        self._read_to_end = trio.Event()
         self._unsent_bytes_high = unsent_bytes_high
         self.closed = False
         self._last_active = trio.current_time()
@@ -63,29 +75,73 @@ class SocketConnection:
 
     async def read(self, received: Callable[[bytes], None], receive_bytes: int = RECEIVE_BYTES) -> None:
         """Hands on what arrives until the remote end closes, `received` raises, or the connection is closed here."""
-        sock = self.socket
-        wait_readable = trio.lowlevel.wait_readable
         try:
             if self._tls is not None:
                 received = self._decrypting(self._tls, received)
                 received(b"")  # what came with the end of the handshake
-            while not self.closed:
-                await wait_readable(sock)
-                try:
-                    data = sock.recv(receive_bytes)
-                except (BlockingIOError, InterruptedError):
-                    continue
-                if not data:
-                    return
-                self._last_active = trio.current_time()
-                received(data)
-                while self.connection.unsent_bytes > self._unsent_bytes_high:
-                    self._sent = trio.Event()
-                    await self._sent.wait()
+            if self.closed:
+                return
+            if self._reading is None:
+                await self._read_alone(received, receive_bytes)
+                return
+            self._received, self._receive_bytes = received, receive_bytes
+            self._reading.add(self.socket.fileno(), self._read_once)
+            await self._read_to_end.wait()
+            if self._failure is not None:
+                raise self._failure
         except (OSError, trio.ClosedResourceError):
             return  # reset by the remote end, or closed here: the same to the caller
         finally:
             self.close()
+
+    async def _read_alone(self, received: Callable[[bytes], None], receive_bytes: int) -> None:
+        sock = self.socket
+        wait_readable = trio.lowlevel.wait_readable
+        while not self.closed:
+            await wait_readable(sock)
+            try:
+                data = sock.recv(receive_bytes)
+            except (BlockingIOError, InterruptedError):
+                continue
+            if not data:
+                return
+            self._last_active = trio.current_time()
+            received(data)
+            while self.connection.unsent_bytes > self._unsent_bytes_high:
+                self._sent = trio.Event()
+                await self._sent.wait()
+
+    def _read_once(self) -> None:
+        """The socket is readable. What goes wrong is for the task in `read`."""
+        assert self._reading is not None
+        try:
+            data = self.socket.recv(self._receive_bytes)
+            if data:
+                self._last_active = self._reading.now
+                self._received(data)
+        except (BlockingIOError, InterruptedError):
+            return
+        except Exception as error:
+            self._failure = error
+            data = b""
+        if not data:
+            self._stop_reading()
+            self._read_to_end.set()
+        elif self.connection.unsent_bytes > self._unsent_bytes_high and not self.closed:
+            self._paused = True
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.remove(self.socket.fileno())
+
+    def _has_sent(self) -> None:
+        """Few enough bytes are unsent to be asked for more."""
+        self._sent.set()
+        if self._paused:
+            assert self._reading is not None
+            self._paused = False
+            self._reading.add(self.socket.fileno(), self._read_once)
 
     async def read_and_write(self, received: Callable[[bytes], None]) -> None:
         """`read`, and `write` beside it for as long. What `received` raises is raised alone, in no group."""
@@ -195,7 +251,7 @@ class SocketConnection:
                 if self._tls is not None and not unsent:
                     self._encrypt_and_send(self._tls)
                 if not unsent:
-                    self._sent.set()
+                    self._has_sent()
                     if self.connection.close_requested:
                         return
                     self._has_unsent = trio.Event()
@@ -209,7 +265,7 @@ class SocketConnection:
                 if sent:
                     unsent[0] = unsent[0][sent:]
                 if self.connection.unsent_bytes <= self._unsent_bytes_high:
-                    self._sent.set()
+                    self._has_sent()
         except (OSError, trio.ClosedResourceError):
             return
         finally:
@@ -230,6 +286,8 @@ class SocketConnection:
         if self._tls is not None and not self._unsent:
             with contextlib.suppress(OSError):
                 self.socket.send(self._tls.farewell())
+        self._stop_reading()
+        self._paused = False
         with contextlib.suppress(OSError):
             trio.lowlevel.notify_closing(self.socket)
         self.socket.close()
@@ -237,6 +295,11 @@ class SocketConnection:
         self._not_encrypted.clear()
         self._has_unsent.set()
         self._sent.set()
+        self._read_to_end.set()
+
+
+def _drop(_: bytes) -> None:
+    """Before anyone reads."""
 
 
 def split_address(address: str) -> tuple[str, int]:

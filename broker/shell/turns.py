@@ -1,8 +1,10 @@
 """When a node's turn comes: after anything has happened, and when a deadline has come.
 
-Whoever gives the node something calls `wake`. The turn itself runs after the tasks that are ready now have run, and so
-sees everything that arrived with the same look at the sockets: batching appears by itself, and an idle node sleeps
-until its next deadline. One timer task serves all deadlines; it is disturbed only when a deadline moves closer.
+Whoever gives the node something calls `wake`. The turn that sockets want runs in the same step, when all that are ready
+have been read (broker/shell/reading.py); one that other tasks want, such as the end of a flush, runs after the tasks
+that are ready now have run. Either way it sees everything that arrived together: batching appears by itself, and an
+idle node sleeps until its next deadline. One timer task serves all deadlines; it is disturbed only when a deadline
+moves closer.
 """
 
 from collections.abc import Callable
@@ -21,6 +23,7 @@ class Turns:
         self._turn = turn
         self._now_ns = now_ns
         self._wanted = True
+        self._reading = False
         self._sleeping: trio.lowlevel.Task | None = None
         self._deadline_ns = 0
         self._timer_scope: trio.CancelScope | None = None
@@ -30,7 +33,7 @@ class Turns:
         """Something has happened. Cheap, and may be called any number of times before the turn."""
         self._wanted = True
         task = self._sleeping
-        if task is not None:
+        if task is not None and not self._reading:
             self._sleeping = None
             trio.lowlevel.reschedule(task)
 
@@ -44,12 +47,26 @@ class Turns:
                 self._sleeping = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
             # Whoever was ready together with the one that woke this task has run before it.
-            self._wanted = False
-            deadline_ns = self._turn()
-            self._deadline_ns = deadline_ns
-            if deadline_ns < self._timer_until_ns and self._timer_scope is not None:
-                self._timer_until_ns = deadline_ns
-                self._timer_scope.deadline = self._trio_time(deadline_ns)
+            if self._wanted:
+                self._run()
+
+    def run_after(self, read: Callable[[], None]) -> None:
+        """Calls `read`, and runs the turn at once if anything that it did wants one."""
+        self._reading = True
+        try:
+            read()
+        finally:
+            self._reading = False
+        if self._wanted:
+            self._run()
+
+    def _run(self) -> None:
+        self._wanted = False
+        deadline_ns = self._turn()
+        self._deadline_ns = deadline_ns
+        if deadline_ns < self._timer_until_ns and self._timer_scope is not None:
+            self._timer_until_ns = deadline_ns
+            self._timer_scope.deadline = self._trio_time(deadline_ns)
 
     def _stop_sleeping(self, _: object) -> trio.lowlevel.Abort:
         self._sleeping = None

@@ -1,0 +1,71 @@
+"""All the sockets that a node is sent requests and acknowledgements on, read by one task.
+
+A task per socket costs a wake-up, a registration with the system and two passes of Trio's scheduler for every few
+bytes that arrive, and the turn comes in a pass of its own behind them. Here the sockets stand in an epoll of their own,
+for as long as they are read from, and Trio waits for that one: when anything has arrived, everything that has is read,
+once from each socket, and the turn follows in the same step. What a socket holds beyond one read waits until all others
+had theirs, so that nobody who sends much keeps anybody waiting.
+
+A socket that is not to be read from is taken out: epoll would report its end again and again.
+"""
+
+import select
+import sys
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+import trio
+
+from broker.shell.turns import Turns
+
+_READY_AT_ONCE: Final = 256
+"""Sockets that are read from before a turn; those that are ready beyond them come first after it."""
+
+
+class Reading:
+    """Reads, then runs the turn. Linux only: see `begin`."""
+
+    def __init__(self, turns: Turns) -> None:
+        assert sys.platform == "linux"
+        self._turns = turns
+        self._epoll = select.epoll()
+        self._readers: dict[int, Callable[[], None]] = {}
+        self.now = 0.0
+        """Trio's time when the reads began that are under way."""
+
+    @classmethod
+    def begin(cls, turns: Turns) -> "Reading | None":
+        """None on systems without epoll: there every socket has a task that reads."""
+        return cls(turns) if sys.platform == "linux" else None
+
+    def add(self, descriptor: int, read: Callable[[], None]) -> None:
+        """Calls `read`, which must not block nor raise, whenever there is something to read."""
+        if not self._epoll.closed:
+            self._readers[descriptor] = read
+            self._epoll.register(descriptor, select.EPOLLIN)
+
+    def remove(self, descriptor: int) -> None:
+        """Reads no more from it, even if it was found ready; to be called before it is closed."""
+        if self._readers.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    async def run(self) -> NoReturn:
+        """Reads and runs turns until cancelled."""
+        turns, poll, readers = self._turns, self._epoll.poll, self._readers
+        descriptor = self._epoll.fileno()
+        wait_readable, current_time = trio.lowlevel.wait_readable, trio.current_time
+
+        def read() -> None:
+            for ready, _ in poll(0, _READY_AT_ONCE):
+                reader = readers.get(ready)
+                if reader is not None:  # else another's bytes have closed it
+                    reader()
+
+        try:
+            while True:
+                await wait_readable(descriptor)
+                self.now = current_time()
+                turns.run_after(read)
+        finally:
+            readers.clear()
+            self._epoll.close()

@@ -1,0 +1,325 @@
+"""Sockets that are read together: everything that has arrived before one turn, nobody left out, nobody in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from broker.connection import Connection, Outgoing
+from broker.shell.reading import Reading
+from broker.shell.sockets import RECEIVE_BYTES, UNSENT_BYTES_HIGH, SocketConnection
+from broker.shell.turns import Turns
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll")
+
+LIMIT_S = 30.0
+FAR_NS = 1 << 62
+
+
+class Server:
+    """Connections that are read together; `turns` has what each turn found: (client, bytes) in order of the reads."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.outgoing = Outgoing()
+        self.turns: list[list[tuple[str, bytes]]] = []
+        self.in_turn: Callable[[list[tuple[str, bytes]]], None] = lambda _: None
+        self.connections: dict[str, SocketConnection] = {}
+        self.failures: dict[str, Exception | None] = {}
+        self._arrived: list[tuple[str, bytes]] = []
+        self._runner = Turns(self._turn, lambda: 0)
+        self.wake = self._runner.wake
+        reading = Reading.begin(self._runner)
+        assert reading is not None
+        self.reading = reading
+        self.scope = trio.CancelScope()
+        nursery.start_soon(self._runner.run)
+        nursery.start_soon(self._read)
+
+    async def _read(self) -> None:
+        with self.scope:
+            await self.reading.run()
+
+    def _turn(self) -> int:
+        arrived, self._arrived = self._arrived, []
+        self.turns.append(arrived)
+        self.in_turn(arrived)
+        for connection in self.outgoing.take():
+            self.connections[connection.name].flush()
+        return FAR_NS
+
+    def connect(self, name: str, received: Callable[[bytes], None] | None = None) -> socket.socket:
+        """The remote end of a new connection."""
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        served = SocketConnection(ours, Connection(self.outgoing, name), reading=self.reading)
+        self.connections[name] = served
+
+        def arrived(data: bytes) -> None:
+            self._arrived.append((name, data))
+            self.wake()
+
+        async def serve() -> None:
+            failure: Exception | None = None
+            try:
+                await served.read_and_write(received or arrived)
+            except Exception as error:
+                failure = error
+            self.failures[name] = failure
+
+        self.nursery.start_soon(serve)
+        return theirs
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[Server]:
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            server = Server(nursery)
+            await trio.testing.wait_all_tasks_blocked()
+            server.turns.clear()  # the first, which every node begins with
+            yield server
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def remotes() -> Iterator[list[socket.socket]]:
+    opened: list[socket.socket] = []
+    yield opened
+    for remote in opened:
+        remote.close()
+
+
+async def _receive(sock: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        await trio.lowlevel.wait_readable(sock)
+        data += sock.recv(65_536)
+    return bytes(data)
+
+
+async def test_all_that_has_arrived_is_read_before_one_turn(remotes: list[socket.socket]) -> None:
+    async with serving() as server:
+        remotes += [server.connect(f"c{k}") for k in range(40)]
+        await trio.testing.wait_all_tasks_blocked()
+        for k, remote in enumerate(remotes):
+            remote.send(b"%d" % k)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [sorted(turn) for turn in server.turns] == [sorted((f"c{k}", b"%d" % k) for k in range(40))]
+
+
+async def test_of_more_than_are_read_at_once_none_is_left_out(remotes: list[socket.socket]) -> None:
+    async with serving() as server:
+        remotes += [server.connect(f"c{k}") for k in range(400)]
+        await trio.testing.wait_all_tasks_blocked()
+        for remote in remotes:
+            remote.send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(server.turns) == 2
+        assert sorted(name for turn in server.turns for name, _ in turn) == sorted(server.connections)
+
+
+async def test_who_sends_much_is_read_from_once_a_turn_and_keeps_nobody_waiting(
+    remotes: list[socket.socket],
+) -> None:
+    async with serving() as server:
+        much, little = server.connect("much"), server.connect("little")
+        remotes += [much, little]
+        await trio.testing.wait_all_tasks_blocked()
+        server.connections["much"].socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        much.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        size = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                size += much.send(bytes(4096))
+        assert size > 2 * RECEIVE_BYTES, "more than one read takes"
+        little.send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert sum(len(data) for turn in server.turns for name, data in turn if name == "much") == size
+        assert len(server.turns) > 2
+        assert ("little", b"x") in server.turns[0]
+        for turn in server.turns:
+            assert [name for name, _ in turn].count("much") == 1
+
+
+async def test_half_closed_means_read_to_the_end_then_closed(remotes: list[socket.socket]) -> None:
+    async with serving() as server:
+        remote, other = server.connect("half"), server.connect("other")
+        remotes += [remote, other]
+        await trio.testing.wait_all_tasks_blocked()
+        remote.send(b"last words")
+        remote.shutdown(socket.SHUT_WR)
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns == [[("half", b"last words")]]
+        assert server.failures == {"half": None}
+        assert remote.recv(1) == b"", "closed on this side, too"
+        other.send(b"still here")
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns[1:] == [[("other", b"still here")]]
+
+
+async def test_a_reset_ends_that_connection_only(remotes: list[socket.socket]) -> None:
+    async with serving() as server:
+        remote, other = server.connect("gone"), server.connect("other")
+        remotes.append(other)
+        await trio.testing.wait_all_tasks_blocked()
+        server.connections["gone"].connection.send(b"unread")
+        server.connections["gone"].flush()
+        remote.close()  # with bytes unread: the other end sees a reset
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.failures == {"gone": None}
+        assert server.connections["gone"].closed
+        other.send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns == [[("other", b"x")]]
+
+
+async def test_what_fails_while_it_is_handed_on_is_raised_to_who_reads(remotes: list[socket.socket]) -> None:
+    def refuse(data: bytes) -> None:
+        raise ValueError(data.decode())
+
+    async with serving() as server:
+        bad, good = server.connect("bad", refuse), server.connect("good")
+        remotes += [bad, good]
+        await trio.testing.wait_all_tasks_blocked()
+        bad.send(b"nonsense")
+        good.send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert str(server.failures["bad"]) == "nonsense"
+        assert isinstance(server.failures["bad"], ValueError)
+        assert server.turns == [[("good", b"x")]]
+        assert bad.recv(1) == b""
+
+
+async def test_one_that_another_s_bytes_close_is_not_read_from(remotes: list[socket.socket]) -> None:
+    """Both are ready, whichever is read first closes the other: as a peer that dials again replaces its link."""
+    read: list[str] = []
+    async with serving() as server:
+
+        def close(name: str, other: str) -> Callable[[bytes], None]:
+            def received(_: bytes) -> None:
+                read.append(name)
+                server.connections[other].close()
+
+            return received
+
+        remotes += [server.connect("a", close("a", "b")), server.connect("b", close("b", "a"))]
+        await trio.testing.wait_all_tasks_blocked()
+        for remote in remotes:
+            remote.send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(read) == 1
+        assert [server.connections[name].closed for name in ("a", "b")].count(True) == 1
+
+
+async def test_a_turn_may_close_what_was_just_read(remotes: list[socket.socket]) -> None:
+    async with serving() as server:
+        remotes += [server.connect("a"), server.connect("b")]
+        await trio.testing.wait_all_tasks_blocked()
+
+        def close(arrived: list[tuple[str, bytes]]) -> None:
+            for name, _ in arrived:
+                server.connections[name].connection.send(b"bye")
+                server.connections[name].connection.close()
+
+        server.in_turn = close
+        remotes[0].send(b"x" * (2 * RECEIVE_BYTES))
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.failures == {"a": None}
+        assert len(server.turns) == 1, "what it sent beyond one read is nobody's any more"
+        server.in_turn = lambda _: None
+        remotes[1].send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns[1:] == [[("b", b"x")]]
+
+
+async def test_who_does_not_read_answers_is_not_read_from_until_it_does(remotes: list[socket.socket]) -> None:
+    async with serving() as server:
+        slow, fast = server.connect("slow"), server.connect("fast")
+        remotes += [slow, fast]
+        await trio.testing.wait_all_tasks_blocked()
+
+        def answer(arrived: list[tuple[str, bytes]]) -> None:
+            for name, _ in arrived:
+                size = UNSENT_BYTES_HIGH + (1 << 20) if name == "slow" else 1
+                server.connections[name].connection.send(bytes(size))
+
+        server.in_turn = answer
+
+        async def ask(sock: socket.socket, expected: list[tuple[str, bytes]]) -> None:
+            server.turns.clear()
+            sock.send(b"x")
+            await trio.testing.wait_all_tasks_blocked()
+            assert server.turns == [[item] for item in expected]
+
+        await ask(slow, [("slow", b"x")])
+        await ask(slow, [("slow", b"x")])  # the check comes behind a read: this one was the last
+        await ask(slow, [])
+        for _ in range(3):
+            await ask(fast, [("fast", b"x")])
+            assert len(await _receive(fast, 1)) == 1
+        server.turns.clear()
+        await _receive(slow, 3 * (UNSENT_BYTES_HIGH + (1 << 20)))
+        assert server.turns == [[("slow", b"x")]], (
+            "what it asked meanwhile is read when the answers have gone"
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        await ask(slow, [("slow", b"x")])
+
+
+async def test_one_that_is_closed_while_it_is_not_read_from_stays_closed(
+    remotes: list[socket.socket],
+) -> None:
+    async with serving() as server:
+        slow = server.connect("slow")
+        remotes.append(slow)
+        await trio.testing.wait_all_tasks_blocked()
+        server.in_turn = lambda arrived: server.connections["slow"].connection.send(
+            bytes(2 * UNSENT_BYTES_HIGH)
+        )
+        for _ in range(3):
+            slow.send(b"x")
+            await trio.testing.wait_all_tasks_blocked()
+        assert len(server.turns) == 2
+        server.connections["slow"].close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.failures == {"slow": None}
+        assert len(server.turns) == 2
+
+
+async def test_a_turn_that_a_turn_wants_follows_it(remotes: list[socket.socket]) -> None:
+    async with serving() as server:
+        remotes.append(server.connect("a"))
+        await trio.testing.wait_all_tasks_blocked()
+
+        def again(arrived: list[tuple[str, bytes]]) -> None:
+            if arrived:
+                server.wake()
+
+        server.in_turn = again
+        remotes[0].send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns == [[("a", b"x")], []]
+        server.wake()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.turns[2:] == [[]]
+
+
+async def test_connections_outlive_the_reading_by_as_long_as_they_must(remotes: list[socket.socket]) -> None:
+    async with serving() as server:
+        remotes.append(server.connect("before"))
+        await trio.testing.wait_all_tasks_blocked()
+        server.scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        remotes.append(server.connect("after"))
+        await trio.testing.wait_all_tasks_blocked()
+        for served in server.connections.values():
+            served.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.failures == {"before": None, "after": None}
