@@ -176,7 +176,7 @@ def build_node(
             store=broker.store_replies,
             random=random,
         ),
-        DelayService(node, len(broker.delay_level_ms)),
+        DelayService(node, broker.delay_level_ms),
         TimerService(node),
         decisions,
         TransactionChecks(node, decisions, broker, config.retention.reserved_hours * _HOUR_MS),

@@ -9,9 +9,14 @@ So a leader first writes what it is about to deliver (`DeliverDelayed`: level, f
 anything in between, the deliveries themselves. The log keeps the order and has no gaps: whoever leads next finds, in
 the entries right after that command and of its term, exactly how many of them came into the log, and says so
 (`SettleDelayed`) before it delivers anything. A full disk in the middle is settled by the leader itself.
+
+When a message is due the wall clock of whoever leads says: its store time and its delay make its time. A leader whose
+clock is behind the one that stored it sees a store time to come, and how long the message has waited the clocks do not
+tell. Then it waits for its delay from when this leader first sees that, by a clock that nobody sets, and no longer:
+what stands behind it in its level is stored by right clocks, maybe, and would wait for the wrong one's hours, too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -79,15 +84,18 @@ def delivered_properties(properties: bytes) -> bytes:
 class DelayService:
     """Delivers what is due while this node serves; GET_ALL_DELAY_OFFSET 45."""
 
-    def __init__(self, node: Node, level_count: int) -> None:
+    def __init__(self, node: Node, delay_ms: Sequence[int]) -> None:
+        """`delay_ms` has the delay of each level."""
         self._node = node
-        self._level_count = level_count
+        self._delay_ns = [delay * 1_000_000 for delay in delay_ms]
         self._next: dict[int, int] = {}
         """level -> the offset that is delivered next, deliveries under way counted; empty while another node leads."""
         self._under_way: dict[int, DeliverDelayed] = {}
         """level -> the announcement that is not committed yet."""
         self._unsettled: dict[int, int] = {}
         """level -> where a batch broke off: nothing else of the level may be announced before that is in the log."""
+        self._patience: dict[int, tuple[int, int]] = {}
+        """level -> (offset, time): what is before that offset and stored at a time to come is due then (ns)."""
         self._idle_from_ns = node.now_ns
         self._blocked_until_ns = 0
         node.on_role_change(self._role_changed)
@@ -115,6 +123,7 @@ class DelayService:
             self._next.clear()
             self._under_way.clear()
             self._unsettled.clear()
+            self._patience.clear()
             self._deadline.due_ns = NEVER
         elif not self._next:
             self._begin()
@@ -122,7 +131,7 @@ class DelayService:
     def _begin(self) -> None:
         """Takes over from the last leader: what it announced last may have come into the log in part."""
         delays = self._node.replica.metadata.delays
-        for level in range(1, self._level_count + 1):
+        for level in range(1, len(self._delay_ns) + 1):
             progress = delays.get(level, DelayProgress())
             offset = progress.offset
             if progress.count:
@@ -187,13 +196,14 @@ class DelayService:
             self._skip(level, queue.min_offset)
             return node.now_ns
         records: list[tuple[Record, Destination]] = []
-        for physical_offset, size, due_ms in queue.units(offset, BATCH_MAX):
-            if due_ms > node.wall_ms:
-                if not records:
-                    return min(
-                        node.now_ns + (due_ms - node.wall_ms) * 1_000_000, node.now_ns + CLOCK_CHECK_NS
-                    )
-                break
+        wall_ms = node.wall_ms
+        for at, (physical_offset, size, due_ms) in enumerate(queue.units(offset, BATCH_MAX), offset):
+            if due_ms > wall_ms:
+                due_ns = self._due_ns(level, at, queue.max_offset, due_ms - wall_ms)
+                if due_ns > node.now_ns:
+                    if not records:
+                        return min(due_ns, node.now_ns + CLOCK_CHECK_NS)
+                    break
             found = deliverable(replica, physical_offset, size)
             if found is None:
                 break
@@ -203,6 +213,18 @@ class DelayService:
         else:
             self._skip(level, offset + 1)
         return node.now_ns
+
+    def _due_ns(self, level: int, offset: int, end: int, ahead_ms: int) -> int:
+        """When to deliver a message that is not due for `ahead_ms` by the wall clock, of a queue up to `end`."""
+        now_ns = self._node.now_ns
+        ahead_ns, delay_ns = ahead_ms * 1_000_000, self._delay_ns[level - 1]
+        if ahead_ns <= delay_ns:
+            return now_ns + ahead_ns
+        known_end, until_ns = self._patience.get(level, (0, 0))
+        if offset >= known_end:
+            until_ns = now_ns + delay_ns
+            self._patience[level] = (end, until_ns)
+        return until_ns
 
     def _deliver(self, level: int, offset: int, records: list[tuple[Record, Destination]]) -> None:
         replica = self._node.replica

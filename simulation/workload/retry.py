@@ -11,9 +11,9 @@ repeats (the reference's client then sends the message itself, with the same res
 what any group consumer may see: a member that ends, loses its queue or dies before it has stored its position.
 Nothing else makes a second one: each copy comes back once, whoever leads when.
 
-Delays run on the leader's wall clock, and clocks of brokers differ by up to an hour and jump. What is early is judged
-by the times that the two leaders stamped on the record that waited and on its delivery; what is missing at the end, by
-the last leader's clock.
+Delays run on the leader's wall clock, and clocks of brokers differ by up to an hour and jump. So a retry is early if it
+comes before its delay is over both by the times that the leaders stamped on the record that waited and on its delivery,
+and in truth, give or take the rates of clocks. It is late when its delay has passed in truth while one leader led.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ DELAY_LEVELS_S: Final = (1, 2, 1, 2, 4)
 _RETRY_TOPIC: Final = RETRY_PREFIX + GROUP
 _DEAD_LETTERS: Final = DEAD_LETTER_PREFIX + GROUP
 _RETRY_QUEUES: Final = 2
-_LATE_MS: Final = 2_000
+_LATE_NS: Final = 2 * SECOND
 """How long after its time a retry may be missing at the end."""
+_ELECTED_AFTER_NS: Final = 12 * SECOND
+"""So long after all faults there is a leader, and it stays."""
 _SETTLED_AFTER_NS: Final = 4 * SECOND
 """By the end of a run what came so long before has been handled: it is long after all faults."""
 _LONG_S: Final = 3.0
@@ -255,8 +257,9 @@ class Retries(Invariant):
             or held.property(b"REAL_QID") != str(record.queue_id)
         ):
             raise Violation("each retry comes once, after waiting", "group", f"{what}; waiting was {held}")
-        if record.store_timestamp < _due_ms(held):
-            raise Violation("no retry is early", "group", f"{what}, due {_due_ms(held)}")
+        waited_ms = record.store_timestamp - held.record.store_timestamp
+        if max(waited_ms, (message.time_ns - held.time_ns) / 0.94e6) < _delay_ms(held):
+            raise Violation("no retry is early", "group", f"{what}: waited {waited_ms} ms, {held.record}")
         self._offer(message, origin)
         self.world.did("retry delivered")
 
@@ -287,20 +290,14 @@ class Retries(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """By the leader's clock nothing is overdue, but what waits behind a message of its level that is not due."""
+        """Nothing is overdue: no leader keeps a message waiting for longer than its delay, whatever clocks show."""
         if not node.replica.serving:
             return
-        first_position = node.replica.store.log.first_position
-        blocked: dict[int, None] = {}
+        now_ns = self.world.scheduler.now_ns
         for held in self._waiting.values():
-            record = held.record
-            if _due_ms(held) >= node.wall_ms - _LATE_MS:
-                if record.physical_offset >= first_position:
-                    blocked[record.queue_id] = None
-            elif record.queue_id not in blocked and not self._is_deleted(held):
-                raise Violation(
-                    "what failed comes again", host.name, f"{record}: not there at {node.wall_ms}"
-                )
+            since_ns = max(held.time_ns, self.world.plan.calm_ns + _ELECTED_AFTER_NS)
+            if now_ns - since_ns > _delay_ms(held) * 1.06e6 + _LATE_NS and not self._is_deleted(held):
+                raise Violation("what failed comes again", host.name, f"{held.record}: not there at {now_ns}")
 
     def check_end(self) -> None:
         """Everything that came, for the first time or again, has been accepted or taken back."""
@@ -327,8 +324,8 @@ class Retries(Invariant):
         )
 
 
-def _due_ms(held: CommittedMessage) -> int:
-    return held.record.store_timestamp + DELAY_LEVELS_S[held.record.queue_id] * 1000
+def _delay_ms(held: CommittedMessage) -> int:
+    return DELAY_LEVELS_S[held.record.queue_id] * 1000
 
 
 async def _make_group(world: World, runtime: ClientRuntime) -> None:

@@ -134,6 +134,37 @@ def test_restart_of_all_neither_loses_nor_repeats(group: Group) -> None:
     assert bodies(group.connect()) == [b"early", b"late"]
 
 
+@pytest.mark.parametrize("is_same_leader", [True, False])
+def test_a_clock_that_was_ahead_holds_nobody_up(group: Group, is_same_leader: bool) -> None:
+    """The simulator's seed 11: what a leader with another clock had stored kept its whole level waiting for an hour."""
+    client = group.connect()
+    group.wall_offset_ms = 3_600_000
+    client.send("T", b"ahead", 0, {"DELAY": "2"})
+    group.wall_offset_ms = 0
+    group.advance(1)
+    if not is_same_leader:
+        group.kill(group.leader)
+        group.elect()
+        client = group.connect()
+    client.send("T", b"right", 0, {"DELAY": "2"})
+    group.advance(LEVEL_2_S - 1.5)
+    assert bodies(client) == [], "neither comes early"
+    group.advance(LEVEL_2_S + 1)
+    assert bodies(client) == [b"ahead", b"right"]
+
+
+def test_a_clock_that_is_set_back_while_a_message_waits(group: Group) -> None:
+    client = group.connect()
+    client.send("T", b"x", 0, {"DELAY": "3"})
+    group.advance(5)
+    group.wall_offset_ms = -86_400_000
+    client.send("T", b"y", 0, {"DELAY": "3"})
+    group.advance(4.9)
+    assert bodies(client) == []
+    group.advance(10.1)
+    assert bodies(client) == [b"x", b"y"], "each at most its delay after the clock was set"
+
+
 @pytest.mark.parametrize("reached", range(8))
 def test_batch_of_deliveries_that_reached_the_log_in_part_is_completed(
     reached: int, monkeypatch: pytest.MonkeyPatch
