@@ -3,10 +3,14 @@
 A request is sent on as the frame that came, for the leader of one term, and waits here for the answer, by client and
 opaque. When that leader is lost, the wait ends in one of three ways:
 
-- the leader says that it has done nothing (`NotDone`): the next leader is asked;
 - repeating the request does no harm: the next leader is asked;
-- it does (`_ONCE`): the client is told that the outcome is unknown (code 1), never that the request was refused,
-  which would make it believe that a message is not in the log.
+- it does (`_ONCE`), and the one that leads no more says that it has done nothing (`NotDone`): the next leader is asked;
+- it does, and nothing can be heard of that: the client is told that the outcome is unknown (code 1), never that the
+  request was refused, which would make it believe that a message is not in the log.
+
+One that leads no more answers or gives back all that it was forwarded, as long as the link is up, and this node may
+hear of the next leader first. So it is waited for a moment (`DOUBT_NS`): else each transfer of leadership would leave
+the outcome of some sends unknown that were never stored, or whose answer was on its way.
 
 So of two nodes that hold one request for a leader, only the client's own ever releases it to another, and a client
 gets one answer. `relayed_clients.py` is the leader's side.
@@ -19,6 +23,7 @@ import structlog
 
 from broker.client_calls import ClientCalls
 from broker.connection import Connection
+from broker.deadline import NEVER
 from broker.late_positions import without_late_position
 from broker.peer_protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.processing import OUTCOME_UNKNOWN
@@ -35,6 +40,9 @@ log = structlog.get_logger("trivet.node")
 FORWARDED_MAX: Final = 20_000
 FORWARDED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Forwarded requests that wait for the leader's answer, and how much may wait for the link to take it."""
+
+DOUBT_NS: Final = 300_000_000
+"""How long a node that leads no more has to say what became of a request. It may have been stopped, or be cut off."""
 
 UNREAD_BYTES_MAX: Final = 32 * 1024 * 1024
 """A client that leaves so much of its relayed answers unread is disconnected.
@@ -102,6 +110,9 @@ class Forwarding:
         self._by_connection: dict[Connection, _Client] = {}
         self._next_number = 0
         self._waiting_count = 0
+        self._doubted: dict[tuple[int, int], tuple[int, _Client, _Forwarded]] = {}
+        """By client and opaque, until when a former leader has time to say what became of it; the next to end first."""
+        self._doubt_ends = node.add_deadline(self._end_doubts)
 
     def __len__(self) -> int:
         return len(self._by_connection)
@@ -223,31 +234,60 @@ class Forwarding:
         connection.send(body)
 
     def given_back(self, source: str, frame: NotDone) -> None:
-        """The leader of a term has not done what it was forwarded, and is none any more: the next one is to be asked.
-
-        This node has not heard of that one yet, or it would have dealt with all that the old one left unanswered.
-        """
+        """The leader of a term has not done what it was forwarded, and leads no more: the next one is to be asked."""
         client = self._by_number.get(frame.connection)
         asked = None if client is None else client.waiting.get(frame.opaque)
         if client is None or asked is None or (asked.leader, asked.term) != (source, frame.term):
             return
         self._no_longer_waits(client, frame.opaque)
-        self._node.hold(client.connection, asked.command)
+        if (self._replica.leader, self._replica.term) == (asked.leader, asked.term):
+            self._node.hold(client.connection, asked.command)  # this node has not heard of the next one yet
+        else:
+            self._node.received(client.connection, without_late_position(asked.command))
 
     def leader_changed(self) -> None:
-        """Whatever waits for another leader than today's, or for its earlier term, waits in vain."""
+        """Whatever waits for another leader than today's, or for its earlier term: that one does it no more."""
         today = (self._replica.leader, self._replica.term)
-        asked = {(waiting.leader, waiting.term) for _, waiting in self._all_waiting()}
-        for node in sorted({node for node, term in asked if (node, term) != today}):
-            self.leader_lost(node)
+        ends_ns = self._node.now_ns + DOUBT_NS
+        for client, asked in self._all_waiting():
+            if (asked.leader, asked.term) != today and self._may_hear_of(asked):
+                key = (client.number, asked.command.opaque)
+                before = self._doubted.get(key)
+                if before is None or before[2] is not asked:
+                    self._doubted.pop(key, None)
+                    self._doubted[key] = (ends_ns, client, asked)
+        self._plan_end_of_doubts()
+        self._end_waiting(lambda asked: (asked.leader, asked.term) != today and not self._may_hear_of(asked))
 
     def leader_lost(self, node: str) -> None:
-        """What `node` has not answered: repeated elsewhere where that does no harm, else of unknown outcome."""
-        for client, asked in self._take_if(lambda asked: asked.leader == node):
+        """Nothing more can be heard of what `node` has not answered."""
+        self._end_waiting(lambda asked: asked.leader == node)
+
+    def _may_hear_of(self, asked: _Forwarded) -> bool:
+        """Whether a former leader is waited for: to say what became of what must not be repeated."""
+        return asked.command.code in _ONCE and asked.leader in self._replica.links
+
+    def _end_waiting(self, is_in_vain: Callable[[_Forwarded], bool]) -> None:
+        """Requests are repeated elsewhere where that does no harm, else their outcome is unknown."""
+        for client, asked in self._take_if(is_in_vain):
             if asked.command.code in _ONCE:
                 self._node.reply(client.connection, asked.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
             else:
                 self._node.forward(client.connection, without_late_position(asked.command))
+
+    def _end_doubts(self) -> None:
+        now_ns = self._node.now_ns
+        while (first := next(iter(self._doubted.items()), None)) is not None and first[1][0] <= now_ns:
+            key, (_, client, asked) = first
+            del self._doubted[key]
+            if client.number in self._by_number and client.waiting.get(asked.command.opaque) is asked:
+                self._no_longer_waits(client, asked.command.opaque)
+                self._node.reply(client.connection, asked.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+        self._plan_end_of_doubts()
+
+    def _plan_end_of_doubts(self) -> None:
+        first = next(iter(self._doubted.values()), None)
+        self._doubt_ends.due_ns = NEVER if first is None else first[0]
 
     def withdraw(self) -> None:
         """Tells the leader that it has no clients here any more: whom it asked through this node could not answer.
@@ -273,3 +313,4 @@ class Forwarding:
     def _no_longer_waits(self, client: _Client, opaque: int) -> None:
         del client.waiting[opaque]
         self._waiting_count -= 1
+        self._doubted.pop((client.number, opaque), None)

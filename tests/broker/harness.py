@@ -312,6 +312,18 @@ class Group:
                 self._turn(member)
         raise AssertionError(f"the group does not come to rest: {self.describe()}")
 
+    def step_at_random(self, random: random.Random) -> None:
+        """Delivers the next bytes of some link and lets some node have its turn: links are not in step."""
+        if self._in_flight:
+            link = random.choice(list(dict.fromkeys(item[:2] for item in self._in_flight)))
+            place = next(place for place, item in enumerate(self._in_flight) if item[:2] == link)
+            item = self._in_flight[place]
+            del self._in_flight[place]
+            self._deliver(*item)
+        due = [member for member in self.alive() if member.due_ns <= self.now_ns]
+        if due:
+            self._turn(random.choice(due))
+
     def advance(self, seconds: float) -> None:
         """Lets time pass, doing everything when it is due."""
         end_ns = self.now_ns + round(seconds * SECOND)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from broker.forwarding import DOUBT_NS
 from broker.peer_protocol import Forward, Frame, NotDone, RaftFrame, Relay
 from broker.processing import OUTCOME_UNKNOWN
 from broker.remoting.bodies import LockBatchBody, MessageQueue
@@ -11,7 +14,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ
 from broker.remoting.json_body import encode_body
 from raft.messages import AppendResponse, TimeoutNow
-from tests.broker.harness import Group
+from tests.broker.harness import Client, Group
 
 
 @pytest.fixture
@@ -221,6 +224,52 @@ def test_what_a_deposed_leader_held_for_anothers_client_is_not_done_when_it_lead
     group.converge()
     assert group.node(old).held_count == 0
     assert client.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 86
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_transfers_of_leadership_leave_no_outcome_unknown(group: Group, seed: int) -> None:
+    """The former leader answers or gives back what it was forwarded, after the others have heard of the next one."""
+    chosen = random.Random(seed)
+    clients = [group.connect(node) for node in group.members for _ in range(3)]
+    sent: list[tuple[Client, int]] = []
+    for _ in range(12):
+        leader = group.leader
+        heir = chosen.choice([node for node in group.members if node != leader])
+        for step in range(chosen.randrange(25, 60)):
+            client = chosen.choice(clients)
+            sent.append((client, client.start_send("T", b"%d" % len(sent), chosen.randrange(2))))
+            if step == 20:
+                node = group.node(leader)
+                node.begin(group.now_ns, group.wall_ms)
+                node.replica.transfer_leadership(heir)
+                group.members[leader].due_ns = group.now_ns
+            for _ in range(chosen.randrange(4)):
+                group.step_at_random(chosen)
+        group.advance(0.2)
+        group.elect()
+    for client, opaque in sent:
+        assert client.wait(opaque).code == ResponseCode.SUCCESS
+    queues = group.node(group.leader).replica.store.queues
+    stored = [queue.max_offset for number in (0, 1) if (queue := queues.get("T", number)) is not None]
+    assert sum(stored) == len(sent), "each is there once"
+
+
+def test_a_former_leader_that_says_nothing_is_not_waited_for_long(group: Group) -> None:
+    """It is cut off, and no connection has broken."""
+    old = group.leader
+    heir = next(node for node in group.members if node != old)
+    client = group.connect(heir)
+    group.lose = lambda source, target, frame: source == old and isinstance(frame, Relay)
+    sends = [client.start_send("T", b"once") for _ in range(2)]
+    group.settle()
+    group.partition(old)
+    group.elect()
+    group.run_until(lambda: group.node(heir).replica.leader not in {None, old}, "another leader")
+    known_ns = group.now_ns
+    for send in sends:
+        assert client.wait(send).remark == OUTCOME_UNKNOWN
+    assert group.now_ns - known_ns <= DOUBT_NS
+    assert client.send("T", b"next").queue_offset == 2
 
 
 def test_position_of_unknown_outcome_is_never_repeated_by_the_broker(group: Group) -> None:
