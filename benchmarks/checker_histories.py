@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from broker.trace import TraceHeader, TraceWriter
+from spark_analysis import schema
+from spark_analysis.source import ARROW_TYPES
 
 APPEND, READ, TAIL, COMMIT, FETCH = range(5)
 NAMES: Final = ("append", "read", "tail", "commit_offset", "fetch_offset")
@@ -173,6 +175,8 @@ def write_parquet(history: Columns, directory: Path) -> None:
             ),
             "next_offset": _known(history.next_offset[rows]),
         }
+        for name, kind, _ in schema.RECORD_COLUMNS[1:]:  # "record" is the directory's name
+            table.setdefault(name, pa.nulls(len(rows), ARROW_TYPES[kind]))
         pq.write_table(pa.table(table), target / f"part-{first // ROWS_OF_A_FILE:05d}.parquet")
 
 

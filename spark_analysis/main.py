@@ -78,8 +78,9 @@ def analyze(
     try:
         if model in LOG_MODELS:
             from spark_analysis.check import check
+            from spark_analysis.names import names_of, operations_of, with_names
 
-            verdicts = []
+            verdicts, to_show = [], list[Verdict]()
             for path, name in zip(paths, distinct_names(paths), strict=True):
                 with _place(spark, to_parquet, scratch, name) as place:
                     in_memory = to_parquet is None and scratch is None and size < SMALL_BYTES
@@ -88,11 +89,15 @@ def analyze(
                     )
                     verdict = check(history, drained=drained, sparse=model == SPARSE_LOG_MODEL)
                     verdicts.append(of_what_was_read(verdict))
+                    if not json_output:
+                        names = names_of(history, operations_of(verdicts[-1].anomalies))
+                        to_show.append(with_names(verdicts[-1], names))
                     _report(verdicts[-1], history, report, name)
                     if is_ours:
                         spark.catalog.clearCache()
         else:
             verdicts = _judge_keyed(spark, paths, format, model, search_budget)
+            to_show = verdicts
             for verdict, name in zip(verdicts, distinct_names(paths), strict=True):
                 _report(verdict, None, report, name)
     except Exception:  # an unexpected end must not look like the verdict "violated", which is exit code 1
@@ -107,9 +112,9 @@ def analyze(
     else:
         from spark_analysis.console import print_verdicts
 
-        print_verdicts(verdicts)
-    names = {verdict.verdict for verdict in verdicts}
-    worst = VIOLATED if VIOLATED in names else UNDECIDED if UNDECIDED in names else LINEARIZABLE
+        print_verdicts(to_show)
+    given = {verdict.verdict for verdict in verdicts}
+    worst = VIOLATED if VIOLATED in given else UNDECIDED if UNDECIDED in given else LINEARIZABLE
     return EXIT_CODES[worst]
 
 
@@ -164,7 +169,8 @@ def _check_columns(records: Path) -> None:
         if name not in given.names:
             raise UsageError(f"{records}: has no column {name} (docs/trace-schema.md)")
         found = given.field(name).type
-        if name != "record" and found != ARROW_TYPES[kind]:
+        stored = found.value_type if pa.types.is_dictionary(found) else found  # Spark sees what it stands for
+        if name != "record" and stored != ARROW_TYPES[kind]:
             raise UsageError(f"{records}: column {name} is of the type {found}, not {ARROW_TYPES[kind]}")
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from spark_analysis.history import History
+from spark_analysis.names import names_of, operations_of
 from spark_analysis.report.evidence import EVENT_COLUMNS, event_of, evidence_of
-from spark_analysis.report.names import names_of
 from spark_analysis.report.run_data import panels_of
 from spark_analysis.report.tables import Event, ReportData
 from spark_analysis.report.windows import windows_of
@@ -24,12 +24,13 @@ EVENTS_MAX: Final = 5000
 def collect_report(verdict: Verdict, history: History) -> ReportData:
     """Everything that the page of one history needs from Spark."""
     windows = windows_of(verdict.anomalies, history)
+    around = (operation for window in windows.values() for operation in window.operations)
     return ReportData(
         tuple(_events(history)),
         tuple(panels_of(verdict, history)) if verdict.operations else (),
         windows,
         evidence_of(verdict.anomalies, history),
-        names_of(history, verdict.anomalies, windows.values()),
+        names_of(history, [*operations_of(verdict.anomalies), *around]),
     )
 
 

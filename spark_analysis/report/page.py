@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from spark_analysis import stories
 from spark_analysis.console import describe
 from spark_analysis.history import History
+from spark_analysis.names import identities, named, operations_of, with_names
 from spark_analysis.report.answer import checked_and_not, words
 from spark_analysis.report.data import EVENTS_MAX, collect_report
-from spark_analysis.report.names import identities, with_names
 from spark_analysis.report.parts import fault_marks, role_bands, sentence
 from spark_analysis.report.proof_figures import proof_figures
 from spark_analysis.report.run_figure import run
@@ -49,7 +49,12 @@ def render(verdict: Verdict, data: ReportData) -> str:
     """The page."""
     import jinja2
 
-    verdict, data = with_names(verdict, data)
+    verdict = with_names(verdict, data.names)
+    windows = {
+        place: replace(window, operations=tuple(named(one, data.names) for one in window.operations))
+        for place, window in data.windows.items()
+    }
+    data = replace(data, windows=windows)
     first_ns = verdict.facts.get("first_ns") or 0
     seconds = verdict.facts.get("seconds", 0.0)
     marks = fault_marks(data.events, first_ns)
@@ -81,7 +86,7 @@ def render(verdict: Verdict, data: ReportData) -> str:
         lines_listed=LINES_LISTED,
         clients=identities(
             [
-                *(operation for one in listed for operation in one.proof),
+                *operations_of(listed),
                 *(operation for window in data.windows.values() for operation in window.operations),
             ]
         ),

@@ -91,6 +91,33 @@ def test_a_stale_read_between_two_recorders_is_proved(
 
 @pytest.mark.spark
 @pytest.mark.slow
+def test_the_terminal_calls_clients_as_the_report_does(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By who recorded them; the number of one of several does not depend on which others are shown."""
+    history = tmp_path / "history"
+    history.mkdir()
+    shop, crowd = recorder(history / "shop.trace"), recorder(history / "crowd.trace")
+    for number in range(3):
+        crowd.ok_tail(20 + number, crowd.invoke_tail(10 + number, f"visitor-{number}", "other/0"), 0)
+    shop.ok_append(2000, shop.invoke_append(1000, "client@7", "orders/2", ["u-1"]), 0)
+    crowd.ok_read(4000, crowd.invoke_read(3000, "visitor-2", "orders/2", 0), 0, 0, [])
+    for writer in (shop, crowd):
+        writer.flush()
+    assert analyze([history], report=tmp_path / "reports") == 1
+    shown = capsys.readouterr().out
+    page = (tmp_path / "reports" / "history.html").read_text()
+    for text in (shown, page):
+        assert "shop was told that message u-1 stands at offset 0" in text
+        assert "crowd #3 asked for offset 0 and was told that nothing is there" in text
+    assert "client@7" not in shown
+    assert "<td>crowd #3</td><td><code>visitor-2</code></td>" in page
+    assert analyze([history], json_output=True) == 1
+    assert '"client": "client@7"' in capsys.readouterr().out
+
+
+@pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.parametrize("range_bits", [22, 4])
 def test_what_replicas_recorded_is_judged(
     judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_bits: int

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.checker_histories import good_history, write_parquet
 from spark_analysis import schema
-from spark_analysis.main import WRONG_USAGE, analyze
+from spark_analysis.main import WRONG_USAGE, _check_usage, analyze
 from spark_analysis.source import ARROW_TYPES
 
 if TYPE_CHECKING:
@@ -61,6 +62,17 @@ def test_what_is_searched_is_not_kept(
     assert analyze([path], to_parquet=tmp_path / "kept", **options) == WRONG_USAGE  # type: ignore[arg-type]
     assert "--to-parquet: keeps histories of logs" in capsys.readouterr().err
     assert not (tmp_path / "kept").exists()
+
+
+def test_parquet_of_the_benchmark_is_accepted(tmp_path: Path) -> None:
+    """Every column is there; texts may be stored as numbers of a dictionary, too, which Spark does not see."""
+    write_parquet(good_history(200, 2, 3), tmp_path / "kept")
+    assert _check_usage([tmp_path / "kept"], "parquet", "log", keeps=False) == "log"
+    (part,) = (tmp_path / "kept").rglob("*.parquet")
+    table = pq.read_table(part, partitioning=None)
+    pq.write_table(table.set_column(5, "key", table["key"].dictionary_encode()), part)
+    assert pa.types.is_dictionary(pq.read_schema(part).field("key").type)
+    assert _check_usage([tmp_path / "kept"], "parquet", "log", keeps=False) == "log"
 
 
 def test_parquet_of_others_must_have_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

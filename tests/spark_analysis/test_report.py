@@ -15,12 +15,12 @@ from rich.console import Console
 
 from spark_analysis import stories
 from spark_analysis.console import LOG_WIDTH, console_for_output, print_verdicts
+from spark_analysis.names import Recorded, names_from
 from spark_analysis.report import render
 from spark_analysis.report.answer import checked_and_not, words
 from spark_analysis.report.data import EVENTS_MAX
 from spark_analysis.report.evidence import telling
 from spark_analysis.report.lanes import Mark
-from spark_analysis.report.names import names_from
 from spark_analysis.report.page import FINDINGS_LISTED, places_to_list
 from spark_analysis.report.parts import fault_marks, role_bands
 from spark_analysis.report.proof_figures import proof_figures
@@ -439,9 +439,12 @@ def test_a_proof_is_drawn_with_its_culprits() -> None:
 
 def test_clients_are_called_by_their_processes() -> None:
     """Who recorded a client is its name, in words and lanes; what the protocol calls it stands beside it."""
-    pairs = [("producer-1", "shop0"), ("consumer-1", "crowd"), ("consumer-2", "crowd"), ("auditor", None)]
-    names = names_from([*pairs, ("bystander", "b1"), ("bystander", "b2")])
-    assert names == {"producer-1": "shop0", "consumer-1": "crowd #1", "consumer-2": "crowd #2"}
+    crowd = [Recorded("consumer-1", "crowd", 1, 9), Recorded("consumer-2", "crowd", 7, 9)]
+    several = [Recorded("bystander", "b1", 1, 1), Recorded("bystander", "b2", 1, 1)]
+    names = names_from(
+        [Recorded("producer-1", "shop0", 1, 1), *crowd, Recorded("auditor", None, 1, 1), *several]
+    )
+    assert names == {"producer-1": "shop0", "consumer-1": "crowd #1", "consumer-2": "crowd #7"}
     verdict = verdict_of("stale-read")
     data = replace(data_for(verdict), names=names | {"bystander": "visitor0"})
     page = render(verdict, data)

@@ -122,7 +122,7 @@ def test_a_bounded_part_of_the_history(spark: SparkSession) -> None:
         CLIENTS + 1, rel=0.01
     )
 
-    assert data.names == {"p": "producer0", "c": "crowd #1", "d": "crowd #2"}
+    assert data.names == {"p": "producer0", "c": "crowd #2", "d": "crowd #3"}
 
     page = render(verdict, data)
     assert len(page.encode()) < 3_000_000
