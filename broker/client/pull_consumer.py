@@ -14,8 +14,9 @@ from broker.client.core import ClientCore
 from broker.client.credentials import Credentials
 from broker.client.errors import UsageError
 from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
+from broker.client.lookups import FOREVER_MS, FOUND_MAX, MessageLookups
 from broker.client.message import MessageQueue, MessageView
-from broker.client.queue_calls import QueueCalls
+from broker.client.queue_calls import QueueCalls, SearchBoundary
 from broker.client.runtime import Runtime
 from broker.client.subscription import SqlFilter, Subscription
 from broker.trace import TraceWriter
@@ -51,6 +52,7 @@ class PullConsumer:
         self._wanted = dict(topics or {})
         self.core = ClientCore(runtime, name_servers, trace=trace, credentials=credentials)
         self._calls = QueueCalls(self.core, group)
+        self._lookups = MessageLookups(self.core, self._calls)
         self._intake = Intake(runtime, self._calls, limits or FetchLimits())
         self._rest: tuple[QueueReader, Batch] | None = None
         self._reading = False
@@ -155,10 +157,39 @@ class PullConsumer:
         self.core.check_open()
         return await self._calls.min_offset(queue)
 
-    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first message stored at or after that time."""
+    async def search_offset(
+        self, queue: MessageQueue, timestamp_ms: int, boundary: SearchBoundary = "lower"
+    ) -> int:
+        """``lower``: the first message stored at or after that time, the queue's end without one; ``upper``: the last
+        one stored at or before it, the queue's first without one."""
         self.core.check_open()
-        return await self._calls.search_offset(queue, timestamp_ms)
+        return await self._calls.search_offset(queue, timestamp_ms, boundary)
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int | None:
+        """When the first message that the queue still has was stored (ms since 1970); None when it has none."""
+        self.core.check_open()
+        return await self._calls.earliest_store_time(queue)
+
+    # Single messages -----------------------------------------------------------------------------------------------
+
+    async def view_message(self, topic: str, offset_message_id: str) -> MessageView | None:
+        """The message with the id that its broker gave (`SendResult.offset_message_id`); None if there is none."""
+        self.core.check_open()
+        return await self._lookups.view(topic, offset_message_id)
+
+    async def messages_with_key(
+        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = FOREVER_MS, max_messages: int = FOUND_MAX
+    ) -> list[MessageView]:
+        """The newest messages with one of their sender's keys, stored in that time (ms since 1970), newest first."""
+        self.core.check_open()
+        return await self._lookups.by_key(
+            topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages
+        )
+
+    async def messages_with_id(self, topic: str, message_id: str) -> list[MessageView]:
+        """The message with the id that its sender gave (`SendResult.message_id`), and its copies in that topic."""
+        self.core.check_open()
+        return await self._lookups.by_unique_key(topic, message_id)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's stored position, None when it has none."""

@@ -1,0 +1,126 @@
+"""Single messages by their ids and by keys (remoting.md 7.3, behaviour.md 9).
+
+A broker's id names the node that stored the message and the place in its group's log. It is asked first, as clients of
+the reference do; when it does not answer, or is no member any more, another member of its group has the same log. What
+comes is looked at before it is believed: the same place in another group's log holds another message.
+"""
+
+from __future__ import annotations
+
+from broker.client.core import ClientCore
+from broker.client.errors import BrokerError, ConnectionFailed, UsageError
+from broker.client.message import MessageQueue, MessageView, split_records
+from broker.client.queue_calls import QueueCalls
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from log.errors import RecordError
+from log.message_id import parse_offset_message_id
+from log.record import unpack_host
+
+FOUND_MAX = 64
+"""Messages that a broker gives for one key at most."""
+FOREVER_MS = (1 << 62) - 1
+
+_UNIQUE_KEY_COUNT = 32
+
+
+class MessageLookups:
+    """Lookups of one client. They raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable."""
+
+    def __init__(self, core: ClientCore, calls: QueueCalls) -> None:
+        self._core = core
+        self._calls = calls
+
+    async def view(self, topic: str, offset_message_id: str) -> MessageView | None:
+        """The message of a topic with the id that its broker gave; None where there is none (any more).
+
+        Raises UsageError for what is no such id.
+        """
+        try:
+            host, offset = parse_offset_message_id(offset_message_id)
+            store_host = unpack_host(host)
+            address = f"{store_host.address}:{store_host.port}"
+        except (RecordError, ValueError) as error:
+            raise UsageError(f"{offset_message_id!r} is not an id that a broker gives: {error}") from error
+        route = await self._core.routes.get(topic)
+        fields = {"offset": str(offset), "topic": topic}
+        names = [name for name, _, member in route.addresses() if member == address]
+        if names:
+            try:
+                answer = await self._core.pool.call(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+                if (found := _the_one(answer, topic, names[0], host, offset)) is not None:
+                    return found
+            except (BrokerError, ConnectionFailed):
+                pass  # another member has the same log
+        for name in names[:1] or sorted(route.brokers):
+            # With a system error the leader says that there is no such message.
+            accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+            queue = MessageQueue(topic, name, 0)
+            answer = await self._calls.ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, fields, accepted)
+            if (found := _the_one(answer, topic, name, host, offset)) is not None:
+                return found
+        return None
+
+    async def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+        max_messages: int = FOUND_MAX,
+    ) -> list[MessageView]:
+        """The messages of a topic with one of its sender's keys, stored in that time; of each broker the newest first.
+
+        ``max_messages`` is for each broker, which gives 64 at most. Times are compared to the second.
+        """
+        return await self._query(topic, key, begin_ms, end_ms, max_messages, unique=False)
+
+    async def by_unique_key(self, topic: str, message_id: str) -> list[MessageView]:
+        """The messages of a topic with the id that its sender gave: one, or several copies of it."""
+        return await self._query(topic, message_id, 0, FOREVER_MS, _UNIQUE_KEY_COUNT, unique=True)
+
+    async def _query(
+        self, topic: str, key: str, begin_ms: int, end_ms: int, max_messages: int, *, unique: bool
+    ) -> list[MessageView]:
+        fields = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(max_messages),
+            "beginTimestamp": str(begin_ms),
+            "endTimestamp": str(end_ms),
+        }
+        if unique:
+            fields["_UNIQUE_KEY_QUERY"] = "true"
+        accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        found: list[MessageView] = []
+        for name in sorted((await self._core.routes.get(topic)).brokers):
+            queue = MessageQueue(topic, name, 0)
+            answer = await self._calls.ask(queue, RequestCode.QUERY_MESSAGE, fields, accepted)
+            if answer.code == ResponseCode.SUCCESS:
+                found += _messages(answer, topic, name)
+        return found
+
+
+def _the_one(
+    answer: RemotingCommand, topic: str, broker_name: str, host: bytes, offset: int
+) -> MessageView | None:
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    for message in _messages(answer, topic, broker_name):
+        if message.head.store_host == host and message.head.physical_offset == offset:
+            return message
+    return None
+
+
+def _messages(answer: RemotingCommand, topic: str, broker_name: str) -> list[MessageView]:
+    body = answer.body
+    try:
+        views = [
+            MessageView(MessageQueue(topic, broker_name, 0), body, start) for start in split_records(body)
+        ]
+        for view in views:
+            view.queue = MessageQueue(topic, broker_name, view.head.queue_id)
+    except RecordError as error:
+        raise BrokerError(answer.code, f"unreadable answer: {error}", broker_name) from error
+    return views
