@@ -20,7 +20,7 @@ from broker.client_calls import ClientCalls
 from broker.client_registry import ClientRegistry
 from broker.commands import Command, DeleteTopic, PutTopic, Several
 from broker.connection import Buffer, Connection, Outgoing, RelayedConnection
-from broker.deadline import NEVER, Deadline
+from broker.deadline import NEVER, Deadline, Deadlines
 from broker.forwarding import UNREAD_BYTES_MAX, Forwarding
 from broker.held_requests import HeldRequests
 from broker.late_positions import without_late_position
@@ -80,7 +80,7 @@ class Node:
         self._role_listeners: list[Callable[[], None]] = []
         self._disconnect_listeners: list[Callable[[Connection], None]] = []
         self._leader_listeners: list[Callable[[], None]] = []
-        self._deadlines: list[Deadline] = []
+        self._deadlines = Deadlines()
         self._held = HeldRequests()
         self._forwarding: Forwarding
         self._relayed: RelayedClients
@@ -370,13 +370,13 @@ class Node:
 
     # ------------------------------------------------------------------ peers
 
-    def peer_received(self, source: str, frame: Frame) -> None:
-        """A frame from another node of the group; `begin` has set the time."""
+    def peer_received(self, source: str, frame: Frame) -> bool:
+        """A frame from another node of the group; `begin` has set the time. False when it wants no turn."""
         if isinstance(frame, RaftFrame):
             if frame.message.source != source or frame.message.target != self.replica.node_id:
                 raise PeerProtocolError(f"a message from {frame.message.source} on the link of {source}")
-            self.replica.peer_received(frame, self.now_ns, self.wall_ms)
-        elif isinstance(frame, Forward):
+            return self.replica.peer_received(frame, self.now_ns, self.wall_ms)
+        if isinstance(frame, Forward):
             self._relayed.forwarded(source, frame)
         elif isinstance(frame, NotDone):
             self._forwarding.given_back(source, frame)
@@ -388,6 +388,7 @@ class Node:
             self.replica.dismissed(frame.index)
         elif isinstance(frame, Hello | Challenge | Proof):
             raise PeerProtocolError("a second hello")
+        return True
 
     def peer_lost(self, node: str) -> None:
         """A connection with `node` broke, either way: its clients are gone from here, and what it was to answer."""
@@ -453,9 +454,7 @@ class Node:
 
     def add_deadline(self, act: Callable[[], None], due_ns: int = NEVER) -> Deadline:
         """Registers a processor that must act at a time, which it sets in what this returns."""
-        deadline = Deadline(act, due_ns)
-        self._deadlines.append(deadline)
-        return deadline
+        return self._deadlines.add(act, due_ns)
 
     def turn(self, now_ns: int, wall_ms: int) -> int:
         """Everything that has become possible; returns when the next turn is due at the latest (ns)."""
@@ -466,20 +465,15 @@ class Node:
             if replica.serving and replica.raft.transferee is None:
                 self._release_held()  # a transfer has come to nothing, and this node leads on
             self._expire_held()
-        for entry in self._deadlines:
-            if entry.due_ns <= now_ns:
-                entry.act()
+        self._deadlines.run(now_ns)
         replica.turn(now_ns, wall_ms)
         self.stats.put_times.turn_ended(
             replica.serving, replica.store.log.last_index, replica.applied_index, now_ns
         )
         self._relayed.turn_ended()
-        deadline = replica.deadline_ns()
+        deadline = min(replica.deadline_ns(), self._deadlines.earliest_ns)
         if self._held.waiting:
             deadline = min(deadline, self._held.deadline_ns())
-        for entry in self._deadlines:
-            if entry.due_ns < deadline:
-                deadline = entry.due_ns
         return deadline
 
     def _leader_may_hear(self) -> None:

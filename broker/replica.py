@@ -56,7 +56,7 @@ from raft.config import HardState, RaftConfig
 from raft.configuration import AddLearner, Change
 from raft.core import Raft
 from raft.errors import LeadershipTransferring, NotLeader, ProposalLimit, RaftError
-from raft.messages import AppendRequest
+from raft.messages import AppendRequest, AppendResponse
 from raft.recovery_loss import Loss
 from raft.state import RandomSource
 from raft.terms import LogTerms
@@ -413,8 +413,12 @@ class Replica:
         self.raft.peer_disconnected(node, now_ns)
         self._carry_out()
 
-    def peer_received(self, frame: RaftFrame, now_ns: int, wall_ms: int) -> None:
-        """A Raft message has come. Bytes that fail their checks are dropped, as if lost on the way."""
+    def peer_received(self, frame: RaftFrame, now_ns: int, wall_ms: int) -> bool:
+        """A Raft message has come. Bytes that fail their checks are dropped, as if lost on the way.
+
+        False when it wants no turn: an acknowledgement that commits nothing and makes room for nothing, as every second
+        one in a group of three.
+        """
         self.now_ns, self.wall_ms = now_ns, wall_ms
         message = frame.message
         if isinstance(message, AppendRequest) and message.spans:
@@ -422,18 +426,25 @@ class Replica:
                 entry_range = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
             except DamagedRangeError as error:
                 log.warning("append refused", source=message.source, error=str(error))
-                return
+                return False
             if not _same_terms(entry_range, message):
                 # The sender's log was truncated and written anew between queueing and sending: not these entries.
                 log.warning(
                     "append refused", source=message.source, error="bytes of other terms than announced"
                 )
-                return
+                return False
             self._entry_range = entry_range
-        self._frame = frame
-        self.raft.step(message, now_ns)
-        self._carry_out()
-        self._frame = self._entry_range = None
+        raft = self.raft
+        raft.step(message, now_ns)
+        if raft.has_effects:
+            self._frame = frame
+            self._carry_out()
+            self._frame = None
+            wants_turn = True
+        else:
+            wants_turn = raft.wants_replicate or not isinstance(message, AppendResponse)
+        self._entry_range = None
+        return wants_turn
 
     def tick(self, now_ns: int, wall_ms: int) -> None:
         """Time has passed; due at `deadline_ns`."""

@@ -191,6 +191,13 @@ class Raft:
         """Whether `take_effects` would give any."""
         return bool(self._state.effects)
 
+    @property
+    def wants_replicate(self) -> bool:
+        """Whether `replicate` might have something to do now: never False when it has."""
+        if self._leader is not None:
+            return self._leader.wants_replicate
+        return self._follower.owes_answer
+
     def take_effects(self) -> list[Effect]:
         """What is to be done now, in order; see effects.py."""
         state = self._state

@@ -114,6 +114,11 @@ class Follower:
         if min(self._agreed_index, self._state.persisted.index) > self._acknowledged_index:
             self._answer_due = True
 
+    @property
+    def owes_answer(self) -> bool:
+        """Whether `acknowledge` has something to send."""
+        return self._answer_due
+
     def acknowledge(self) -> None:
         """The end of a turn: sends the acknowledgement that is due."""
         state = self._state

@@ -186,6 +186,22 @@ class Leader:
         if self._leaving:
             self._dismiss_removed_peers()
 
+    @property
+    def wants_replicate(self) -> bool:
+        """Whether a peer might be sent something, or a notice of what is committed be due from now on."""
+        if self._round_due or self._leaving or self._reads.wants_round:
+            return True
+        last_index, commit_index = self._state.log.last_index, self._state.commit_index
+        notice_is_planned = self._commit_notice_due is not None
+        for peer in self.peers.values():
+            if not peer.connected:
+                continue
+            if peer.state is not PeerState.REPLICATE or peer.next_index <= last_index:
+                return True
+            if peer.sent_commit_index < commit_index and not peer.inflight and not notice_is_planned:
+                return True
+        return False
+
     def _begin_round(self) -> None:
         self._round_due = False
         self._round += 1
@@ -318,7 +334,9 @@ class Leader:
         if not response.success:
             peer.refuse(response.log_index, response.hint_index, response.hint_term, state.log)
         else:
-            assert response.match_index <= response.log_index <= state.log.last_index, "an answer beyond our log"
+            assert response.match_index <= response.log_index <= state.log.last_index, (
+                "an answer beyond our log"
+            )
             if peer.acknowledge(response.match_index, response.log_index, state.log.first_index):
                 self._acknowledged(peer)
 

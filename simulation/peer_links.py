@@ -218,17 +218,20 @@ class PeerLinks:
 
         def received(data: bytes) -> None:
             process.begin()
+            wants_turn = link.source is None
             try:
                 if link.source is None:
                     data = self._shake_hands(link, data)
                 if link.source is not None:
                     for frame in link.decoder.feed(data):
-                        self._frame(link, frame)
+                        wants_turn |= self._frame(link, frame)
             except PeerProtocolError as error:
                 process.host.note(f"link of peer {link.source} closed: {error}")
                 endpoint.close()
                 self._inbound_lost(link)
-            process.wake()
+                wants_turn = True
+            if wants_turn:
+                process.wake()
 
         endpoint.on_data = process.guarded(received)
         endpoint.on_closed = process.guarded(lost)
@@ -260,7 +263,8 @@ class PeerLinks:
         node.replica.peer_met(link.source, accepting.hello.address)
         return rest
 
-    def _frame(self, link: _Inbound, frame: Frame) -> None:
+    def _frame(self, link: _Inbound, frame: Frame) -> bool:
+        """Whether it wants a turn."""
         node = self._node
         assert link.source is not None, "the handshake is over"
         world = self._process.host.world
@@ -271,8 +275,8 @@ class PeerLinks:
         faults = self._process.host.frame_faults
         if isinstance(frame, RaftFrame) and faults is not None:
             self._frame_with_faults(link, frame, faults)
-        else:
-            node.peer_received(link.source, frame)
+            return True
+        return node.peer_received(link.source, frame)
 
     def _frame_with_faults(self, link: _Inbound, frame: RaftFrame, faults: FrameFaults) -> None:
         world = self._process.host.world

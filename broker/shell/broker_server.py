@@ -199,10 +199,14 @@ class BrokerServer:
                 open_socket.flush()
         self._links.follow_membership()
         replica = self.node.replica
-        self._flushes.offer(replica.flush_job())
-        self._preparations.offer(replica.prepare_job())
-        self._checkpoints.offer(replica.checkpoint_job())
-        self._loads.offer(replica.loads.job())
+        if (flush := replica.flush_job()) is not None:
+            self._flushes.offer(flush)
+        if (preparation := replica.prepare_job()) is not None:
+            self._preparations.offer(preparation)
+        if (checkpoint := replica.checkpoint_job()) is not None:
+            self._checkpoints.offer(checkpoint)
+        if (load := replica.loads.job()) is not None:
+            self._loads.offer(load)
         self._changes.set(self.node.registration_version)
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
@@ -356,12 +360,11 @@ class _JobSlot(Generic[Job]):
         self._job: Job | None = None
         self._offered = trio.Event()
 
-    def offer(self, job: Job | None) -> None:
-        """None is no job."""
-        if job is not None:
-            assert self._job is None, "the job before has not been taken"
-            self._job = job
-            self._offered.set()
+    def offer(self, job: Job) -> None:
+        """To be taken with `next`."""
+        assert self._job is None, "the job before has not been taken"
+        self._job = job
+        self._offered.set()
 
     async def next(self) -> Job:
         """Waits for a job and takes it."""

@@ -234,6 +234,7 @@ class PeerLinks:
 
         def received(data: bytes) -> None:
             nonlocal pending, source
+            wants_turn = source is None
             if source is None:
                 pending += data
                 while accepting.source is None:
@@ -253,8 +254,10 @@ class PeerLinks:
                 deadline.deadline = float("inf")
             self._begin()
             for peer_frame in decoder.feed(data):
-                node.peer_received(source, peer_frame)
-            self._wake()
+                if node.peer_received(source, peer_frame):
+                    wants_turn = True
+            if wants_turn:
+                self._wake()
 
         try:
             with deadline:

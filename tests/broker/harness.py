@@ -400,9 +400,8 @@ class Group:
             return
         member.node.begin(self.now_ns, self.wall_ms)
         for frame in decoder.feed(data):
-            if not self.lose(source, target, frame):
-                member.node.peer_received(source, frame)
-        member.due_ns = self.now_ns
+            if not self.lose(source, target, frame) and member.node.peer_received(source, frame):
+                member.due_ns = self.now_ns
 
     # ------------------------------------------------------------------ clients
 

@@ -158,7 +158,18 @@ class Host:
         if self.cluster.auto_flush:
             self.begin_flush()
             self.end_flush(replicate=False)
-        raft.replicate(self.cluster.now)
+        self._replicate()
+
+    def _replicate(self) -> None:
+        """Ends a turn; a node that says that it need not misses nothing by leaving it out."""
+        raft, now = self.up, self.cluster.now
+        wanted, due = raft.wants_replicate, raft.deadline()
+        raft.replicate(now)
+        if not wanted and (due is None or due > now):
+            assert not raft.has_effects, "there was something to send"
+            left = raft.deadline()
+            assert due is None or left is None or left >= due, "a deadline was to be set"
+            assert (due is None) <= (left is None), "a deadline was to be set"
         self._carry_out()
 
     def receive(self, packet: Packet) -> None:
