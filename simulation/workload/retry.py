@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from simulation.broker_host import BrokerHost
     from simulation.world import World
 
-__all__ = ["DELAY_LEVELS_S", "Retries", "deliver"]
+__all__ = ["DELAY_LEVELS_S", "Retries", "Stage", "deliver"]
 
 TOPIC: Final = "parcels"
 GROUP: Final = "couriers"
@@ -83,7 +83,7 @@ class _Parcel:
 
 
 @dataclass(slots=True)
-class _Stage:
+class Stage:
     """A message that was given back so many times: what becomes of it next. `requests` may have had an effect."""
 
     requests: int = 0
@@ -97,7 +97,7 @@ class _Place:
 
     message: CommittedMessage
     origin: str
-    stage: _Stage
+    stage: Stage
     has_failed: bool = False
     is_settled: bool = False
     """A listener has accepted it, or a broker has confirmed that it took it back."""
@@ -111,7 +111,7 @@ class Retries(Invariant):
         self.parcels: dict[str, _Parcel] = {}
         self._origins: dict[str, CommittedMessage] = {}
         """By message id."""
-        self._stages: dict[tuple[str, int], _Stage] = {}
+        self._stages: dict[tuple[str, int], Stage] = {}
         """By origin and number of times given back."""
         self._places: dict[int, _Place] = {}
         """By physical offset."""
@@ -198,7 +198,7 @@ class Retries(Invariant):
             self._stage_before(message).copies += 1
             self.world.did("dead letter")
 
-    def _stage_before(self, message: CommittedMessage) -> _Stage:
+    def _stage_before(self, message: CommittedMessage) -> Stage:
         """A copy is made: of which stage. It is the message that was sent, given back once more."""
         record = message.record
         origin = self._check_content(message)
@@ -265,7 +265,7 @@ class Retries(Invariant):
 
     def _offer(self, message: CommittedMessage, origin: str) -> None:
         record = message.record
-        stage = self._stages.setdefault((origin, record.reconsume_times), _Stage())
+        stage = self._stages.setdefault((origin, record.reconsume_times), Stage())
         place = self._places[record.physical_offset] = _Place(message, origin, stage)
         queue = self._queues.setdefault((record.topic, record.queue_id), [])
         assert record.queue_offset == len(queue), "queues are learned from their first message on"
@@ -286,6 +286,10 @@ class Retries(Invariant):
                 if not place.is_settled and not self._is_deleted(place.message):
                     raise self._violation("positions pass what is settled", place, f"{offset} is stored")
             self._settled[topic, queue_id] = max(begin, min(offset, len(queue)))
+
+    def stages(self) -> list[Stage]:
+        """Of each message, what became of it after each number of retries."""
+        return list(self._stages.values())
 
     # ---- at the end ----------------------------------------------------------------------------------
 

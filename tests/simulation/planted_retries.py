@@ -15,6 +15,7 @@ from broker.client.errors import ClientError
 from broker.client.intake import QueueReader
 from broker.client.listening import Handled, _Listener
 from broker.client.message import MessageView
+from broker.delays import DelayService
 from broker.processors.send_back import SendBackProcessor
 from broker.remoting.codes import RequestCode
 from broker.topics import DEAD_LETTER_PREFIX, retries_max
@@ -29,6 +30,7 @@ __all__ = [
     "delay_dropped",
     "done_with_before_it_is_confirmed",
     "due_at_once",
+    "held_up_by_a_clock_that_was_ahead",
     "last_retry_dropped",
     "nothing_counted_at_takeover",
     "property_lost",
@@ -71,6 +73,15 @@ def delay_dropped(patch: pytest.MonkeyPatch) -> None:
 def due_at_once(patch: pytest.MonkeyPatch) -> None:
     """What waits for a delay level is due when it is stored."""
     patch.setattr(Dispatcher, "_delay", lambda self, queue_id: 0)
+
+
+def held_up_by_a_clock_that_was_ahead(patch: pytest.MonkeyPatch) -> None:
+    """Found here: what was stored at a time to come keeps its whole level waiting until then."""
+
+    def due_ns(self: DelayService, level: int, offset: int, end: int, ahead_ms: int) -> int:
+        return self._node.now_ns + ahead_ms * 1_000_000
+
+    patch.setattr(DelayService, "_due_ns", due_ns)
 
 
 def retries_not_counted(patch: pytest.MonkeyPatch) -> None:
