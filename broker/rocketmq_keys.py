@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from broker.rocketmq_keys_5 import BROKER_KEYS_OF_5, REFUSED_VALUES_OF_5
+
 Value = str | int | bool | list[str] | list[int] | dict[str, str]
 
 
@@ -335,6 +337,7 @@ BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
     "filterDataCleanTimeSpan": "SQL filters are evaluated on the record",
     "filterSupportRetry": "SQL filters are evaluated on the record",
     "aclEnable": "aclFile says who may do what",
+    **BROKER_KEYS_OF_5,
 }
 """Keys of the reference with no effect here, each with the reason given in the warning."""
 
@@ -356,6 +359,7 @@ REFUSED_VALUES: dict[str, dict[str, str]] = {
     "litePullMessageEnable": {"false": "true: lite pulls are always answered"},
     "enableMultiDispatch": {"true": f"false: {_LIGHT_QUEUES}"},
     "enableLmq": {"true": f"false: {_LIGHT_QUEUES}"},
+    **REFUSED_VALUES_OF_5,
 }
 """Values of otherwise harmless keys that ask for what Trivet does not do; the text says what is allowed."""
 

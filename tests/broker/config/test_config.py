@@ -236,7 +236,9 @@ def test_every_key_of_the_reference_fills_a_setting_or_warns(tmp_path: Path) -> 
     for key, meaning in BROKER_KEYS.items():
         table, field = meaning.setting.split(".")
         assert hasattr(getattr(BrokerConfig(), table), field), key
-    values = {"brokerRole": "SLAVE", "litePullMessageEnable": "true"}
+    values = {"brokerRole": "SLAVE"} | dict.fromkeys(
+        ("litePullMessageEnable", "useServerSideResetOffset", "timerWheelEnable"), "true"
+    )
     text = "\n".join(f"{key}={values.get(key, 'false')}" for key in BROKER_KEYS_WITHOUT_EFFECT)
     assert len(load(write(tmp_path, text, "broker.conf")).warnings) == len(BROKER_KEYS_WITHOUT_EFFECT)
 
@@ -247,11 +249,27 @@ def test_every_key_of_the_reference_fills_a_setting_or_warns(tmp_path: Path) -> 
         ("enableLmq=true", "must be false: there are no light message queues"),
         ("enableMultiDispatch=true", "must be false: there are no light message queues"),
         ("litePullMessageEnable=false", "must be true: lite pulls are always answered"),
+        ("useServerSideResetOffset=false", "must be true: resets are stored"),
+        ("allAckInSyncStateSet=true", "must be false: a majority of the group acknowledges"),
     ],
 )
 def test_what_trivet_does_not_do_is_refused(tmp_path: Path, line: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         load(write(tmp_path, line, "broker.conf"))
+
+
+def test_a_configuration_of_5_is_read(tmp_path: Path) -> None:
+    text = (
+        "brokerName=a\nenablePopLog=true\nmetricsExporterType=PROM\ntimerWheelEnable=true\nstoreType=default"
+    )
+    config = load(write(tmp_path, text, "broker.conf"))
+    assert config.node.group == "a"
+    assert [warning.split(": ", 1)[1] for warning in config.warnings] == [
+        "enablePopLog has no effect: there is no POP consumption",
+        "metricsExporterType has no effect: observe.metrics serves metrics in Prometheus' format",
+        "timerWheelEnable has no effect: messages for a time of their own are in an index without settings",
+        "storeType has no effect: there is no RocksDB",
+    ]
 
 
 def test_address_told_to_clients() -> None:

@@ -377,7 +377,7 @@ def test_days_begin_at_midnight(group: Group) -> None:
     assert totals() == (1, 3, 3)
 
 
-@pytest.mark.parametrize("code", [50, RequestCode.QUERY_ASSIGNMENT, 31_000, 200_050])
+@pytest.mark.parametrize("code", [22, 23, 50, RequestCode.QUERY_ASSIGNMENT, 31_000, 200_050])
 def test_unknown_request(client: Client, code: int) -> None:
     answer = client.call(code)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

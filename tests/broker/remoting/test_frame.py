@@ -98,6 +98,8 @@ def test_arbitrary_bytes_raise_only_frame_errors(chunks: list[bytes]) -> None:
         (b"\xff\xff\xff\xff", FrameErrorReason.OVERSIZED, "4294967299 bytes"),
         (b"\x16\x03\x01\x02", FrameErrorReason.OVERSIZED, "TLS"),
         (b"GET /", FrameErrorReason.OVERSIZED, "HTTP"),
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n", FrameErrorReason.OVERSIZED, "1347571548 bytes"),
+        (b"\r\n\r\n\0\r\nQUIT\n", FrameErrorReason.OVERSIZED, "218762510 bytes"),
         (b"\x00\x00\x00\x03\x00\x00\x00\x00", FrameErrorReason.TOO_SHORT, "length 3"),
         (
             b"\x00\x00\x00\x08\x00\x00\x00\x05",
