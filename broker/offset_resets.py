@@ -21,7 +21,7 @@ from broker.proposals import ReplicaError
 from log.errors import DiskFullError
 
 TOLD_MAX: Final = 16
-"""So often a group is told of one order at most."""
+"""So many pulls of a group are answered with one order at most."""
 
 _Key = tuple[str, str, int]
 """Group, topic, queue id."""
@@ -33,7 +33,7 @@ class OffsetResets:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._told: dict[_Key, tuple[int, int]] = {}
-        """Where to go, and how often the group was told so."""
+        """Where to go, and how often the group's pulls were answered so."""
         self._ending: dict[_Key, None] = {}
         """Orders that were followed; that is on its way into the log."""
         self._listeners: list[Callable[[Iterable[_Key]], None]] = []
@@ -54,17 +54,20 @@ class OffsetResets:
     def target(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where a consumer that pulls is to go, or None if it may go on."""
         parked = self._node.replica.metadata.parked
-        if not parked.by_group or (group, topic, queue_id) in self._ending:
+        if not parked.by_group:
+            self._told.clear()  # what was told of orders that later ones have ended
+            return None
+        if (group, topic, queue_id) in self._ending:
             return None
         return parked.get(group, topic, queue_id)
 
-    def told(self, group: str, topic: str, queue_id: int) -> None:
-        """A consumer of the group has been answered where it stands, which is where it is to go if an order stands."""
+    def told(self, group: str, topic: str, queue_id: int, *, by_pull: bool) -> None:
+        """A consumer was answered where its group is to go, if an order stands: it had pulled, or asked for that."""
         target = self.target(group, topic, queue_id)
         if target is not None:
             key = (group, topic, queue_id)
             before, times = self._told.get(key, (target, 0))
-            self._told[key] = (target, times + 1 if before == target else 1)
+            self._told[key] = (target, (times if before == target else 0) + by_pull)
 
     def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer pulls: it has followed the order if it was told and begins there. Leader only."""
@@ -72,8 +75,8 @@ class OffsetResets:
         if target is None:
             return
         key = (group, topic, queue_id)
-        told_target, times = self._told.get(key, (target, 0))
-        if told_target != target or not times or (offset != target and times < TOLD_MAX):
+        told_target, times = self._told.get(key, (None, 0))
+        if told_target != target or (offset != target and times < TOLD_MAX):
             return
 
         def ended(_: object = None) -> None:

@@ -86,7 +86,7 @@ class OffsetsProcessor:
                 "Not found, maybe this group consumer boot first",
             )
             return
-        self._resets.told(header.consumer_group, header.topic, header.queue_id)
+        self._resets.told(header.consumer_group, header.topic, header.queue_id, by_pull=False)
         self._answer(connection, command, offset)
 
     def _is_young(self, header: QueryConsumerOffsetHeader) -> bool:

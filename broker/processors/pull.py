@@ -413,7 +413,7 @@ class PullProcessor:
             self._stats.gets_missed += 1
             if answer.status == _RESET:
                 header = command.decode_fields(PullMessageHeader)
-                self._resets.told(header.consumer_group, header.topic, header.queue_id)
+                self._resets.told(header.consumer_group, header.topic, header.queue_id, by_pull=True)
         head = encode_response_head(
             command,
             int(answer.code),

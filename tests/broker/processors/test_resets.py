@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -160,9 +161,60 @@ def test_who_goes_on_elsewhere_is_let_go(client: Client) -> None:
     """One that keeps its positions by itself may not care for those that the broker has."""
     reset(client, 3)
     for _ in range(TOLD_MAX):
+        assert stored(client) == 3
+    for _ in range(TOLD_MAX):
         assert_told(client.pull("T", "g", 8), 3)
     assert client.pull("T", "g", 8).bodies == [b"8", b"9"]
     assert not is_parked(client.group)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_acknowledged_order_stands_until_it_is_followed_whatever_happens(seed: int) -> None:
+    """Reports, pulls from elsewhere, leaders that are transferred or die; the model is one number."""
+    chosen = random.Random(seed)
+    group = Group(3, seed=seed)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    for number in range(10):
+        client.send("T", b"%d" % number)
+    client.close()
+    position, parked = 0, False
+    for _ in range(80):
+        node = chosen.choice([member.id for member in group.alive()])
+        client = group.connect(node)
+        offset = chosen.randrange(10)
+        match chosen.choice(["reset", "report", "report", "pull", "pull", "pull", "ask", "transfer", "die"]):
+            case "reset":
+                reset(client, offset)
+                position, parked = offset, True
+            case "report":
+                report(client, offset)
+                position = position if parked else offset
+            case "pull":
+                offset = chosen.choice([offset, position])
+                answer = group.connect(group.leader).pull("T", "g", offset)
+                if parked and answer.code == MOVED:
+                    assert_told(answer, position)
+                else:
+                    assert answer.bodies[0] == b"%d" % offset
+                    assert not parked or offset == position, "it went on elsewhere"
+                    parked = False
+            case "ask":
+                assert stored(client) == position
+            case "transfer":
+                if node != group.leader:
+                    group.transfer_leadership(node)
+            case "die":
+                dies = group.leader
+                group.kill(dies)
+                group.elect()
+                group.restart(dies)
+        group.advance(0.5)
+        group.converge()
+        assert stored(group.connect(group.leader)) == position
+        assert is_parked(group) == parked
 
 
 def heartbeat_of(client: Client, version: Version, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
