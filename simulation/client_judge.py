@@ -15,7 +15,7 @@ from broker.client.message import SendResult
 from broker.trace import TraceHeader, TraceWriter
 from simulation.group_model import CommittedQueue, GroupModel, Violation
 from simulation.scheduler import SECOND
-from simulation.stored_positions import PositionRequest, first_unasked
+from simulation.stored_positions import NEVER, PositionRequest, first_unasked
 
 __all__ = ["ClientJudge", "ClientWriter"]
 
@@ -150,13 +150,12 @@ class ClientJudge:
         if asked.topic in self._model.deleted_topics:
             return
         queue = self._model.queues.get((asked.topic, asked.queue_id))
-        times = queue.times if queue is not None else []
-        lowest = bisect_left(times, asked.since_ns)
-        if not lowest <= offset <= len(times):
+        lowest, highest = (queue.end_at(asked.since_ns), len(queue.keys)) if queue is not None else (0, 0)
+        if not lowest <= offset <= highest:
             raise _untrue(
                 "the end of a queue is linearizable",
                 asked,
-                f"{asked.topic}/{asked.queue_id} ends at {offset}, but at {lowest}..{len(times)} while it was asked",
+                f"{asked.topic}/{asked.queue_id} ends at {offset}, but at {lowest}..{highest} while it was asked",
             )
 
     def asked_to_store(self, asked: _Asked) -> None:
@@ -213,6 +212,11 @@ class ClientJudge:
                 asked,
                 f"{asked.group} at {asked.topic}/{asked.queue_id}: told {offset}, was {possible[-5:]}",
             )
+
+    def positions_to_come(self, group: str, topic: str, queue_id: int) -> list[int]:
+        """Positions that a client asked to store and may yet be, or were without its knowing: not acknowledged."""
+        requests = self._positions.get((group, topic, queue_id), ())
+        return [request.offset for request in requests if request.until_ns == NEVER]
 
     def acknowledged_from(self, position: int) -> int:
         """How many acknowledged messages stand at `position` of the log or behind it, and nowhere before."""

@@ -97,6 +97,10 @@ class CommittedQueue:
         """The lowest offset in [begin, end) whose message no node has deleted; `end` if there is none."""
         return bisect_left(self.positions, kept_from, begin, end)
 
+    def end_at(self, time_ns: int) -> int:
+        """How many messages were committed before a time."""
+        return bisect_left(self.times, time_ns)
+
 
 class GroupModel:
     """Everything committed. Positions and indices are the log's; times are true ones."""
@@ -127,11 +131,15 @@ class GroupModel:
         self.listeners: list[Listener] = []
         self._terms: dict[int, _TermImage] = {}
         self._leaders: dict[int, str] = {}
+        self._elections: list[tuple[int, str]] = []
+        self._begins: dict[str, list[tuple[int, int]]] = {}
+        """Node -> (time, first position of its log), as it changed."""
 
     # ---- elections -----------------------------------------------------------------------------------
 
-    def elected(self, node: str, term: int, log: EntryLog) -> None:
+    def elected(self, node: str, term: int, log: EntryLog, now_ns: int) -> None:
         """Election safety (Raft 5.2) and leader completeness (5.4.3)."""
+        self._elections.append((now_ns, node))
         other = self._leaders.setdefault(term, node)
         if other != node:
             raise Violation("election safety", node, f"{other} and {node} both lead term {term}")
@@ -158,11 +166,22 @@ class GroupModel:
         queue = self.queues.get((topic, queue_id), CommittedQueue())
         return begin <= end <= len(queue.keys) and queue.first_kept(begin, end, self.kept_from) == end
 
+    def begins_since(self, time_ns: int) -> list[int]:
+        """Where the log of a leader began at some moment since then: of who led then, or was elected later."""
+        newest_before = bisect_right(self._elections, time_ns, key=lambda election: election[0]) - 1
+        found: dict[int, None] = {}
+        for _, node in self._elections[max(newest_before, 0) :]:
+            begins = self._begins[node]
+            at = bisect_right(begins, time_ns, key=lambda begin: begin[0]) - 1
+            found |= dict.fromkeys(position for _, position in begins[max(at, 0) :])
+        return sorted(found)
+
     # ---- logs ----------------------------------------------------------------------------------------
 
-    def begins_at(self, log: EntryLog) -> None:
+    def begins_at(self, node: str, log: EntryLog, now_ns: int) -> None:
         """A node's log begins where it does now."""
         self.kept_from = max(self.kept_from, log.first_position)
+        self._begins.setdefault(node, []).append((now_ns, log.first_position))
 
     def appended(self, node: str, log: EntryLog, first_index: int, last_index: int, term: int) -> None:
         """Log matching (5.3): an entry of an index and term is one entry, with one history."""

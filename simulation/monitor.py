@@ -7,6 +7,7 @@ Each check is named for what it protects; see docs/simulation.md for the list.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from broker.node import Node
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Monitor", "ReplicaWriter"]
 
 _KEYS_LOOKED_UP = 50
+"""Of each queue, among the newest and among all before."""
 
 
 class _Watched:
@@ -98,9 +100,15 @@ class Monitor:
     """Watches all hosts of a group."""
 
     def __init__(
-        self, now_ns: Callable[[], int], note: Callable[[str, str], object], *, sync_flush: bool
+        self,
+        now_ns: Callable[[], int],
+        note: Callable[[str, str], object],
+        *,
+        sync_flush: bool,
+        random: Random,
     ) -> None:
         self.model = GroupModel()
+        self._random = random
         self._now_ns = now_ns
         self._note = note
         self._sync_flush = sync_flush
@@ -121,7 +129,7 @@ class Monitor:
         # It may know of commits that others made durable, and have lost what it had not flushed itself.
         watched.committed_floor = min(watched.committed_floor, log.last_index)
         watched.first_index = log.first_index
-        self.model.begins_at(log)
+        self.model.begins_at(host.name, log, self._now_ns())
         watched.checked_index = log.first_index - 1
         watched.arrived = {}
         watched.seen_applied = replica.applied_index
@@ -170,7 +178,7 @@ class Monitor:
         watched = self._watched.get(host.name)
         if role == "leader" and watched is not None and watched.log is not None:
             self.elections += 1
-            self.model.elected(host.name, term, watched.log)
+            self.model.elected(host.name, term, watched.log, self._now_ns())
 
     def appended(self, host: BrokerHost, first_index: int, last_index: int, term: int) -> None:
         """Entries joined its log."""
@@ -207,7 +215,7 @@ class Monitor:
             raise Violation("committed entries stay", host.name, f"reset to {first_index}")
         watched.first_index = first_index
         if watched.log is not None:
-            self.model.begins_at(watched.log)
+            self.model.begins_at(host.name, watched.log, self._now_ns())
         watched.checked_index = first_index - 1
         watched.seen_applied = first_index - 1
         watched.arrived = {}
@@ -252,7 +260,7 @@ class Monitor:
         first_index = replica.store.log.first_index
         if first_index > watched.first_index:
             watched.first_index = first_index
-            self.model.begins_at(replica.store.log)
+            self.model.begins_at(host.name, replica.store.log, self._now_ns())
             self._note(host.name, f"deletes its log before {first_index}")
             host.world.fired("retention")
         raft = replica.raft
@@ -370,7 +378,9 @@ class Monitor:
                     raise Violation(
                         "queue agrees with log", host.name, f"{topic}/{queue_id} unit {offset} is {unit}"
                     )
-            for offset in kept[-_KEYS_LOOKED_UP:]:
+            older = kept[:-_KEYS_LOOKED_UP]
+            sample = self._random.sample(older, min(_KEYS_LOOKED_UP, len(older)))
+            for offset in (*kept[-_KEYS_LOOKED_UP:], *sample):
                 found = store.index.query(topic, known.keys[offset], 64, 0, 1 << 62)
                 if known.positions[offset] not in found:
                     raise Violation(

@@ -125,7 +125,12 @@ class World:
         self._writers: list[TraceWriter] = []
         self._driver = TraceWriter(self._sink("driver"), self._header("driver", "driver"))
         self._writers.append(self._driver)
-        self.monitor = Monitor(lambda: self.scheduler.now_ns, self.note, sync_flush=plan.flush == "sync")
+        self.monitor = Monitor(
+            lambda: self.scheduler.now_ns,
+            self.note,
+            sync_flush=plan.flush == "sync",
+            random=self._random("monitor"),
+        )
         self.judge = ClientJudge(self.monitor.model, lambda: self.scheduler.now_ns)
         self._acknowledged_at_calm = 0
         self._consumed: dict[int, set[int]] = {}

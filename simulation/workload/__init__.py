@@ -12,10 +12,15 @@ from simulation.workload.actor import Actor
 from simulation.workload.administer import administer
 from simulation.workload.audit import audit
 from simulation.workload.consume import consume
+from simulation.workload.inquire import Inquiries, inquire
+from simulation.workload.one_way import Notes, post
 from simulation.workload.operate import operate
 from simulation.workload.order import Orders, handle_in_order
 from simulation.workload.pick import Picks, pick
 from simulation.workload.produce import produce
+from simulation.workload.pull import Pulls, pull
+from simulation.workload.receive import Broadcasts, receive
+from simulation.workload.request import Letters, correspond
 from simulation.workload.retry import Retries, deliver
 from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
@@ -43,5 +48,10 @@ ACTORS: Final[dict[str, Actor]] = {
     "clerk": Actor(handle_in_order, share=0.4, processes=lambda plan: 3, invariant=Orders),
     "picker": Actor(pick, share=0.3, processes=lambda plan: 2, invariant=Picks),
     "courier": Actor(deliver, share=0.35, processes=lambda plan: 2, invariant=Retries),
+    "puller": Actor(pull, share=0.3, invariant=Pulls),
+    "receiver": Actor(receive, share=0.3, processes=lambda plan: 2, invariant=Broadcasts),
+    "inquirer": Actor(inquire, share=0.3, invariant=Inquiries),
+    "correspondent": Actor(correspond, share=0.35, processes=lambda plan: 2, invariant=Letters),
+    "poster": Actor(post, share=0.3, at_most_once=True, invariant=Notes),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

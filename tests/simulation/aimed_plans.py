@@ -72,6 +72,13 @@ def _power_within_a_batch(random: Random) -> list[Fault]:
     return faults
 
 
+def _leaders_lost_with_requests_under_way(random: Random) -> list[Fault]:
+    """Disks take their time, and leadership moves, by request or by a crash: clients ask followers, which forward."""
+    slow_ns = int((_END_S - _BEGIN_S) * SECOND)
+    faults = [Fault(int(_BEGIN_S * SECOND), "slow disk", 2 * node, slow_ns, 0.7) for node in range(3)]
+    return faults + _often("transfer", "kill", gap_s=0.7, seconds=(0, 1))(random)
+
+
 def _stops_of_failing_disks(random: Random) -> list[Fault]:
     """Disks take their time, so that flushes are out while leadership goes; a flush of each stop fails."""
     slow_ns = int((_END_S - _BEGIN_S) * SECOND)
@@ -83,6 +90,8 @@ def _stops_of_failing_disks(random: Random) -> list[Fault]:
     ]
 
 
+_BEGIN_OF_A_QUEUE = "the begin of a queue is linearizable"
+_LONGER = {"flush": "sync", "data_file_bytes": 16 * 1024, "calm_ns": 42 * SECOND, "end_ns": 62 * SECOND}
 _END_OF_A_QUEUE = "the end of a queue is linearizable"
 AIMED: dict[str, Aim] = {
     "stale read from a deposed leader": Aim(_often("depose", gap_s=4), _END_OF_A_QUEUE),
@@ -105,16 +114,27 @@ AIMED: dict[str, Aim] = {
     "order: lock counted on for ever": Aim(
         _often("partition", gap_s=4, seconds=(9, 12)), "handled under its own lock"
     ),
+    "begin of another queue": Aim(
+        _often("retention", gap_s=2), _BEGIN_OF_A_QUEUE, {"data_file_bytes": 16 * 1024, "queues": 4}
+    ),
+    "begin remembered": Aim(_often("retention", gap_s=2), _BEGIN_OF_A_QUEUE, {"data_file_bytes": 16 * 1024}),
     "timer: announced taken for delivered": Aim(
         _power_within_a_batch,
         "timed messages come",
-        {
-            "flush": "sync",
-            "data_file_bytes": 16 * 1024,
-            "actors": ("producer", "consumer", "scheduler"),
-            "calm_ns": 42 * SECOND,
-            "end_ns": 62 * SECOND,
-        },
+        _LONGER | {"actors": ("producer", "consumer", "scheduler")},
+    ),
+    "retry: announced taken for delivered": Aim(
+        _power_within_a_batch, "what failed comes again", _LONGER | {"actors": ("administrator", "courier")}
+    ),
+    "retry: repeated by the broker": Aim(
+        _leaders_lost_with_requests_under_way,
+        "retries follow failures",
+        {"flush": "sync", "actors": ("administrator", "operator", "courier")},
+    ),
+    "request: answer repeated by the broker": Aim(
+        _leaders_lost_with_requests_under_way,
+        "answers come once for each request",
+        {"flush": "sync", "actors": ("administrator", "operator", "correspondent")},
     ),
 }
 """By the name in `PLANTED`."""

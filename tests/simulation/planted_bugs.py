@@ -46,7 +46,15 @@ from raft.state import NodeState
 from raft.terms import LogTerms
 from simulation.plan import Plan, draw_plan
 from simulation.world import Result, run_plan
-from tests.simulation import planted_orders, planted_retries, planted_timers, planted_transactions
+from tests.simulation import (
+    planted_one_way,
+    planted_orders,
+    planted_reads,
+    planted_requests,
+    planted_retries,
+    planted_timers,
+    planted_transactions,
+)
 
 _SEEDS_MAX = 60
 
@@ -666,6 +674,9 @@ PLANTED: dict[str, Planted] = {
         planted_retries.delay_dropped, "what is given back is in the retry topic at once", actor="courier"
     ),
     "retry: due at once": Planted(planted_retries.due_at_once, "a level without its time", actor="courier"),
+    "retry: held up by a clock that was ahead": Planted(
+        planted_retries.held_up_by_a_clock_that_was_ahead, "found here", actor="courier"
+    ),
     "retry: not counted": Planted(
         planted_retries.retries_not_counted, "a message that comes for ever", actor="courier"
     ),
@@ -697,6 +708,83 @@ PLANTED: dict[str, Planted] = {
     ),
     "retry: announced taken for delivered": Planted(
         planted_retries.announced_taken_for_delivered, "progress saved before delivery", actor="courier"
+    ),
+    "pull: older position stored again": Planted(
+        planted_reads.older_position_stored_again, "a report that is repeated late", actor="puller"
+    ),
+    "pull: fetched counts as polled": Planted(
+        planted_reads.fetched_counts_as_polled, "at most once instead of at least once", actor="puller"
+    ),
+    "pull: fetched stays after a seek": Planted(
+        planted_reads.fetched_stays_after_a_seek, "what was read ahead is another place's", actor="puller"
+    ),
+    "broadcast: positions at the brokers": Planted(
+        planted_reads.broadcast_positions_at_the_brokers,
+        "behaviour.md 8.3: they live in the client",
+        actor="receiver",
+    ),
+    "broadcast: positions not read": Planted(
+        planted_reads.broadcast_positions_not_read, "a member that begins anew each time", actor="receiver"
+    ),
+    "broadcast: position behind what is fetched": Planted(
+        planted_reads.broadcast_position_behind_what_is_fetched,
+        "a crash leaves out what was fetched",
+        actor="receiver",
+    ),
+    "broadcast: members told to rebalance": Planted(
+        planted_reads.broadcast_members_told_to_rebalance,
+        "behaviour.md 8.1: not for broadcast groups",
+        actor="receiver",
+    ),
+    "search: passes the first of a time": Planted(
+        planted_reads.search_passes_the_first_of_a_time, "off by one at the boundary", actor="inquirer"
+    ),
+    "search: upper before the last of a time": Planted(
+        planted_reads.search_upper_before_the_last_of_a_time, "off by one at the boundary", actor="inquirer"
+    ),
+    "begin of another queue": Planted(
+        planted_reads.begin_of_another_queue, "queues lose their heads one by one", actor="inquirer"
+    ),
+    "begin remembered": Planted(planted_reads.begin_remembered, "stale after retention", actor="inquirer"),
+    "earliest time of the end": Planted(
+        planted_reads.earliest_time_of_the_end, "another message's time", actor="inquirer"
+    ),
+    "index: only the first key": Planted(
+        planted_reads.only_the_first_key_indexed, "KEYS holds several", actor="inquirer"
+    ),
+    "index: second file not looked at": Planted(
+        planted_reads.second_index_file_not_looked_at, "the newest file only", actor="inquirer"
+    ),
+    "request: answer pushed to another client": Planted(
+        planted_requests.pushed_to_another_client, "whoever asked", actor="correspondent"
+    ),
+    "request: answer pushed under another name": Planted(
+        planted_requests.pushed_under_another_name, "an answer without its question", actor="correspondent"
+    ),
+    "request: confirmed before it is pushed": Planted(
+        planted_requests.confirmed_before_it_is_pushed,
+        "behaviour.md 9: the replier hears whether it arrived",
+        actor="correspondent",
+    ),
+    "request: answer repeated by the broker": Planted(
+        planted_requests.repeated_by_the_broker,
+        "a forwarded request of unknown outcome",
+        actor="correspondent",
+    ),
+    "request: answer given to whoever waits": Planted(
+        planted_requests.given_to_whoever_waits, "one waiter a client", actor="correspondent"
+    ),
+    "request: waited for without a limit": Planted(
+        planted_requests.waited_for_without_a_limit, "a call that never ends", actor="correspondent"
+    ),
+    "one way: sent twice": Planted(
+        planted_one_way.sent_twice, "nothing tells that it arrived", actor="poster"
+    ),
+    "outbox: failures forgotten": Planted(
+        planted_one_way.failures_forgotten, "a block left as if all were stored", actor="poster"
+    ),
+    "outbox: last come, first sent": Planted(
+        planted_one_way.last_come_first_sent, "a queue that is a pile", actor="poster"
     ),
     "offset rewind after failover": Planted(
         offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: offsets acknowledged from memory"

@@ -19,7 +19,7 @@ class Voter:
     """A host that votes, its disk, and the monitor that watches."""
 
     def __init__(self) -> None:
-        self.monitor = Monitor(lambda: 0, lambda node, text: None, sync_flush=True)
+        self.monitor = Monitor(lambda: 0, lambda node, text: None, sync_flush=True, random=Random(1))
         self.host: Any = SimpleNamespace(name="n0", disk=SimulatedDisk(Random(1)), options=StoreOptions())
 
     def vote(self, term: int, candidate: str, *, saved: bool = True) -> None:

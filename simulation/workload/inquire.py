@@ -1,0 +1,347 @@
+"""Questions about queues and single messages: their ends, offsets by time, messages by key and by id.
+
+Answers are held against the log. Each was true at some moment between question and answer, so the begin of a queue is
+where the log of a leader of that time begins, its end one that it had then, and what was committed before the question
+and is kept by all nodes is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from broker.client.errors import ClientError
+from broker.client.message import Message, MessageQueue, MessageView
+from broker.client.producer import Producer
+from broker.client.pull_consumer import PullConsumer
+from broker.client.queue_calls import SearchBoundary
+from broker.trace import TraceWriter
+from log.message_id import offset_message_id
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedMessage, CommittedQueue, Violation
+from simulation.workload.actor import Invariant
+from simulation.workload.names import TOPIC as EVENTS
+
+if TYPE_CHECKING:
+    from broker.node import Node
+    from simulation.broker_host import BrokerHost
+    from simulation.world import World
+
+__all__ = ["TOPIC", "Extent", "Inquiries", "inquire", "is_found_by_time"]
+
+TOPIC: Final = "ledger"
+_KEYS: Final = 12
+_QUESTION_PAUSE_S: Final = 0.8
+_SEND_PAUSE_S: Final = 1.2
+_LANES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where a queue may have begun while a question was out, and between which offsets it may have ended."""
+
+    begins: Sequence[int]
+    lowest_end: int
+    highest_end: int
+
+    def may_end_at(self, offset: int) -> bool:
+        """Whether the queue's end may have been there."""
+        return self.lowest_end <= offset <= self.highest_end
+
+
+def is_found_by_time(
+    times: Sequence[int], extent: Extent, timestamp_ms: int, boundary: SearchBoundary, answer: int
+) -> bool:
+    """Whether a search by time may find this offset in a queue of messages with these times of storing.
+
+    By the rule of 5.x: the earliest message not before the time, the queue's end without one; or the latest not after
+    it, the queue's begin without one. Where a new leader's clock was behind the last one's, times fall, and there are
+    several places between a message before and one behind; a binary search finds any of them.
+    """
+
+    def from_begin(begin: int) -> bool:
+        if not begin <= answer <= extent.highest_end:
+            return False
+        if boundary == "lower":
+            is_before = answer == begin or times[answer - 1] < timestamp_ms
+            return is_before and (extent.may_end_at(answer) or times[answer] >= timestamp_ms)
+        if answer == begin and (extent.may_end_at(begin) or times[begin] > timestamp_ms):
+            return True
+        is_at = answer < extent.highest_end and times[answer] <= timestamp_ms
+        return is_at and (extent.may_end_at(answer + 1) or times[answer + 1] > timestamp_ms)
+
+    return any(from_begin(begin) for begin in extent.begins)
+
+
+class Inquiries(Invariant):
+    """What is answered is what the log says; nothing that has a key is missing from the index."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._messages: dict[tuple[str, int], list[CommittedMessage]] = {}
+        """(topic, queue id) -> all of its messages."""
+        self._by_key: dict[str, list[CommittedMessage]] = {}
+        self._times: dict[tuple[str, int], list[int]] = {}
+        self._latest_ms = 0
+        self._times_fall = False
+        """Whether a message of any topic was stored with an earlier time than one before: the index, which counts
+        seconds from the first message of a file, cannot tell such times."""
+
+    def committed(self, message: CommittedMessage) -> None:
+        """What there is to be asked about."""
+        record = message.record
+        self._times_fall |= record.store_timestamp < self._latest_ms
+        self._latest_ms = max(self._latest_ms, record.store_timestamp)
+        if record.topic in (TOPIC, EVENTS):
+            place = (record.topic, record.queue_id)
+            self._messages.setdefault(place, []).append(message)
+            self._times.setdefault(place, []).append(record.store_timestamp)
+            if record.topic == TOPIC:
+                for key in (message.property(b"KEYS") or "").split():
+                    self._by_key.setdefault(key, []).append(message)
+
+    # ---- what to ask ---------------------------------------------------------------------------------
+
+    def any_message(self, random: Random) -> CommittedMessage | None:
+        """One of those that were ever committed."""
+        places = list(self._messages)
+        return random.choice(self._messages[random.choice(places)]) if places else None
+
+    # ---- what is answered ----------------------------------------------------------------------------
+
+    def begins_at(self, queue: MessageQueue, since_ns: int, answer: int) -> None:
+        """The first offset that is kept."""
+        extent = self._extent(queue, since_ns)
+        if answer not in extent.begins:
+            raise _untrue("the begin of a queue is linearizable", queue, f"begins at {answer}", extent)
+        self.world.did("begin of a queue asked")
+
+    def ends_at(self, queue: MessageQueue, since_ns: int, answer: int) -> None:
+        """One past the last message."""
+        extent = self._extent(queue, since_ns)
+        if not extent.may_end_at(answer):
+            raise _untrue("the end of a queue is linearizable", queue, f"ends at {answer}", extent)
+
+    def found_by_time(
+        self, queue: MessageQueue, since_ns: int, timestamp_ms: int, boundary: SearchBoundary, answer: int
+    ) -> None:
+        """An offset by time."""
+        extent = self._extent(queue, since_ns)
+        times = self._times.get((queue.topic, queue.queue_id), [])
+        if not is_found_by_time(times, extent, timestamp_ms, boundary, answer):
+            near = times[max(0, answer - 1) : answer + 2]
+            detail = f"{timestamp_ms} {boundary} gives {answer}; times from {max(0, answer - 1)} on: {near}"
+            raise _untrue("offsets by time are exact", queue, detail, extent)
+        self.world.did("offset searched by time")
+
+    def earliest_was(self, queue: MessageQueue, since_ns: int, answer: int | None) -> None:
+        """When the first message that is kept was stored."""
+        extent = self._extent(queue, since_ns)
+        times = self._times.get((queue.topic, queue.queue_id), [])
+        for begin in extent.begins:
+            if answer == (times[begin] if begin < len(times) else None):
+                break
+            if answer is None and extent.may_end_at(begin):
+                break
+        else:
+            raise _untrue("the begin of a queue is linearizable", queue, f"earliest is of {answer}", extent)
+
+    def found_by_key(
+        self, key: str, since_ns: int, begin_ms: int, end_ms: int, found: Sequence[MessageView]
+    ) -> None:
+        """All messages with a key of their senders'."""
+        held = self._by_key.get(key, [])
+        timed = (begin_ms, end_ms) != (0, _FOREVER_MS)
+        if timed and self._times_fall:
+            return
+        wanted = [message for message in held if begin_ms <= message.record.store_timestamp <= end_ms]
+        # Seconds are compared, counted from the first message of an index file.
+        allowed = [
+            message for message in held if begin_ms - 1000 < message.record.store_timestamp < end_ms + 1000
+        ]
+        self._check_found(f"{TOPIC} key {key}", since_ns, wanted, allowed, found)
+
+    def found_by_unique_key(self, topic: str, key: str, since_ns: int, found: Sequence[MessageView]) -> None:
+        """All messages of a topic with a unique key."""
+        places = self.world.monitor.model.keys.get((topic, key), [])
+        held = [self._messages[topic, queue_id][offset] for queue_id, offset in places]
+        self._check_found(f"{topic} id {key}", since_ns, held, held, found)
+
+    def viewed(self, message: CommittedMessage, found: MessageView | None) -> None:
+        """A message by the id that its broker gave."""
+        self.world.did("message viewed by its id")
+        if found is not None:
+            self._check_bytes("its id", found)
+        elif not self.world.monitor.model.may_be_gone(message):
+            raise Violation("messages are found by their ids", "inquirers", _described(message))
+
+    # ---- at the end ----------------------------------------------------------------------------------
+
+    def check_node(self, host: BrokerHost, node: Node) -> None:
+        """The node's index has all keys of what it keeps."""
+        store = node.replica.store
+        for key, held in self._by_key.items():
+            found = store.index.query(TOPIC, key, 64, 0, _FOREVER_MS)
+            kept = [message for message in held if message.record.physical_offset >= store.log.first_position]
+            for message in kept[-64:]:
+                if message.record.physical_offset not in found:
+                    raise Violation("index agrees with log", host.name, f"key {key}: {_described(message)}")
+
+    # ---- inside --------------------------------------------------------------------------------------
+
+    def _extent(self, queue: MessageQueue, since_ns: int) -> Extent:
+        model = self.world.monitor.model
+        known = model.queues.get((queue.topic, queue.queue_id), CommittedQueue())
+        begins = [known.first_kept(0, len(known.keys), position) for position in model.begins_since(since_ns)]
+        return Extent(list(dict.fromkeys(begins)), known.end_at(since_ns), len(known.keys))
+
+    def _check_found(
+        self,
+        what: str,
+        since_ns: int,
+        wanted: Sequence[CommittedMessage],
+        allowed: Sequence[CommittedMessage],
+        found: Sequence[MessageView],
+    ) -> None:
+        model = self.world.monitor.model
+        places = [message.head.physical_offset for message in found]
+        if places != sorted(dict.fromkeys(places), reverse=True):
+            raise Violation("messages are found newest first", "inquirers", f"{what}: {places}")
+        known = [message.record.physical_offset for message in allowed]
+        for message in found:
+            self._check_bytes(what, message)
+            if message.head.physical_offset not in known:
+                raise Violation("only what has the key is found", "inquirers", f"{what}: {message!r}")
+        for one in wanted:
+            if (
+                one.time_ns < since_ns
+                and not model.may_be_gone(one)
+                and one.record.physical_offset not in places
+            ):
+                raise Violation(
+                    "what has the key is found",
+                    "inquirers",
+                    f"{what}: {_described(one)} is not among {places}",
+                )
+        self.world.did("messages found by key")
+
+    def _check_bytes(self, what: str, message: MessageView) -> None:
+        begin = message.head.physical_offset
+        if message.record_bytes() != self.world.monitor.model.image[begin : begin + message.head.total_size]:
+            raise Violation("messages are read as they were committed", "inquirers", f"{what}: {message!r}")
+
+
+_FOREVER_MS: Final = (1 << 62) - 1
+
+
+def _described(message: CommittedMessage) -> str:
+    record = message.record
+    return f"{record.topic}/{record.queue_id} at {record.queue_offset}, stored at {record.store_timestamp}"
+
+
+def _untrue(invariant: str, queue: MessageQueue, said: str, extent: Extent) -> Violation:
+    return Violation(invariant, "inquirers", f"{queue.topic}/{queue.queue_id}: {said}; {extent}")
+
+
+async def inquire(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Sends messages with keys, and asks about them and others, from several lanes."""
+    invariant = world.invariant(Inquiries)
+    random = runtime.random
+
+    def now_ns() -> int:
+        return world.scheduler.now_ns
+
+    def some_time(message: CommittedMessage) -> int:
+        return message.record.store_timestamp + random.choice((-1, 0, 0, 1, random.randrange(-3000, 3000)))
+
+    async with PullConsumer(world.name_server_addresses, group="inquirers", runtime=runtime) as consumer:
+
+        async def ask_begin(queue: MessageQueue, message: CommittedMessage) -> None:
+            since_ns = now_ns()
+            invariant.begins_at(queue, since_ns, await consumer.min_offset(queue))
+
+        async def ask_end(queue: MessageQueue, message: CommittedMessage) -> None:
+            since_ns = now_ns()
+            invariant.ends_at(queue, since_ns, await consumer.max_offset(queue))
+
+        async def ask_earliest(queue: MessageQueue, message: CommittedMessage) -> None:
+            since_ns = now_ns()
+            invariant.earliest_was(queue, since_ns, await consumer.earliest_store_time(queue))
+
+        async def search(queue: MessageQueue, message: CommittedMessage) -> None:
+            queue = queue._replace(topic=message.record.topic, queue_id=message.record.queue_id)
+            boundary: SearchBoundary = random.choice(("lower", "upper"))
+            timestamp_ms = some_time(message)
+            since_ns = now_ns()
+            answer = await consumer.search_offset(queue, timestamp_ms, boundary)
+            invariant.found_by_time(queue, since_ns, timestamp_ms, boundary, answer)
+
+        async def find_key(queue: MessageQueue, message: CommittedMessage) -> None:
+            key = _key(random)
+            begin_ms, end_ms = 0, _FOREVER_MS
+            if random.random() < 0.4:
+                begin_ms, end_ms = sorted((some_time(message), message.record.store_timestamp))
+            since_ns = now_ns()
+            found = await consumer.messages_with_key(TOPIC, key, begin_ms=begin_ms, end_ms=end_ms)
+            invariant.found_by_key(key, since_ns, begin_ms, end_ms, found)
+
+        async def find_unique_key(queue: MessageQueue, message: CommittedMessage) -> None:
+            topic, key = message.record.topic, message.property(b"UNIQ_KEY") or ""
+            since_ns = now_ns()
+            found = await consumer.messages_with_id(topic, key)
+            invariant.found_by_unique_key(topic, key, since_ns, found)
+
+        async def view(queue: MessageQueue, message: CommittedMessage) -> None:
+            record = message.record
+            message_id = offset_message_id(record.store_host, record.physical_offset)
+            invariant.viewed(message, await consumer.view_message(record.topic, message_id))
+
+        questions: list[Callable[[MessageQueue, CommittedMessage], Awaitable[None]]]
+        questions = [
+            ask_begin,
+            ask_end,
+            ask_earliest,
+            search,
+            search,
+            search,
+            find_key,
+            find_unique_key,
+            view,
+        ]
+
+        async def lane() -> None:
+            while True:
+                await runtime.sleep(random.expovariate(1 / _QUESTION_PAUSE_S))
+                message = invariant.any_message(random)
+                if message is None:
+                    continue
+                try:
+                    queue = random.choice(await consumer.queues(random.choice((TOPIC, EVENTS))))
+                    await random.choice(questions)(queue, message)
+                except ClientError:
+                    pass
+
+        async with runtime.task_group() as group:
+            group.start_soon(_send, world, runtime)
+            for _ in range(_LANES):
+                group.start_soon(lane)
+
+
+def _key(random: Random) -> str:
+    return f"account{random.randrange(_KEYS)}"
+
+
+async def _send(world: World, runtime: ClientRuntime) -> None:
+    random = runtime.random
+    async with Producer(world.name_server_addresses, group="accountants", runtime=runtime) as producer:
+        while True:
+            await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
+            if world.load_stopped:
+                continue
+            keys = list(dict.fromkeys(_key(random) for _ in range(random.choice((1, 1, 2, 3)))))
+            try:
+                await producer.send(Message(TOPIC, random.randbytes(random.choice((10, 300))), keys=keys))
+            except ClientError:
+                await runtime.sleep(0.05)

@@ -1,0 +1,200 @@
+"""Readers of chosen queues, who keep to no group: they poll, store positions, look them up again, and seek.
+
+Each machine has a group of its own, whose stored positions nobody else touches: so it knows at any time where it is,
+and what it must find when it comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from broker.client.errors import ClientError
+from broker.client.intake import FetchLimits
+from broker.client.message import MessageQueue, MessageView
+from broker.client.pull_consumer import PullConsumer
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedQueue, Violation
+from simulation.workload.actor import Invariant
+from simulation.workload.names import TOPIC
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["Pulls", "pull"]
+
+_LIMITS: Final = FetchLimits(batch=32)
+_PAUSE_S: Final = 1.0
+_COMMITS: Final = 0.2
+_LOOKS_UP: Final = 0.15
+_SEEKS: Final = 0.05
+"""How often, of all polls, something else follows."""
+
+
+class _Reader:
+    """What is known of one machine's reading, whatever became of its processes."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._model = world.monitor.model
+        self.group = f"pull-{name}"
+        self._at: dict[int, tuple[int, int]] = {}
+        """Queue id -> where it goes on: between these offsets, which differ after a seek beyond the queue's end."""
+        self._stored: dict[int, int | None] = {}
+        """Queue id -> the position that was acknowledged last."""
+        self._doubtful: dict[int, list[int]] = {}
+        """Queue id -> positions since then of storings that failed in part, or whose end nobody lived to see."""
+
+    def goes_on(self, queue: MessageQueue, offset: int) -> None:
+        """It was assigned the queue, or has sought: what comes next is the message there, or the next one to come."""
+        end = len(self._queue(queue.queue_id).keys)
+        self._at[queue.queue_id] = (min(offset, end), offset)
+
+    def polled(self, messages: Sequence[MessageView]) -> None:
+        """The next messages of a queue, without a gap, as they were committed."""
+        for message in messages:
+            queue_id, offset = message.queue.queue_id, message.queue_offset
+            self._check_place(queue_id, offset, "polled")
+            queue = self._queue(queue_id)
+            begin = queue.positions[offset] if offset < len(queue.keys) else len(self._model.image)
+            if message.record_bytes() != self._model.image[begin : begin + message.head.total_size]:
+                raise self._violation(
+                    "messages are read as they were committed", f"{TOPIC}/{queue_id} at {offset}"
+                )
+            self._at[queue_id] = (offset + 1, offset + 1)
+            self._world.did("message pulled")
+
+    def positions_are(self, positions: Mapping[MessageQueue, int]) -> None:
+        """What it would store: where it goes on, which may be behind what retention took."""
+        for queue, position in positions.items():
+            if queue.queue_id in self._at:
+                self._check_place(queue.queue_id, position, "position")
+
+    def stores(self, positions: Mapping[MessageQueue, int]) -> None:
+        """The brokers are asked to store these positions."""
+        for queue, position in positions.items():
+            self._doubtful.setdefault(queue.queue_id, []).append(position)
+
+    def was_stored(self, positions: Mapping[MessageQueue, int]) -> None:
+        """The brokers have acknowledged all of these positions."""
+        for queue, position in positions.items():
+            self._stored[queue.queue_id] = position
+            del self._doubtful[queue.queue_id]
+        self._world.did("puller's position stored")
+
+    def is_stored(self, queue: MessageQueue, position: int | None) -> None:
+        """The brokers say that this is the group's position: the one acknowledged last, or one of unknown outcome."""
+        acknowledged = self._stored.get(queue.queue_id)
+        unknown = self._world.judge.positions_to_come(self.group, queue.topic, queue.queue_id)
+        unknown += self._doubtful.get(queue.queue_id, ())
+        # A group without an offset starts at 0 on a young queue (behaviour.md 8.3).
+        if position in (acknowledged, *unknown) or (position == 0 and acknowledged is None):
+            return
+        raise self._violation(
+            "a puller's position stays",
+            f"{queue.topic}/{queue.queue_id}: told {position}, acknowledged {acknowledged}, perhaps {unknown}",
+        )
+
+    def check_end(self) -> None:
+        """It has read everything."""
+        for queue_id, (lowest, highest) in self._at.items():
+            end = len(self._queue(queue_id).keys)
+            if highest < end and not self._model.may_pass(TOPIC, queue_id, lowest, end):
+                raise self._violation("liveness", f"{TOPIC}/{queue_id}: polled up to {lowest} of {end}")
+
+    def _check_place(self, queue_id: int, offset: int, what: str) -> None:
+        lowest, highest = self._at[queue_id]
+        if not lowest <= offset <= highest and not self._model.may_pass(TOPIC, queue_id, highest, offset):
+            raise self._violation(
+                "pulls go on where they were",
+                f"{TOPIC}/{queue_id}: {what} {offset}, was at {lowest}..{highest}",
+            )
+
+    def _queue(self, queue_id: int) -> CommittedQueue:
+        return self._model.queues.get((TOPIC, queue_id), CommittedQueue())
+
+    def _violation(self, invariant: str, detail: str) -> Violation:
+        return Violation(invariant, self.group, detail)
+
+
+class Pulls(Invariant):
+    """What is polled is the log from the reader's position on; a stored position changes by its owner's will only."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._readers: dict[str, _Reader] = {}
+
+    def reader(self, address: str) -> _Reader:
+        """That of a machine."""
+        name = address.replace(".", "-")
+        return self._readers.setdefault(name, _Reader(self.world, name))
+
+    def check_end(self) -> None:
+        """Nobody was left behind."""
+        for reader in self._readers.values():
+            reader.check_end()
+
+
+async def pull(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Goes on where its group is stored to be, and reads all queues for ever."""
+    reader = world.invariant(Pulls).reader(runtime.local_address())
+    random = runtime.random
+    async with PullConsumer(
+        world.name_server_addresses, group=reader.group, limits=_LIMITS, trace=writer, runtime=runtime
+    ) as consumer:
+        await _begin(consumer, reader, runtime)
+        while True:
+            messages = await consumer.poll(max_messages=random.choice((1, 5, 32)), timeout_s=_PAUSE_S)
+            reader.polled(messages)
+            reader.positions_are(consumer.positions())
+            chance = random.random()
+            try:
+                if chance < _COMMITS:
+                    await _commit(consumer, reader, random)
+                elif chance < _COMMITS + _LOOKS_UP:
+                    queue = random.choice(sorted(consumer.positions()) or await consumer.queues(TOPIC))
+                    reader.is_stored(queue, await consumer.committed(queue))
+                elif chance < _COMMITS + _LOOKS_UP + _SEEKS and not world.is_calm():
+                    await _seek(world, consumer, reader, random)
+            except ClientError:
+                pass
+
+
+async def _begin(consumer: PullConsumer, reader: _Reader, runtime: ClientRuntime) -> None:
+    starts: dict[MessageQueue, int] | None = None
+    while starts is None:
+        try:
+            stored = {queue: await consumer.committed(queue) for queue in await consumer.queues(TOPIC)}
+        except ClientError:
+            await runtime.sleep(0.2)
+            continue
+        for queue, position in stored.items():
+            reader.is_stored(queue, position)
+        starts = {queue: position or 0 for queue, position in stored.items()}
+    for queue, position in starts.items():
+        reader.goes_on(queue, position)
+    consumer.assign(starts)
+
+
+async def _commit(consumer: PullConsumer, reader: _Reader, random: Random) -> None:
+    positions = consumer.positions()
+    if positions and random.random() < 0.3:
+        chosen = random.choice(sorted(positions))
+        positions = {chosen: positions[chosen]}
+        reader.stores(positions)
+        await consumer.commit(positions)
+    else:
+        reader.stores(positions)
+        await consumer.commit()
+    reader.was_stored(positions)
+
+
+async def _seek(world: World, consumer: PullConsumer, reader: _Reader, random: Random) -> None:
+    queue = random.choice(await consumer.queues(TOPIC))
+    end = await consumer.max_offset(queue)
+    offset = random.choice((end, end + 3, max(0, end - random.randrange(40))))
+    reader.goes_on(queue, offset)
+    consumer.seek(queue, offset)
+    world.did("puller sought")

@@ -1,0 +1,191 @@
+"""Members of a broadcast group: each gets everything, and keeps its positions on its own machine (behaviour.md 8.3)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from broker.client.consumer import Consumer, Start
+from broker.client.errors import ClientError
+from broker.client.message import MessageQueue, MessageView
+from broker.commands import Command, CommitOffsets
+from broker.remoting.codes import RequestCode
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedQueue, Violation
+from simulation.workload.actor import Invariant
+from simulation.workload.names import TOPIC
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["Broadcasts", "receive"]
+
+GROUP: Final = "receivers"
+
+_LOOKS_S: Final = 4.0
+_STORES_S: Final = 0.05
+_FAILS: Final = 0.05
+"""How long storing takes at most, and how often it fails."""
+
+
+class _Machine:
+    """A machine with one member: what it has stored outlives the processes."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._model = world.monitor.model
+        self._name = name
+        # Most begin with everything: a member that begins at the end can tell less of what it got.
+        self.start: Start = "first" if Random(f"start {world.plan.seed} {name}").random() < 0.7 else "last"
+        self.stored: dict[MessageQueue, int] = {}
+        self._at: dict[int, int] = {}
+        """Queue id -> one past the last message that this process has got, or where it began."""
+        self._ends: dict[int, int] = {}
+        """Queue id -> the queue's end when this process began."""
+
+    def begins(self) -> None:
+        """A process begins, and knows what is stored."""
+        self._at = {}
+        queues = self._model.queues
+        self._ends = {number: len(queue.keys) for (topic, number), queue in queues.items() if topic == TOPIC}
+
+    def received(self, message: MessageView) -> None:
+        """The next message of a queue; some come again from where the member stored, none is left out."""
+        queue_id, offset = message.queue.queue_id, message.queue_offset
+        self._check_place(message.queue, offset, "received")
+        queue = self._model.queues.get((TOPIC, queue_id), CommittedQueue())
+        begin = queue.positions[offset] if offset < len(queue.keys) else len(self._model.image)
+        if message.record_bytes() != self._model.image[begin : begin + message.head.total_size]:
+            raise self._violation(
+                "messages are read as they were committed", f"{TOPIC}/{queue_id} at {offset}"
+            )
+        self._at[queue_id] = offset + 1
+        self._world.did("broadcast message received")
+
+    def positions_are(self, positions: Mapping[MessageQueue, int]) -> None:
+        """Where the member says it is: behind what it got, or what retention took then."""
+        for queue, position in positions.items():
+            if position > self._at.get(queue.queue_id, -1):
+                self._check_place(queue, position, "position")
+                self._at.setdefault(queue.queue_id, position)
+
+    def check_end(self) -> None:
+        """It got everything."""
+        for (topic, queue_id), queue in self._model.queues.items():
+            begin = self._at.get(queue_id, 0 if self.start == "first" else len(queue.keys))
+            if topic == TOPIC and not self._model.may_pass(TOPIC, queue_id, begin, len(queue.keys)):
+                raise self._violation(
+                    "liveness", f"{TOPIC}/{queue_id}: received up to {begin} of {len(queue.keys)}"
+                )
+
+    def _check_place(self, queue: MessageQueue, offset: int, what: str) -> None:
+        queue_id = queue.queue_id
+        begins = [begin for begin in (self._at.get(queue_id), self.stored.get(queue)) if begin is not None]
+        if not begins and self.start == "first":
+            begins.append(0)
+        if any(self._model.may_pass(TOPIC, queue_id, begin, offset) for begin in begins):
+            return
+        if not begins and self._ends.get(queue_id, 0) <= offset:
+            return
+        raise self._violation(
+            "each member gets every message",
+            f"{TOPIC}/{queue_id}: {what} {offset}, was at {begins}, {self._ends}",
+        )
+
+    def _violation(self, invariant: str, detail: str) -> Violation:
+        return Violation(invariant, self._name, detail)
+
+
+class _Shelf:
+    """`LocalOffsets` on a machine of the world: what `store` wrote outlives a crash, and nothing else does."""
+
+    def __init__(self, machine: _Machine, runtime: ClientRuntime) -> None:
+        self._machine = machine
+        self._runtime = runtime
+
+    async def load(self) -> dict[MessageQueue, int]:
+        """What was stored last."""
+        self._machine.begins()
+        return dict(self._machine.stored)
+
+    async def store(self, positions: Mapping[MessageQueue, int]) -> None:
+        """Takes a moment, in which the process may die; fails now and then, as a full disk does."""
+        self._machine.positions_are(positions)
+        await self._runtime.sleep(_STORES_S * self._runtime.random.random())
+        if self._runtime.random.random() < _FAILS:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        self._machine.stored = dict(positions)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Broadcasts(Invariant):
+    """Every member gets every message of every queue, and the brokers know no position of the group."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._machines: dict[str, _Machine] = {}
+
+    def machine(self, address: str) -> _Machine:
+        """The one with that address."""
+        return self._machines.setdefault(address, _Machine(self.world, f"receiver {address}"))
+
+    def applied(self, command: Command, now_ns: int) -> None:
+        """A position of the group would be one for all of its members, who are each somewhere else."""
+        if isinstance(command, CommitOffsets) and any(offset[0] == GROUP for offset in command.offsets):
+            raise Violation(
+                "positions of a broadcast group stay with its members", "group", str(command.offsets)
+            )
+
+    def check_end(self) -> None:
+        """All members are at the end."""
+        for machine in self._machines.values():
+            machine.check_end()
+
+
+async def receive(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """A member that stays for a while and comes again."""
+    invariant = world.invariant(Broadcasts)
+    machine = invariant.machine(runtime.local_address())
+    random = runtime.random
+
+    def disturbed(*_: object) -> None:
+        world.violation("nobody rebalances a broadcast group", "receivers", "its members were told to")
+
+    async def look(consumer: Consumer) -> None:
+        while True:
+            await runtime.sleep(_LOOKS_S)
+            machine.positions_are(consumer.positions())
+
+    async def read(consumer: Consumer) -> None:
+        async for message in consumer:
+            machine.received(message)
+            if random.random() < 0.02:
+                try:
+                    await consumer.commit()
+                except ClientError:
+                    pass
+
+    while True:
+        consumer = Consumer(
+            world.name_server_addresses,
+            group=GROUP,
+            topics=TOPIC,
+            start=machine.start,
+            broadcast=True,
+            offsets=_Shelf(machine, runtime),
+            runtime=runtime,
+        )
+        consumer.core.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, disturbed)
+        async with consumer, runtime.task_group() as group:
+            group.start_soon(look, consumer)
+            with runtime.move_on_after(random.expovariate(1 / 20)):
+                await read(consumer)
+            if world.load_stopped:
+                await read(consumer)  # to the end
+            group.cancel()
+        await runtime.sleep(random.random())

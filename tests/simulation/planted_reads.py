@@ -1,0 +1,227 @@
+"""Mistakes about plain readers, broadcasting and questions, each put into the real code by a patch.
+
+`planted_bugs` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import log.dispatch
+import log.properties
+from broker.client.intake import Batch, QueueReader
+from broker.client.message import MessageQueue, MessageView
+from broker.client.positions import StoredPositions
+from broker.client.pull_consumer import PullConsumer
+from broker.client_registry import ClientRegistry
+from broker.processors.offsets import OffsetsProcessor
+from log.consume_queue import Boundary, ConsumeQueue
+from log.index_file import IndexFiles
+from log.properties import KEYS
+
+__all__ = [
+    "begin_of_another_queue",
+    "begin_remembered",
+    "broadcast_members_told_to_rebalance",
+    "broadcast_position_behind_what_is_fetched",
+    "broadcast_positions_at_the_brokers",
+    "broadcast_positions_not_read",
+    "earliest_time_of_the_end",
+    "fetched_counts_as_polled",
+    "fetched_stays_after_a_seek",
+    "older_position_stored_again",
+    "only_the_first_key_indexed",
+    "search_passes_the_first_of_a_time",
+    "search_upper_before_the_last_of_a_time",
+    "second_index_file_not_looked_at",
+]
+
+
+# ---- pull consumers --------------------------------------------------------------------------------------
+
+
+def older_position_stored_again(patch: pytest.MonkeyPatch) -> None:
+    """What was stored before is stored once more, behind what is stored now."""
+    original = PullConsumer.commit
+    before: dict[PullConsumer, Mapping[MessageQueue, int]] = {}
+
+    async def commit(self: PullConsumer, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        chosen = self.positions() if offsets is None else offsets
+        await original(self, chosen)
+        await self._calls.commit_all(sorted(before.get(self, {}).items()))
+        before[self] = chosen
+
+    patch.setattr(PullConsumer, "commit", commit)
+
+
+def fetched_counts_as_polled(patch: pytest.MonkeyPatch) -> None:
+    """Of a batch that is handed out in parts the position is behind all of it."""
+    original = PullConsumer._hand_out
+
+    def hand_out(
+        self: PullConsumer, reader: QueueReader, batch: Batch, max_messages: int
+    ) -> Sequence[MessageView]:
+        messages = original(self, reader, batch, max_messages)
+        reader.finished_batch(batch)
+        return messages
+
+    patch.setattr(PullConsumer, "_hand_out", hand_out)
+
+
+def fetched_stays_after_a_seek(patch: pytest.MonkeyPatch) -> None:
+    """The rest of a batch is handed out although the reader has been moved."""
+
+    def take(self: PullConsumer) -> tuple[QueueReader, Batch] | None:
+        rest, self._rest = self._rest, None
+        return rest or self._intake.next_nowait()
+
+    patch.setattr(PullConsumer, "_take", take)
+
+
+# ---- broadcasting ----------------------------------------------------------------------------------------
+
+
+def broadcast_positions_at_the_brokers(patch: pytest.MonkeyPatch) -> None:
+    """A broadcast member stores its positions where all members of a group find them."""
+    original = StoredPositions.store
+
+    async def store(self: StoredPositions, readers: Sequence[QueueReader]) -> Any:
+        failures = await original(self, readers)
+        return failures + await self._store_at_brokers(readers) if self._broadcast else failures
+
+    patch.setattr(StoredPositions, "store", store)
+
+
+def broadcast_positions_not_read(patch: pytest.MonkeyPatch) -> None:
+    """A broadcast member begins anew at each start."""
+    original = StoredPositions.find
+
+    async def find(self: StoredPositions, queue: MessageQueue) -> int | None:
+        return None if self._broadcast else await original(self, queue)
+
+    patch.setattr(StoredPositions, "find", find)
+
+
+def broadcast_position_behind_what_is_fetched(patch: pytest.MonkeyPatch) -> None:
+    """What was fetched counts as done with when positions are stored on the member's machine."""
+    original = StoredPositions._store_locally
+
+    async def store_locally(self: StoredPositions, local: Any, readers: Sequence[QueueReader]) -> Any:
+        for reader in readers:
+            if reader.has_batch():
+                reader.finished_batch(reader._batches[-1])
+        return await original(self, local, readers)
+
+    patch.setattr(StoredPositions, "_store_locally", store_locally)
+
+
+def broadcast_members_told_to_rebalance(patch: pytest.MonkeyPatch) -> None:
+    """behaviour.md 8.1: not for broadcast groups."""
+
+    def connections_to_notify(self: ClientRegistry[Any], group: str) -> list[Any]:
+        found = self._consumers.get(group)
+        return [] if found is None else [client.connection for client in found.members()]
+
+    patch.setattr(ClientRegistry, "connections_to_notify", connections_to_notify)
+
+
+# ---- questions -------------------------------------------------------------------------------------------
+
+
+def search_passes_the_first_of_a_time(patch: pytest.MonkeyPatch) -> None:
+    """The earliest message behind a time, not the one at it."""
+    original = ConsumeQueue.offset_at_time
+
+    def offset_at_time(
+        self: ConsumeQueue, timestamp: int, store_time_of: Any, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        return original(self, timestamp + (boundary is Boundary.LOWER), store_time_of, boundary)
+
+    patch.setattr(ConsumeQueue, "offset_at_time", offset_at_time)
+
+
+def search_upper_before_the_last_of_a_time(patch: pytest.MonkeyPatch) -> None:
+    """The latest message before a time, not the one at it."""
+    original = ConsumeQueue.offset_at_time
+
+    def offset_at_time(
+        self: ConsumeQueue, timestamp: int, store_time_of: Any, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        return original(self, timestamp - (boundary is Boundary.UPPER), store_time_of, boundary)
+
+    patch.setattr(ConsumeQueue, "offset_at_time", offset_at_time)
+
+
+def begin_of_another_queue(patch: pytest.MonkeyPatch) -> None:
+    """All queues of a topic are said to begin where the first one does."""
+    original = OffsetsProcessor._queue
+
+    def min_offset(self: OffsetsProcessor, connection: Any, command: Any) -> None:
+        def queue_0(topic: str, queue_id: int) -> ConsumeQueue | None:
+            return original(self, topic, 0)
+
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self, "_queue", queue_0)
+            original_min_offset(self, connection, command)
+
+    original_min_offset = OffsetsProcessor.min_offset
+    patch.setattr(OffsetsProcessor, "min_offset", min_offset)
+
+
+def begin_remembered(patch: pytest.MonkeyPatch) -> None:
+    """Where a queue begins is what it was when somebody asked first, whatever retention has done since."""
+    original = OffsetsProcessor._answer
+    known: dict[tuple[int, str, int], int] = {}
+
+    def min_offset(self: OffsetsProcessor, connection: Any, command: Any) -> None:
+        def answer(connection: Any, command: Any, offset: int) -> None:
+            key = (id(self), command.fields.get("topic"), int(command.fields.get("queueId")))
+            original(self, connection, command, known.setdefault(key, offset))
+
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self, "_answer", answer)
+            original_min_offset(self, connection, command)
+
+    original_min_offset = OffsetsProcessor.min_offset
+    patch.setattr(OffsetsProcessor, "min_offset", min_offset)
+
+
+def earliest_time_of_the_end(patch: pytest.MonkeyPatch) -> None:
+    """The time of the last message that is kept for that of the first."""
+    original = ConsumeQueue.unit
+
+    def earliest_store_time(self: OffsetsProcessor, connection: Any, command: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(ConsumeQueue, "unit", lambda queue, _: original(queue, queue.max_offset - 1))
+            original_earliest(self, connection, command)
+
+    original_earliest = OffsetsProcessor.earliest_store_time
+    patch.setattr(OffsetsProcessor, "earliest_store_time", earliest_store_time)
+
+
+def only_the_first_key_indexed(patch: pytest.MonkeyPatch) -> None:
+    """A message with several keys is found by one of them."""
+    original = log.properties.get_property
+
+    def first_key(properties: bytes, name: bytes) -> bytes | None:
+        value = original(properties, name)
+        return value.partition(b" ")[0] if name == KEYS and value is not None else value
+
+    patch.setattr(log.dispatch, "get_property", first_key)
+
+
+def second_index_file_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Keys are looked for in the newest file of the index only."""
+    original = IndexFiles.query
+
+    def query(self: IndexFiles, *arguments: Any, **options: Any) -> list[int]:
+        files, self._files = self._files, self._files[-1:]
+        try:
+            return original(self, *arguments, **options)
+        finally:
+            self._files = files
+
+    patch.setattr(IndexFiles, "query", query)

@@ -1,0 +1,35 @@
+"""Actors whose clients give messages back, ask and answer, or do not wait: without faults all of it gets somewhere."""
+
+from dataclasses import replace
+
+import pytest
+
+from simulation.plan import draw_plan
+from simulation.workload.retry import Retries
+from simulation.world import World
+
+
+@pytest.mark.parametrize(
+    ("actor", "work"),
+    [
+        ("courier", {"parcel accepted": 20, "retry delivered": 20, "dead letter": 1}),
+        ("correspondent", {"letter answered": 20}),
+        ("poster", {"note sent one way": 20, "note stored": 40, "outbox message stored": 10}),
+    ],
+)
+def test_actors_get_somewhere(actor: str, work: dict[str, int]) -> None:
+    plan = replace(draw_plan(1, seconds=40), faults=(), actors=("administrator", "operator", actor))
+    result = World(plan).run()
+    assert result.violation is None
+    for kind, at_least in work.items():
+        assert result.work_counts[kind] >= at_least, kind
+
+
+def test_without_faults_each_request_makes_one_copy() -> None:
+    """Members leave, and a delivery may come again: its listener fails again. Nothing else stores a message twice."""
+    plan = replace(draw_plan(2, seconds=40), faults=(), actors=("administrator", "operator", "courier"))
+    world = World(plan)
+    assert world.run().violation is None
+    given_back = [stage for stage in world.invariant(Retries).stages() if stage.requests]
+    assert len(given_back) > 20
+    assert all(stage.copies == stage.requests for stage in given_back)
