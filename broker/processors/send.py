@@ -235,10 +235,7 @@ class SendProcessor:
         if len(body) > self._max_message_bytes:
             raise self._too_long(len(body))
         topic = header.topic
-        properties, unique_key = self._stored_properties(
-            (header.properties or "").encode(),
-            MAX_PROPERTIES_BYTES if topic.startswith(_SENT_ON) else SENT_BYTES_MAX,
-        )
+        properties, unique_key = self._stored_properties((header.properties or "").encode(), topic)
         pending = _PendingSend(self._node, connection, command, queue_id, unique_key)
         sys_flag = header.sys_flag
         if b"DELAY" in properties or b"TRAN_MSG" in properties or b"TIMER_D" in properties:
@@ -298,7 +295,7 @@ class SendProcessor:
             self._stored_properties(
                 terminated(item.properties)
                 + (common if get_property(item.properties, UNIQ_KEY) is None else keyless),
-                SENT_BYTES_MAX,
+                topic,
             )
             for item in items
         ]
@@ -384,17 +381,19 @@ class SendProcessor:
             f"the message body has {size} bytes, at most {self._max_message_bytes} are allowed",
         )
 
-    def _stored_properties(self, properties: bytes, bytes_max: int) -> tuple[bytes, str]:
+    def _stored_properties(self, properties: bytes, topic: str) -> tuple[bytes, str]:
         """The property string as stored, and the message's UNIQ_KEY (behaviour.md 4, "Broker adds").
 
         Of several keys the last counts, and an empty one is none, as for whoever reads the record. Raises
-        `RequestError` for more than `bytes_max` bytes as they were sent.
+        `RequestError` for more bytes than may be sent.
         """
-        if len(properties) > bytes_max:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message properties have {len(properties)} bytes, at most {bytes_max} are allowed",
-            )
+        if len(properties) > SENT_BYTES_MAX:
+            bytes_max = MAX_PROPERTIES_BYTES if topic.startswith(_SENT_ON) else SENT_BYTES_MAX
+            if len(properties) > bytes_max:
+                raise RequestError(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the message properties have {len(properties)} bytes, at most {bytes_max} are allowed",
+                )
         if properties and properties[-1] != 2:
             properties += b"\x02"
         if b"WAIT\x01true\x02" in properties or b"POP_CK\x01" in properties:
