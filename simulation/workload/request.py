@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from broker.client.connection import Connection, Fields
 from broker.client.consumer import Consumer
 from broker.client.errors import ClientError
+from broker.client.intake import FetchLimits
 from broker.client.listening import Handled, listen
 from broker.client.message import Message, MessageView
 from broker.client.producer import Producer
@@ -46,6 +47,8 @@ _REPLIES: Final = "_REPLY_TOPIC"
 _LANES: Final = 2
 _LATE_NS: Final = 100 * MILLISECOND
 """How much longer than its limit a call may take, by the client's own clock."""
+_SUSPEND_S: Final = 2.0
+"""How long a broker holds a pull: by no answer to one a member learns, 5 s later, that a machine went dark."""
 _ANSWERED_FROM_NS: Final = 10 * SECOND
 """So long after all faults each letter is answered."""
 
@@ -270,7 +273,12 @@ async def correspond(world: World, runtime: ClientRuntime, writer: TraceWriter) 
     async with (
         producer,
         Consumer(
-            world.name_server_addresses, group="correspondents", topics=TOPIC, start="first", runtime=runtime
+            world.name_server_addresses,
+            group="correspondents",
+            topics=TOPIC,
+            start="first",
+            limits=FetchLimits(suspend_s=_SUSPEND_S),
+            runtime=runtime,
         ) as consumer,
         runtime.task_group() as group,
     ):

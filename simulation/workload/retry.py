@@ -27,6 +27,7 @@ from broker.client.admin import AdminClient
 from broker.client.connection import Fields
 from broker.client.consumer import Consumer
 from broker.client.errors import ClientError
+from broker.client.intake import FetchLimits
 from broker.client.listening import Handled, listen
 from broker.client.message import Message, MessageView
 from broker.client.producer import Producer
@@ -68,6 +69,8 @@ _ELECTED_AFTER_NS: Final = 12 * SECOND
 _SETTLED_AFTER_NS: Final = 4 * SECOND
 """By the end of a run what came so long before has been handled: it is long after all faults."""
 _LONG_S: Final = 3.0
+_SUSPEND_S: Final = 2.0
+"""How long a broker holds a pull: by no answer to one a member learns, 5 s later, that a machine went dark."""
 _ADDED: Final = ("RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID")
 _WHILE_WAITING: Final = ("DELAY", "REAL_TOPIC", "REAL_QID")
 
@@ -409,6 +412,7 @@ async def deliver(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
                 group=GROUP,
                 topics=TOPIC,
                 start="first",
+                limits=FetchLimits(suspend_s=_SUSPEND_S),
                 trace=writer,
                 runtime=runtime,
             ) as consumer:
