@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from simulation.clock import RATE_MAX_PPM
+from simulation.network import DELAY_MAX_NS, DELAY_MIN_NS
 from simulation.peer_links import FrameFaults
 from simulation.plan import Fault
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
@@ -28,6 +29,8 @@ _DEPOSED_NS: Final = 1500 * MILLISECOND
 _FAR_CLIENTS_NS: Final = 200 * MILLISECOND
 _DISK_PRESSURE: Final = 0.87
 """Above `disk_force_percent`, below `disk_full_percent`: the oldest files go, sends are taken."""
+_PEERS_SHARE: Final = 0.6
+"""Of what happens to one direction between two hosts, that between brokers."""
 _RETENTION_LOOKS_NS: Final = 2 * SECOND
 """Two of the intervals at which nodes look."""
 
@@ -84,7 +87,7 @@ def _delay(world: World, host: BrokerHost, fault: Fault) -> None:
 
     def undo() -> None:
         for link in links:
-            link.delay_min_ns, link.delay_max_ns = 30 * MICROSECOND, 150 * MICROSECOND
+            link.delay_min_ns, link.delay_max_ns = DELAY_MIN_NS, DELAY_MAX_NS
 
     world.scheduler.after(fault.duration_ns, undo)
 
@@ -101,10 +104,22 @@ def _cut(world: World, pairs: list[tuple[str, str]], fault: Fault, host: str, de
     world.scheduler.after(fault.duration_ns, undo)
 
 
+def _direction(world: World, host: BrokerHost, fault: Fault) -> tuple[str, str]:
+    """One direction between a broker and, in most cases, another one, else a client or a name server."""
+    peers = [other.name for other in world.members.in_service() if other is not host]
+    brokers = [other.name for other in world.brokers]
+    outside = [name for name in world.host_names if name not in brokers]
+    share = fault.amount / _PEERS_SHARE
+    if share < 1:
+        other = peers[int(share * len(peers))]
+    else:
+        other = outside[int((fault.amount - _PEERS_SHARE) / (1 - _PEERS_SHARE) * len(outside))]
+    return (other, host.name) if fault.target >> 8 & 1 else (host.name, other)
+
+
 def _cut_one_way(world: World, host: BrokerHost, fault: Fault) -> None:
-    others = [other.name for other in world.members.in_service() if other is not host]
-    other = others[int(fault.amount * len(others))]
-    _cut(world, [(host.name, other)], fault, host.name, f"towards {other}")
+    source, target = _direction(world, host, fault)
+    _cut(world, [(source, target)], fault, source, f"towards {target}")
 
 
 def _isolate(world: World, host: BrokerHost, fault: Fault) -> None:
@@ -209,15 +224,14 @@ def _rivals(world: World, host: BrokerHost, fault: Fault) -> None:
 
 
 def _clog(world: World, host: BrokerHost, fault: Fault) -> None:
-    others = [other.name for other in world.members.in_service() if other is not host]
-    other = others[int(fault.amount * len(others))]
-    world.network.set_clogged(host.name, other, True)
-    world.network.set_cut(host.name, other, True)
-    _done(world, host.name, fault, f"towards {other}")
+    source, target = _direction(world, host, fault)
+    world.network.set_clogged(source, target, True)
+    world.network.set_cut(source, target, True)
+    _done(world, source, fault, f"towards {target}")
 
     def undo() -> None:
-        world.network.set_cut(host.name, other, False)
-        world.network.set_clogged(host.name, other, False)
+        world.network.set_cut(source, target, False)
+        world.network.set_clogged(source, target, False)
 
     world.scheduler.after(fault.duration_ns, undo)
 
@@ -524,11 +538,7 @@ def heal_everything(world: World) -> None:
     for source in world.host_names:
         for target in world.host_names:
             if source != target:
-                world.network.set_cut(source, target, False)
-                world.network.set_clogged(source, target, False)
-                link = world.network.link(source, target)
-                link.loss = 0.0
-                link.delay_min_ns, link.delay_max_ns = 30 * MICROSECOND, 150 * MICROSECOND
+                world.network.heal(source, target)
     for host in world.brokers:
         host.frame_faults = None
         host.disk.full = False

@@ -24,6 +24,9 @@ Buffer = bytes | bytearray | memoryview
 WINDOW_BYTES = 256 * 1024
 """How much a connection takes before the receiver has taken it: both sockets' buffers."""
 _CLOGGED_WINDOW_BYTES = 4096
+DELAY_MIN_NS = 30 * MICROSECOND
+DELAY_MAX_NS = 150 * MICROSECOND
+"""Of a link that nothing has happened to."""
 _RETRANSMISSION_NS = 200 * MILLISECOND
 _HEALING_NS = 50 * MILLISECOND
 
@@ -34,12 +37,13 @@ class Link:
     __slots__ = ("clogged", "cut", "delay_max_ns", "delay_min_ns", "loss")
 
     def __init__(self) -> None:
-        self.delay_min_ns = 30 * MICROSECOND
-        self.delay_max_ns = 150 * MICROSECOND
+        self.delay_min_ns = DELAY_MIN_NS
+        self.delay_max_ns = DELAY_MAX_NS
         self.loss = 0.0
         """Probability that a segment must be sent again."""
-        self.cut = False
-        self.clogged = False
+        self.cut = 0
+        self.clogged = 0
+        """How many faults hold it so: one of them that ends does not end the others."""
 
 
 class Endpoint:
@@ -397,24 +401,37 @@ class Network:
     # ---- faults --------------------------------------------------------------------------------------
 
     def set_cut(self, source: str, target: str, cut: bool) -> None:
-        """Cuts one direction, or heals it."""
+        """Cuts one direction, or ends one cut of it: it is whole when all have ended.
+
+        One that `heal` has ended already may be ended once more.
+        """
         link = self.link(source, target)
-        if link.cut == cut:
-            return
-        link.cut = cut
-        if not cut:
+        was_cut = link.cut
+        link.cut = max(0, link.cut + (1 if cut else -1))
+        if was_cut and not link.cut:
             for endpoint in list(self._open):
                 if endpoint.link is link:
                     endpoint.defer_after_healing()
 
     def set_clogged(self, source: str, target: str, clogged: bool) -> None:
-        """Lets only a trickle through one direction, or everything again."""
+        """Lets only a trickle through one direction, or ends that, as with `set_cut`."""
         link = self.link(source, target)
-        link.clogged = clogged
-        if not clogged:
+        was_clogged = link.clogged
+        link.clogged = max(0, link.clogged + (1 if clogged else -1))
+        if was_clogged and not link.clogged:
             for endpoint in list(self._open):
                 if endpoint.link is link:
                     endpoint.kick()
+
+    def heal(self, source: str, target: str) -> None:
+        """Ends all cuts of one direction, and whatever else makes it worse than others."""
+        link = self.link(source, target)
+        for _ in range(link.cut):
+            self.set_cut(source, target, False)
+        for _ in range(link.clogged):
+            self.set_clogged(source, target, False)
+        link.loss = 0.0
+        link.delay_min_ns, link.delay_max_ns = DELAY_MIN_NS, DELAY_MAX_NS
 
     def kick(self, host: str) -> None:
         """A host takes what comes again."""
