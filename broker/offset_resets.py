@@ -45,19 +45,17 @@ class OffsetResets:
 
     def ordered(self, keys: Iterable[_Key]) -> None:
         """Orders have been applied."""
+        parked = self._node.replica.metadata.parked
+        # Of orders that others have ended nothing need be known any more.
+        self._told = {key: told for key, told in self._told.items() if parked.get(*key) == told[0]}
         keys = list(keys)
-        for key in keys:
-            self._told.pop(key, None)
         for listener in self._listeners:
             listener(keys)
 
     def target(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where a consumer that pulls is to go, or None if it may go on."""
         parked = self._node.replica.metadata.parked
-        if not parked.by_group:
-            self._told.clear()  # what was told of orders that later ones have ended
-            return None
-        if (group, topic, queue_id) in self._ending:
+        if not parked.by_group or (group, topic, queue_id) in self._ending:
             return None
         return parked.get(group, topic, queue_id)
 
