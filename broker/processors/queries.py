@@ -1,8 +1,8 @@
 """Messages by id and by key (remoting.md 7.3, behaviour.md 9).
 
 A message id names the node that gave it, and leads to its message whatever that node is now: any node answers with what
-it holds and knows to be committed, and "no such message" is said by the leader alone. Which messages have a key is
-asked of the leader, since a follower may not have the newest.
+it holds and knows to be committed, and "no such message" is said by the leader alone, once it knows that it leads.
+Which messages have a key is asked of the leader, since a follower may not have the newest.
 """
 
 from collections.abc import Iterable
@@ -79,6 +79,16 @@ class QueriesProcessor:
 
     def view(self, connection: Connection, command: RemotingCommand) -> None:
         """The message whose record begins at an offset."""
+        offset = command.decode_fields(ViewMessageHeader).offset
+        if committed_record(self._node.replica, offset) is not None:
+            self._view(connection, command)
+        elif self._node.replica.serving:
+            # A leader that was deposed may not have it: it must not say that there is none.
+            self._node.handle_after_barrier(connection, command, self._view)
+        else:
+            self._node.forward(connection, command)
+
+    def _view(self, connection: Connection, command: RemotingCommand) -> None:
         header = command.decode_fields(ViewMessageHeader)
         offset = header.offset
         record = committed_record(self._node.replica, offset)
@@ -90,10 +100,8 @@ class QueriesProcessor:
                 )
             head = encode_response_head(command, ResponseCode.SUCCESS, body_length=len(record))
             connection.send(head, record)
-        elif self._node.replica.serving:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         else:
-            self._node.forward(connection, command)
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
 
     def query(self, connection: Connection, command: RemotingCommand) -> None:
         """The newest messages of a topic with a key that were stored in a time."""

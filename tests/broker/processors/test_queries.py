@@ -9,6 +9,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageResponseHeader
 from log.batch import BatchItem, encode_batch
 from log.message_id import parse_offset_message_id
+from raft.messages import TimeoutNow
 from tests.broker.harness import START_WALL_MS, Client, Group, split_records
 
 
@@ -168,6 +169,22 @@ def test_lagging_follower_asks_the_leader(group: Group) -> None:
     assert group.node(follower).replica.store.log.end_position < offset
     assert client.ok(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset}).body
     assert query(client, "k") == [b"body"]
+
+
+def test_a_deposed_leader_does_not_say_that_there_is_no_such_message(group: Group) -> None:
+    deposed, successor = group.leader, group.follower
+    group.partition(deposed)
+    replica = group.node(successor).replica
+    replica.raft.step(TimeoutNow(deposed, successor, replica.term), group.now_ns)
+    group.run_until(lambda: replica.serving, "another leader")
+    offset = parse_offset_message_id(group.connect(successor).send("T", b"body").message_id)[1]
+    assert group.node(deposed).replica.serving
+    client = group.connect(deposed)
+    asked = client.start_call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
+    group.settle()
+    assert asked not in client.answers
+    group.heal()
+    assert split_records(client.wait(asked).body)[0].body == b"body"
 
 
 def test_an_old_message_behind_many_with_its_key_is_not_searched_for_ever(
