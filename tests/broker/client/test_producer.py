@@ -177,6 +177,7 @@ async def test_large_bodies_are_compressed_if_wanted(
         Message("t", b"x", properties={"": "v"}),
         Message("t", b"x", properties={"TAGS": "v"}),
         Message("t", b"x", properties={"n": "v" * 32768}),
+        Message("t", b"x", properties={"n": "v" * 31 * 1024}),
     ],
     ids=lambda message: repr(message)[:40],
 )
