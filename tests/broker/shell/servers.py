@@ -94,8 +94,8 @@ async def running(
                         ),
                         raft=RaftSettings(
                             peers=peers if nodes > 1 else {},
-                            election_timeout_min_ms=300,
-                            election_timeout_max_ms=600,
+                            election_timeout_min_ms=500,  # far apart: on one loop all nodes wait for each one's fsync
+                            election_timeout_max_ms=1500,
                             heartbeat_ms=100,
                         ),
                         storage=StorageSettings(
