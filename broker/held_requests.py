@@ -21,12 +21,13 @@ Held = tuple[Connection, RemotingCommand]
 class HeldRequests:
     """What one node holds, oldest first."""
 
-    __slots__ = ("_budget", "waiting")
+    __slots__ = ("_budget", "_counts", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[int, Connection, RemotingCommand]] = deque()
         """(until when, connection, request), to be looked at only: whether any waits is asked twice a turn."""
         self._budget = Budget("a leader", HELD_REQUESTS_MAX, HELD_BYTES_MAX)
+        self._counts: dict[Connection, int] = {}
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -34,13 +35,24 @@ class HeldRequests:
     def hold(self, connection: Connection, command: RemotingCommand, now_ns: int) -> None:
         """Holds a request. Raises `OverloadedError`."""
         self._budget.take(command)
+        self._counts[connection] = self._counts.get(connection, 0) + 1
         self.waiting.append((now_ns + HELD_NS_MAX, connection, command))
+
+    def has_any_of(self, connection: Connection) -> bool:
+        """Whether a connection has a request here, without a look at the others'."""
+        return connection in self._counts
+
+    def _no_longer(self, connection: Connection, command: RemotingCommand) -> None:
+        self._budget.give_back(command)
+        self._counts[connection] -= 1
+        if not self._counts[connection]:
+            del self._counts[connection]
 
     def take_all(self) -> list[Held]:
         """Everything, in order; nothing is held any more."""
         taken = [(connection, command) for _, connection, command in self.waiting]
-        for _, command in taken:
-            self._budget.give_back(command)
+        for connection, command in taken:
+            self._no_longer(connection, command)
         self.waiting.clear()
         return taken
 
@@ -50,7 +62,7 @@ class HeldRequests:
         taken: list[Held] = []
         for until_ns, connection, command in self.waiting:
             if is_wanted(connection):
-                self._budget.give_back(command)
+                self._no_longer(connection, command)
                 taken.append((connection, command))
             else:
                 kept.append((until_ns, connection, command))
@@ -61,7 +73,7 @@ class HeldRequests:
         """Those whose time is over."""
         while self.waiting and self.waiting[0][0] <= now_ns:
             _, connection, command = self.waiting.popleft()
-            self._budget.give_back(command)
+            self._no_longer(connection, command)
             yield connection, command
 
     def deadline_ns(self) -> int:

@@ -5,6 +5,7 @@ another term, or none, says that it has done nothing (`NotDone`), and the client
 `forwarding.py` is that node's side.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.connection import Buffer, Connection, RelayedConnection
@@ -62,7 +63,8 @@ class RelayedClients:
         relayed = self._connections.pop((source, frame.connection), None)
         if relayed is not None:
             self._node.forget(relayed)
-            self._give_back_forgotten()
+            if self._held.has_any_of(relayed):
+                self._give_back_of(lambda holder: holder is relayed)
 
     def link_lost(self, node: str) -> None:
         """A connection with `node` broke, either way: its clients are gone, and what is for them goes nowhere."""
@@ -117,8 +119,9 @@ class RelayedClients:
         if not self._held:
             return
         known = frozenset(self._connections.values())
-        for connection, command in self._held.take_if(
-            lambda holder: isinstance(holder, RelayedConnection) and holder not in known
-        ):
+        self._give_back_of(lambda holder: isinstance(holder, RelayedConnection) and holder not in known)
+
+    def _give_back_of(self, is_gone: Callable[[Connection], bool]) -> None:
+        for connection, command in self._held.take_if(is_gone):
             assert isinstance(connection, RelayedConnection)
             self.give_back(connection, command)

@@ -46,6 +46,39 @@ def busy(group: Group, node: str, number: int) -> Client:
     return client
 
 
+def test_a_disconnect_while_requests_are_held() -> None:
+    """The leader is handing over to a node that is cut off: it holds what other nodes' clients ask."""
+    work = []
+    for others in (3, 60):
+        group = Group(3)
+        group.elect()
+        group.connect().create_topic("T")
+        leader, node = group.leader, group.follower
+        (heir,) = (other for other in group.members if other not in {leader, node})
+        holding = [busy(group, node, number) for number in range(others)]
+        leaving = busy(group, node, others)
+        group.settle()
+        group.partition(heir)
+        group.node(leader).begin(group.now_ns, group.wall_ms)
+        group.node(leader).replica.transfer_leadership(heir)
+        for client in holding:
+            client.start_send("T", b"held")
+        group.settle()
+        assert group.node(leader).held_count == others
+
+        def leave(leaving: Client = leaving, group: Group = group) -> None:
+            leaving.close()
+            group.settle()
+
+        work.append(opcodes_of(leave))
+        assert group.node(leader).held_count == others
+        holding[0].close()
+        group.settle()
+        assert group.node(leader).held_count == others - 1
+    few, many = work
+    assert many < 1.1 * few + 200, f"{few} byte codes beside 3 others, {many} beside 60"
+
+
 @pytest.mark.parametrize("place", ["leader", "follower"])
 def test_a_disconnect_costs_what_its_client_had(place: str) -> None:
     work = []
