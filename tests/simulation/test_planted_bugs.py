@@ -31,7 +31,7 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "retry: the last one dropped": ("what was taken back is committed",),
     "retry: confirmed before it is committed": ("what was taken back is committed",),
     "retry: property lost": ("what comes again is what was sent",),
-    "retry: done with before it is confirmed": ("positions pass what is settled",),
+    "retry: without end": ("retries are counted",),
     "retry: nothing counted at takeover": ("each retry comes once, after waiting",),
     "request: answer pushed to another client": ("a confirmed answer has arrived",),
     "request: answer given to whoever waits": ("answers reach who asked",),
