@@ -456,8 +456,11 @@ class Node:
         """Registers a processor that must act at a time, which it sets in what this returns."""
         return self._deadlines.add(act, due_ns)
 
-    def turn(self, now_ns: int, wall_ms: int) -> int:
-        """Everything that has become possible; returns when the next turn is due at the latest (ns)."""
+    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
+        """Everything that has become possible; returns when the next turn is due at the latest (ns).
+
+        `send` writes out what is queued so far; it is called where others wait for that while this node has more to do.
+        """
         self.now_ns, self.wall_ms = now_ns, wall_ms
         replica = self.replica
         replica.tick(now_ns, wall_ms)
@@ -466,7 +469,7 @@ class Node:
                 self._release_held()  # a transfer has come to nothing, and this node leads on
             self._expire_held()
         self._deadlines.run(now_ns)
-        replica.turn(now_ns, wall_ms)
+        replica.turn(now_ns, wall_ms, send)
         self.stats.put_times.turn_ended(
             replica.serving, replica.store.log.last_index, replica.applied_index, now_ns
         )

@@ -35,7 +35,7 @@ class Waiter(Protocol):
     """Whoever waits for an entry to be committed: exactly one of the two is called, once."""
 
     def committed(self) -> None:
-        """The entry is committed, dispatched and applied."""
+        """The entry is committed, dispatched and applied; or only committed, if it was agreed that this is enough."""
 
     def lost(self) -> None:
         """This node stopped leading first: whether the entry will be committed is unknown."""

@@ -2,9 +2,9 @@
 
 Read this file first. It follows a message in order: 1 propose (a send processor appends a record to the leader's log),
 2 replicate (Raft sends ranges of the log to the peers; a peer checks and appends them), 3 commit (a majority holds
-them), 4 dispatch (ConsumeQueue and IndexFile are built, metadata commands applied), 5 answer (the waiting client, held
-pulls). `turn` runs whatever has become possible since the last turn, so everything that arrived meanwhile shares one
-append to each peer, one dispatch and one flush.
+them, and whoever sent one is answered), 4 dispatch (ConsumeQueue and IndexFile are built, metadata commands applied),
+5 answer (other requests, held pulls). `turn` runs whatever has become possible since the last turn, so everything that
+arrived meanwhile shares one append to each peer, one dispatch and one flush.
 
 Everything that happens to a replica is a method call with the time as an argument, and everything it wants done is
 left in the outboxes of its links or in what `turn` returns. The order that safety asks for holds by construction:
@@ -13,7 +13,7 @@ left in the outboxes of its links or in what `turn` returns. The order that safe
   effects is queued, because effects are carried out in the order in which raft gave them;
 - entries are in the mapping before the acknowledgement is queued, and with ``flush = "sync"`` on disk, because raft is
   told `persisted` only then;
-- nothing queued in an outbox leaves the process before the turn is over.
+- nothing queued in an outbox leaves the process before the turn sends it: by then it has written what that rests on.
 """
 
 from collections import deque
@@ -188,6 +188,8 @@ class Replica:
 
         self._queue_ends: dict[tuple[str, int], int] = {}
         self._waiting: deque[tuple[int, Waiter]] = deque()
+        self._waiting_for_commit: deque[tuple[int, Waiter]] = deque()
+        """Whoever need not wait until the entry is dispatched and applied, too."""
         self._command_waiters: dict[int, CommandWaiter] = {}
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
@@ -264,11 +266,14 @@ class Replica:
         body: bytes | memoryview,
         properties: bytes,
         waiter: Waiter | None,
+        *,
+        told_at_commit: bool = False,
     ) -> tuple[int, int]:
         """Appends one message to the leader's log: (physical offset of its record, queue offset).
 
         Call `check_may_append` first. `waiter` is told when the entry is committed; of a batch only the last needs
-        one. Raises `log.errors.EntryTooLargeError`, `DiskFullError`, `RecordError`, with nothing appended.
+        one. With `told_at_commit` it may be told before the entry is dispatched, in the same turn. Raises
+        `log.errors.EntryTooLargeError`, `DiskFullError`, `RecordError`, with nothing appended.
         """
         assert topic_bytes != _INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
         entry_log = self._log
@@ -307,7 +312,7 @@ class Replica:
         self._uncommitted.append((index, size))
         self._uncommitted_bytes += size
         if waiter is not None:
-            self._waiting.append((index, waiter))
+            (self._waiting_for_commit if told_at_commit else self._waiting).append((index, waiter))
         return physical_offset, queue_offset
 
     def make_room_for_messages(self, topic_bytes: bytes, born_host: bytes, sizes: Iterable[int]) -> None:
@@ -619,15 +624,17 @@ class Replica:
 
     # ------------------------------------------------------------------ 3 to 5: the turn
 
-    def turn(self, now_ns: int, wall_ms: int) -> None:
-        """Does all that has become possible: replicates, dispatches and applies what is committed, answers.
+    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
+        """Does all that has become possible: replicates, answers sends, dispatches and applies what is committed.
 
-        Afterwards `flush_job` and `prepare_job` say what a worker thread should do, and the outboxes of the links
-        and of the clients' connections hold what is to be written.
+        `send` is called before the dispatch: acknowledgements and answers to sends need not wait for it, and whatever
+        is asked because of them comes after this turn. Afterwards `flush_job` and `prepare_job` say what a worker
+        thread should do, and the outboxes of the links and of the clients' connections hold what is to be written.
         """
         self.now_ns, self.wall_ms = now_ns, wall_ms
         raft = self.raft
         reads = self._reads
+        is_first = True
         while True:
             if reads.wanted:
                 reads.begin_round(raft, now_ns)
@@ -635,10 +642,16 @@ class Replica:
                 self._acknowledge_written()
             if self._log.last_index != self._trace.appended_index:
                 self._trace.appended(now_ns)
-            raft.replicate(now_ns)
+            if is_first or raft.wants_replicate:
+                is_first = False
+                raft.replicate(now_ns)
             if raft.has_effects:
                 self._carry_out()
             if self._committed_index > self.applied_index:
+                waiting = self._waiting_for_commit
+                while waiting and waiting[0][0] <= self._committed_index:
+                    waiting.popleft()[1].committed()
+                send()
                 self._apply_committed()
             elif not reads.wanted:
                 break
@@ -647,7 +660,7 @@ class Replica:
             reads.applied(self.applied_index)
 
     def _apply_committed(self) -> None:
-        """4 dispatch, then 5 answer: whoever is answered can read what it wrote."""
+        """4 dispatch, then 5 answer: whoever is answered, or was before in this turn, can read what it wrote."""
         upto = self._committed_index
         store = self.store
         arrivals: list[Arrival] = []
@@ -712,7 +725,9 @@ class Replica:
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         self._command_waiters.clear()
-        waiting, self._waiting = self._waiting, deque()
+        waiting = [*self._waiting_for_commit, *self._waiting]
+        self._waiting_for_commit.clear()
+        self._waiting.clear()
         if self._configuration_waiter is not None:
             waiting.append(self._configuration_waiter)
             self._configuration_waiter = None

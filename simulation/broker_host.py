@@ -379,16 +379,9 @@ class BrokerProcess:
     def _turn(self) -> None:
         host = self.host
         self._turn_planned = False
-        deadline_ns = self.node.turn(*host.clock.read())
+        deadline_ns = self.node.turn(*host.clock.read(), self._send)
         host.world.monitor.turned(host, self.node)
-        for connection in self.outgoing.take() if self.outgoing.connections else ():
-            endpoint = self.endpoints.get(connection)
-            buffers = connection.take()
-            if endpoint is not None:
-                endpoint.send(buffers)
-                if connection.close_requested:
-                    endpoint.close_when_sent()
-                    self.call_after(0, self._client_closed, connection)
+        self._send()
         replica = self.node.replica
         if replica.peers is not self.links.peers:
             self.links.follow_membership()
@@ -411,6 +404,16 @@ class BrokerProcess:
         self._arm(deadline_ns)
         if self.stop is not None:
             self.stop.turned()
+
+    def _send(self) -> None:
+        for connection in self.outgoing.take() if self.outgoing.connections else ():
+            endpoint = self.endpoints.get(connection)
+            buffers = connection.take()
+            if endpoint is not None:
+                endpoint.send(buffers)
+                if connection.close_requested:
+                    endpoint.close_when_sent()
+                    self.call_after(0, self._client_closed, connection)
 
     def _arm(self, deadline_ns: int) -> None:
         self._deadline_ns = deadline_ns

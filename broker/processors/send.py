@@ -267,6 +267,7 @@ class SendProcessor:
                 body,
                 properties,
                 pending,
+                told_at_commit=True,
             )
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
@@ -338,6 +339,7 @@ class SendProcessor:
                     body,
                     stored[k][0],
                     pending if k == last else None,
+                    told_at_commit=True,
                 )
             except RecordError as error:
                 assert k == 0, (

@@ -189,14 +189,8 @@ class BrokerServer:
 
     def _turn(self) -> int:
         now_ns = time.monotonic_ns()
-        deadline_ns = self.node.turn(now_ns, _wall_ms())
-        sockets = self._sockets
-        for connection in self._outgoing.take():
-            open_socket = sockets.get(connection)
-            if open_socket is None:
-                connection.take()
-            else:
-                open_socket.flush()
+        deadline_ns = self.node.turn(now_ns, _wall_ms(), self._send)
+        self._send()
         self._links.follow_membership()
         replica = self.node.replica
         if (flush := replica.flush_job()) is not None:
@@ -211,6 +205,15 @@ class BrokerServer:
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
         return deadline_ns
+
+    def _send(self) -> None:
+        sockets = self._sockets
+        for connection in self._outgoing.take():
+            open_socket = sockets.get(connection)
+            if open_socket is None:
+                connection.take()
+            else:
+                open_socket.flush()
 
     # ------------------------------------------------------------------ clients
 

@@ -361,8 +361,11 @@ class Group:
 
     def _turn(self, member: Member) -> None:
         node = member.alive
-        member.due_ns = node.turn(self.now_ns, self.wall_ms)
+        member.due_ns = node.turn(self.now_ns, self.wall_ms, lambda: self._send(member))
         self._run_jobs(member)
+        self._send(member)
+
+    def _send(self, member: Member) -> None:
         for connection in member.outgoing.take():
             data = b"".join(connection.take())
             peer = member.links.get(connection)

@@ -1,8 +1,14 @@
-"""What wants no turn gets none, and nobody waits longer for it."""
+"""What wants no turn gets none, and what others wait for is not kept back by what they do not need."""
+
+from typing import Any
+
+import pytest
 
 from broker.deadline import NEVER, Deadlines
 from broker.peer_protocol import Frame, RaftFrame
 from broker.remoting.codes import ResponseCode
+from log.dispatch import Dispatch
+from log.store import Store
 from raft.messages import AppendResponse
 from tests.broker.harness import Group
 
@@ -41,6 +47,64 @@ def test_of_two_acknowledgements_only_the_first_wants_a_turn() -> None:
         assert wanted == [True, False]
         assert client.wait(sent, 0).code == ResponseCode.SUCCESS
     group.converge()
+
+
+def test_answers_to_sends_do_not_wait_for_the_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group()
+    group.elect()
+    client = group.connect()
+    client.create_topic(TOPIC)
+    group.converge()
+    store = group.node(group.leader).replica.store
+    dispatch = Store.dispatch
+    sent = client.start_send(TOPIC, b"one"), client.start_send(TOPIC, b"two")
+    answered: list[bool] = []
+
+    def watched(self: Store, *arguments: Any, **options: Any) -> Dispatch:
+        if self is store:
+            answered.extend(opaque in client.answers for opaque in sent)
+        return dispatch(self, *arguments, **options)
+
+    monkeypatch.setattr(Store, "dispatch", watched)
+    group.run_until(lambda: bool(answered), "the commit")
+    assert answered == [True, True]
+    assert [client.wait(opaque).code for opaque in sent] == [ResponseCode.SUCCESS] * 2
+    queue = store.queues.get(TOPIC, 0)
+    assert queue is not None
+    assert queue.max_offset == 2
+
+
+def test_a_follower_acknowledges_before_it_dispatches_what_was_committed_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = Group()
+    group.elect()
+    client = group.connect()
+    client.create_topic(TOPIC)
+    group.converge()
+    follower, leader = group.node(group.follower).replica, group.node(group.leader).replica
+    dispatch = Store.dispatch
+    acknowledged: dict[str, int] = {}
+    unsent: list[bool] = []
+
+    def watch(source: str, target: str, frame: Frame) -> bool:
+        if isinstance(frame, RaftFrame) and isinstance(frame.message, AppendResponse):
+            acknowledged[source] = frame.message.log_index
+        return False
+
+    def watched(self: Store, *arguments: Any, **options: Any) -> Dispatch:
+        if self is follower.store:
+            unsent.append(follower.links[leader.node_id].outbox != [])
+        return dispatch(self, *arguments, **options)
+
+    group.lose = watch
+    monkeypatch.setattr(Store, "dispatch", watched)
+    for k in range(5):
+        client.send(TOPIC, b"%d" % k)
+    group.converge()
+    assert unsent
+    assert not any(unsent), "what it had to say was sent before"
+    assert acknowledged[follower.node_id] == leader.store.log.last_index
 
 
 def test_deadlines_run_when_due_and_the_earliest_is_known() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -213,12 +214,12 @@ def test_full_disk_in_the_middle_of_a_batch_is_settled(group: Group, monkeypatch
     append = replica.append_message
     calls = 0
 
-    def full(*arguments: object) -> tuple[int, int]:
+    def full(*arguments: Any, **options: Any) -> tuple[int, int]:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise DiskFullError("data", "allocation", "no space left")
-        return append(*arguments)  # type: ignore[arg-type]
+        return append(*arguments, **options)
 
     monkeypatch.setattr(replica, "append_message", full)
     group.advance(1.05)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -736,10 +736,10 @@ def test_a_pass_over_many_whose_producers_are_gone_keeps_nobody_waiting(
     turn = type(node).turn
     most = 0
 
-    def counted(self: Node, now_ns: int, wall_ms: int) -> int:
+    def counted(self: Node, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
         nonlocal most
         before = len(looked_at)
-        due_ns = turn(self, now_ns, wall_ms)
+        due_ns = turn(self, now_ns, wall_ms, send)
         most = max(most, len(looked_at) - before)
         return due_ns
 
