@@ -36,6 +36,8 @@ _KEYS: Final = 12
 _QUESTION_PAUSE_S: Final = 0.8
 _SEND_PAUSE_S: Final = 1.2
 _LANES: Final = 2
+_NEWEST: Final = 0.4
+"""How often a question is about the newest message of a queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,11 @@ class Inquiries(Invariant):
     # ---- what to ask ---------------------------------------------------------------------------------
 
     def any_message(self, random: Random) -> CommittedMessage | None:
-        """One of those that were ever committed."""
-        places = list(self._messages)
-        return random.choice(self._messages[random.choice(places)]) if places else None
+        """One of those that were ever committed; the newest of a queue, which not every node has, rather often."""
+        if not self._messages:
+            return None
+        held = random.choice(list(self._messages.values()))
+        return held[-1] if random.random() < _NEWEST else random.choice(held)
 
     # ---- what is answered ----------------------------------------------------------------------------
 

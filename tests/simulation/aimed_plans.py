@@ -118,6 +118,11 @@ AIMED: dict[str, Aim] = {
         _often("retention", gap_s=2), _BEGIN_OF_A_QUEUE, {"data_file_bytes": 16 * 1024, "queues": 4}
     ),
     "begin remembered": Aim(_often("retention", gap_s=2), _BEGIN_OF_A_QUEUE, {"data_file_bytes": 16 * 1024}),
+    "pull: forward of another term acted on": Aim(
+        _often("transfer", gap_s=0.25),
+        "positions are stored when clients ask",
+        {"think_ms": 100, "actors": ("producer", "consumer", "administrator", "puller")},
+    ),
     "timer: announced taken for delivered": Aim(
         _power_within_a_batch,
         "timed messages come",
@@ -125,6 +130,12 @@ AIMED: dict[str, Aim] = {
     ),
     "retry: announced taken for delivered": Aim(
         _power_within_a_batch, "what failed comes again", _LONGER | {"actors": ("administrator", "courier")}
+    ),
+    # Nobody takes a message back for longer than a request may take.
+    "retry: done with before it is confirmed": Aim(
+        _often("partition", "isolate", "depose", gap_s=2, seconds=(4, 8)),
+        "positions pass what is settled",
+        {"actors": ("administrator", "courier")},
     ),
     "retry: repeated by the broker": Aim(
         _leaders_lost_with_requests_under_way,

@@ -718,6 +718,9 @@ PLANTED: dict[str, Planted] = {
     "pull: fetched stays after a seek": Planted(
         planted_reads.fetched_stays_after_a_seek, "what was read ahead is another place's", actor="puller"
     ),
+    "pull: forward of another term acted on": Planted(
+        planted_reads.forward_of_another_term_acted_on, "found here, seeds 108 and 306", actor="puller"
+    ),
     "broadcast: positions at the brokers": Planted(
         planted_reads.broadcast_positions_at_the_brokers,
         "behaviour.md 8.3: they live in the client",

@@ -12,12 +12,17 @@ import pytest
 
 import log.dispatch
 import log.properties
+from broker import forwarding
 from broker.client.intake import Batch, QueueReader
 from broker.client.message import MessageQueue, MessageView
 from broker.client.positions import StoredPositions
 from broker.client.pull_consumer import PullConsumer
 from broker.client_registry import ClientRegistry
+from broker.connection import Connection, RelayedConnection
 from broker.processors.offsets import OffsetsProcessor
+from broker.relayed_clients import RelayedClients
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand
 from log.consume_queue import Boundary, ConsumeQueue
 from log.index_file import IndexFiles
 from log.properties import KEYS
@@ -32,6 +37,7 @@ __all__ = [
     "earliest_time_of_the_end",
     "fetched_counts_as_polled",
     "fetched_stays_after_a_seek",
+    "forward_of_another_term_acted_on",
     "older_position_stored_again",
     "only_the_first_key_indexed",
     "search_passes_the_first_of_a_time",
@@ -79,6 +85,29 @@ def fetched_stays_after_a_seek(patch: pytest.MonkeyPatch) -> None:
         return rest or self._intake.next_nowait()
 
     patch.setattr(PullConsumer, "_take", take)
+
+
+def forward_of_another_term_acted_on(patch: pytest.MonkeyPatch) -> None:
+    """A leader keeps a position that was forwarded to it until it leads again, in another term, and stores it then; its
+    node, which saw that leader go, has had it stored by the next one."""
+    kept: dict[RelayedClients, list[tuple[Connection, RemotingCommand]]] = {}
+    original = RelayedClients.turn_ended
+
+    def give_back_forgotten(self: RelayedClients) -> None:
+        known = frozenset(self._connections.values())
+        kept.setdefault(self, []).extend(
+            self._held.take_if(lambda holder: isinstance(holder, RelayedConnection) and holder not in known)
+        )
+
+    def turn_ended(self: RelayedClients) -> None:
+        original(self)
+        if self._replica.serving:
+            for connection, command in kept.pop(self, ()):
+                self._node.received(connection, command)
+
+    patch.setattr(RelayedClients, "_give_back_forgotten", give_back_forgotten)
+    patch.setattr(RelayedClients, "turn_ended", turn_ended)
+    patch.setattr(forwarding, "_ONCE", forwarding._ONCE - {RequestCode.UPDATE_CONSUMER_OFFSET})
 
 
 # ---- broadcasting ----------------------------------------------------------------------------------------
