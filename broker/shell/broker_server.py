@@ -31,7 +31,7 @@ from broker.shell.sockets import SocketConnection, accept_forever, listen, packe
 from broker.shell.tls import Entrance
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
-from broker.shell.worker import Worker
+from broker.shell.worker import JobsBetweenReads, Worker
 from broker.tls import name_server_context, peer_contexts, reload_certificates, server_context
 from log.checkpoint import CheckpointJob
 from log.cold_reads import LoadJob
@@ -97,6 +97,9 @@ class BrokerServer:
         self.address = config.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
         self._reading = Reading.begin(self._turns)
+        self._flusher = None
+        if self._reading is not None:
+            self._flusher = JobsBetweenReads("flush", self._reading, self._flushed)
         self._changes = Changes()
         self._flushes = _JobSlot[FlushJob]()
         self._preparations = _JobSlot[PrepareJob]()
@@ -164,7 +167,7 @@ class BrokerServer:
             start(self._turns.run_timer)
             if self._reading is not None:
                 start(self._reading.run)
-            start(self._run_flushes)
+            start(self._run_flushes if self._flusher is None else self._flusher.run)
             start(self._run_preparations)
             start(self._run_checkpoints)
             start(self._run_loads)
@@ -189,12 +192,10 @@ class BrokerServer:
 
     def _turn(self) -> int:
         now_ns = time.monotonic_ns()
-        deadline_ns = self.node.turn(now_ns, _wall_ms(), self._send)
-        self._send()
+        deadline_ns = self.node.turn(now_ns, _wall_ms(), self._hand_out)
+        self._hand_out()
         self._links.follow_membership()
         replica = self.node.replica
-        if (flush := replica.flush_job()) is not None:
-            self._flushes.offer(flush)
         if (preparation := replica.prepare_job()) is not None:
             self._preparations.offer(preparation)
         if (checkpoint := replica.checkpoint_job()) is not None:
@@ -206,7 +207,8 @@ class BrokerServer:
             self._trace.flush_if_due(now_ns)
         return deadline_ns
 
-    def _send(self) -> None:
+    def _hand_out(self) -> None:
+        """Writes what is queued, and begins the flush that others wait for."""
         sockets = self._sockets
         for connection in self._outgoing.take():
             open_socket = sockets.get(connection)
@@ -214,6 +216,11 @@ class BrokerServer:
                 connection.take()
             else:
                 open_socket.flush()
+        if (flush := self.node.replica.flush_job()) is not None:
+            if self._flusher is None:
+                self._flushes.offer(flush)
+            else:
+                self._flusher.start(flush)
 
     # ------------------------------------------------------------------ clients
 
@@ -292,10 +299,13 @@ class BrokerServer:
             while True:
                 job = await self._flushes.next()
                 await worker.run(job.run)  # a failure ends the process: see FlushError
-                self.node.replica.flushed(job, time.monotonic_ns())
-                self._turns.wake()
+                self._flushed(job)
         finally:
             worker.close()
+
+    def _flushed(self, job: FlushJob) -> None:
+        self.node.replica.flushed(job, time.monotonic_ns())
+        self._turns.wake()
 
     async def _run_preparations(self) -> None:
         told = False

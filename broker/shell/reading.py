@@ -39,7 +39,7 @@ class Reading:
         return cls(turns) if sys.platform == "linux" else None
 
     def add(self, descriptor: int, read: Callable[[], None]) -> None:
-        """Calls `read`, which must not block nor raise, whenever there is something to read."""
+        """Calls `read`, which must not block, whenever there is something to read. What it raises, `run` raises."""
         if not self._epoll.closed:
             self._readers[descriptor] = read
             self._epoll.register(descriptor, select.EPOLLIN)

@@ -1,12 +1,20 @@
 """The worker thread: jobs in order, errors to whoever asked, and a job that was begun is waited for."""
 
+from __future__ import annotations
+
+import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 import trio
 import trio.testing
 
-from broker.shell.worker import Worker
+from broker.shell.reading import Reading
+from broker.shell.turns import Turns
+from broker.shell.worker import JobsBetweenReads, Worker
+
+needs_epoll = pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll and eventfd")
 
 
 async def test_jobs_run_in_another_thread_and_their_errors_come_back() -> None:
@@ -46,3 +54,104 @@ async def test_a_cancelled_task_still_waits_for_its_job() -> None:
         may_end.set()
     assert ended
     worker.close()
+
+
+class _Job:
+    def __init__(self, run: Callable[[], None] = lambda: None) -> None:
+        self.run = run
+
+
+class _Node:
+    """Jobs whose ends are read; `happened` has what was reported, and the turns."""
+
+    def __init__(self) -> None:
+        self.happened: list[_Job | str] = []
+        self.turned = trio.Event()
+        self.turns = Turns(self._turn, lambda: 0)
+        reading = Reading.begin(self.turns)
+        assert reading is not None
+        self.reading = reading
+        self.jobs = JobsBetweenReads[_Job]("test", reading, self._done)
+
+    def _turn(self) -> int:
+        self.happened.append("turn")
+        self.turned.set()
+        return 1 << 62
+
+    def _done(self, job: _Job) -> None:
+        self.happened.append(job)
+        self.turns.wake()
+
+
+@needs_epoll
+async def test_jobs_are_reported_among_the_reads_and_a_turn_follows() -> None:
+    node = _Node()
+    threads: list[threading.Thread] = []
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for task in (node.turns.run, node.reading.run, node.jobs.run):
+                nursery.start_soon(task)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(3):
+                node.happened.clear()
+                node.turned = trio.Event()
+                job = _Job(lambda: threads.append(threading.current_thread()))
+                node.jobs.start(job)
+                await node.turned.wait()
+                assert node.happened == [job, "turn"]
+            nursery.cancel_scope.cancel()
+    assert len(set(threads)) == 1
+    assert threads[0] is not threading.current_thread()
+    assert not threads[0].is_alive()
+
+
+@needs_epoll
+async def test_what_a_job_raises_ends_the_run_and_is_not_reported() -> None:
+    node = _Node()
+
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    failing = _Job(fail)
+    with trio.fail_after(30), pytest.RaisesGroup(pytest.RaisesExc(OSError, match="the disk is gone")):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.reading.run)
+            nursery.start_soon(node.jobs.run)
+            node.jobs.start(failing)
+    assert failing not in node.happened
+
+
+@needs_epoll
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_job_that_was_begun_is_waited_for_at_the_end(fails: bool) -> None:
+    """Its failure is not lost to the cancellation: a stop beside it is no clean one."""
+    node = _Node()
+    began, may_end = threading.Event(), threading.Event()
+
+    def run() -> None:
+        began.set()
+        may_end.wait()
+        if fails:
+            raise OSError("the disk is gone")
+
+    job = _Job(run)
+    failure: Exception | None = None
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+
+            async def run_jobs() -> None:
+                nonlocal failure
+                try:
+                    await node.jobs.run()
+                except OSError as error:
+                    failure = error
+
+            nursery.start_soon(node.reading.run)
+            nursery.start_soon(run_jobs)
+            node.jobs.start(job)
+            await trio.to_thread.run_sync(began.wait)
+            nursery.cancel_scope.cancel()
+            threading.Timer(0.05, may_end.set).start()
+    assert may_end.is_set(), "it was waited for"
+    assert node.happened == ([] if fails else [job])
+    assert str(failure) == ("the disk is gone" if fails else "None")
