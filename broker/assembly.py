@@ -121,7 +121,7 @@ def build_node(
         log.warning("recovered", damage=sentence)
     stats = Stats(now_ns, wall_ms)
     offsets = OffsetCommits(node)
-    resets = OffsetResets(node)
+    resets = OffsetResets(node, offsets)
     creations = Creations(node)
     broker = config.broker
     decisions = Decisions(node, broker, store_host)

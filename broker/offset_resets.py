@@ -17,6 +17,7 @@ from typing import Final
 
 from broker.commands import EndResets
 from broker.node import Node
+from broker.offset_commits import OffsetCommits
 from broker.proposals import ReplicaError
 from log.errors import DiskFullError
 
@@ -30,8 +31,9 @@ _Key = tuple[str, str, int]
 class OffsetResets:
     """What the leader knows of the orders that stand: who was told. The orders are in `Metadata.parked`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, offsets: OffsetCommits) -> None:
         self._node = node
+        self._offsets = offsets
         self._told: dict[_Key, tuple[int, int]] = {}
         """Where to go, and how often the group's pulls were answered so."""
         self._ending: dict[_Key, None] = {}
@@ -80,6 +82,7 @@ class OffsetResets:
         def ended(_: object = None) -> None:
             self._ending.pop(key, None)
 
+        self._offsets.propose()  # what was reported while the order stood may not come after its end
         try:
             self._node.replica.propose_command(EndResets(((*key, target),)), ended, ended)
         except (ReplicaError, DiskFullError):

@@ -170,10 +170,10 @@ class PullProcessor:
             raise RequestError(ResponseCode.SYSTEM_BUSY, _LINK_IS_FULL)
         topic = self._check(header)
         wanted = self._filter(header)
-        if replica.metadata.parked.by_group:
-            self._resets.pulled(header.consumer_group, topic, header.queue_id, header.queue_offset)
         if header.sys_flag & 1 and header.commit_offset >= 0:
             self._offsets.stage(header.consumer_group, topic, header.queue_id, header.commit_offset)
+        if replica.metadata.parked.by_group:
+            self._resets.pulled(header.consumer_group, topic, header.queue_id, header.queue_offset)
         answer = self._read(header, wanted)
         if (
             answer.code == ResponseCode.PULL_NOT_FOUND

@@ -101,6 +101,22 @@ def test_what_is_reported_meanwhile_does_not_count(client: Client) -> None:
     assert stored(client) == 4
 
 
+@pytest.mark.parametrize("brought_by", ["report", "pull"])
+def test_what_was_reported_before_it_has_followed_does_not_come_after_that(
+    client: Client, brought_by: str
+) -> None:
+    """Reports are coalesced: one that came while the order stood may still be on its way when that ends."""
+    reset(client, 3)
+    assert_told(client.pull("T", "g", 10), 3)
+    if brought_by == "report":
+        client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 10})
+    followed = client.pull("T", "g", 3, commit_offset=10 if brought_by == "pull" else None)
+    assert followed.bodies[0] == b"3"
+    client.group.advance(1)
+    assert not is_parked(client.group)
+    assert stored(client) == 3
+
+
 def test_who_stands_there_by_chance_hears_of_it_all_the_same(client: Client) -> None:
     """It drops what it has fetched and not consumed: as with a reset to the end."""
     reset(client, 10)
