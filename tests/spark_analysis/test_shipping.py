@@ -25,6 +25,11 @@ from spark_analysis.small import MOST_ROWS_SETTING
 _ROOT = Path(__file__).parents[2]
 _LIMIT_S = 600.0
 """Ends a test that hangs; nothing depends on how long anything takes."""
+_OF_FEW_ROWS = [
+    *("--conf", "spark.sql.shuffle.partitions=2"),
+    *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
+]
+"""In compilers, and in partitions without a row, most of the time would be spent: this is about what is shipped."""
 
 
 @pytest.fixture
@@ -44,6 +49,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
     environment = {
         **{name: value for name, value in os.environ.items() if name not in removed},
         "PYSPARK_PYTHON": python,
+        "PYSPARK_SUBMIT_ARGS": " ".join([*_OF_FEW_ROWS, "pyspark-shell"]),
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_WORKER_DIR": str(tmp_path / "work"),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -125,7 +132,14 @@ def test_a_standalone_cluster_judges_by_search_under_spark_submit(
 
     home = Path(pyspark.__file__).parent
     with standalone_cluster(home, environment, tmp_path) as master:
-        submit = [str(home / "bin" / "spark-submit"), "--master", master, "--conf", "spark.cores.max=1"]
+        submit = [
+            str(home / "bin" / "spark-submit"),
+            "--master",
+            master,
+            "--conf",
+            "spark.cores.max=1",
+            *_OF_FEW_ROWS,
+        ]
         program = [str(_ROOT / "trivet.py"), "analyze", "register.edn", "register.edn"]
         code, answer = answer_of(
             [*submit, *program, "--format", "knossos", "--json"],
