@@ -648,6 +648,7 @@ class Replica:
             if raft.has_effects:
                 self._carry_out()
             if self._committed_index > self.applied_index:
+                self._trace.committed(now_ns, self._committed_index, raft.term)
                 waiting = self._waiting_for_commit
                 while waiting and waiting[0][0] <= self._committed_index:
                     waiting.popleft()[1].committed()
@@ -671,7 +672,7 @@ class Replica:
             for index, record in dispatch.internal:
                 self._apply_internal(index, record)
             self.applied_index = dispatch.last_index
-        self._trace.committed(self.now_ns, upto, self.raft.term)
+        self._trace.dispatched(self.now_ns, upto)
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] <= upto:
             self._uncommitted_bytes -= uncommitted.popleft()[1]

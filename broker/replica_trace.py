@@ -63,12 +63,16 @@ class ReplicaTrace:
             )
 
     def committed(self, now_ns: int, index: int, term: int) -> None:
-        """The commit index rose, and everything up to it is dispatched."""
+        """The commit index rose: before anybody is told."""
+        if self._writer is not None:
+            self.appended(now_ns)
+            self._writer.commit(now_ns, index, term)
+
+    def dispatched(self, now_ns: int, index: int) -> None:
+        """Everything up to there is dispatched."""
         writer = self._writer
         if writer is None:
             return
-        self.appended(now_ns)
-        writer.commit(now_ns, index, term)
         writer.dispatch(now_ns, index)
         if self._digest_known:
             self._extend_digest(writer, now_ns, index)

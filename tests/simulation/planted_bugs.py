@@ -295,9 +295,9 @@ def follower_acknowledges_before_its_flush(patch: pytest.MonkeyPatch) -> None:
 def everybody_acknowledges_before_the_flush(patch: pytest.MonkeyPatch) -> None:
     original = Replica.turn
 
-    def turn(self: Replica, now_ns: int, wall_ms: int) -> None:
+    def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
         self._sync_flush = False
-        original(self, now_ns, wall_ms)
+        original(self, now_ns, wall_ms, send)
 
     patch.setattr(Replica, "turn", turn)
 
@@ -361,12 +361,12 @@ def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
 def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
     original = Replica._apply_committed
 
-    def turn(self: Replica, now_ns: int, wall_ms: int) -> None:
+    def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
         if self.applied_index < self._log.last_index:
             committed, self._committed_index = self._committed_index, self._log.last_index
             original(self)
             self._committed_index = max(committed, self._committed_index)
-        original_turn(self, now_ns, wall_ms)
+        original_turn(self, now_ns, wall_ms, send)
 
     original_turn = Replica.turn
     patch.setattr(Replica, "turn", turn)

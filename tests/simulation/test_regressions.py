@@ -82,6 +82,7 @@ def test_a_digest_does_not_ask_for_what_retention_deleted_first() -> None:
     trace = ReplicaTrace(writer, log, 0, 1, 99)
     assert log.delete_before(60) > 0
     trace.committed(0, 99, 1)
+    trace.dispatched(0, 99)
     writer.flush()
     events = [item for item in read_trace(BytesIO(b"".join(written))) if isinstance(item, CommitAdvanced)]
     assert [event.index for event in events] == [99]
