@@ -41,8 +41,8 @@ class Reading:
     def add(self, descriptor: int, read: Callable[[], None]) -> None:
         """Calls `read`, which must not block, whenever there is something to read. What it raises, `run` raises."""
         if not self._epoll.closed:
-            self._readers[descriptor] = read
             self._epoll.register(descriptor, select.EPOLLIN)
+            self._readers[descriptor] = read
 
     def remove(self, descriptor: int) -> None:
         """Reads no more from it, even if it was found ready; to be called before it is closed."""
@@ -54,6 +54,7 @@ class Reading:
         turns, poll, readers = self._turns, self._epoll.poll, self._readers
         descriptor = self._epoll.fileno()
         wait_readable, current_time = trio.lowlevel.wait_readable, trio.current_time
+        checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
 
         def read() -> None:
             for ready, _ in poll(0, _READY_AT_ONCE):
@@ -64,6 +65,7 @@ class Reading:
         try:
             while True:
                 await wait_readable(descriptor)
+                await checkpoint_if_cancelled()  # the node may have failed in a task of the same batch
                 self.now = current_time()
                 turns.run_after(read)
         finally:

@@ -20,8 +20,9 @@ from typing import Final
 import trio
 
 from broker.connection import Buffer, Connection
+from broker.peer_protocol import PeerProtocolError
 from broker.shell.reading import Reading
-from broker.shell.tls import TlsSession
+from broker.shell.tls import RefusedError, TlsSession
 from log.record import pack_host
 
 RECEIVE_BYTES: Final = 65_536
@@ -35,6 +36,9 @@ _ENCRYPTED_AT_ONCE: Final = 256 * 1024
 
 _BUFFERS_PER_CALL: Final = 512
 """Slices given to one `sendmsg`; the system's limit is 1024."""
+
+_ITS_FAULT: Final = (OSError, PeerProtocolError, RefusedError)
+"""What ends one connection. Anything else that comes of its bytes is the failure of the node, which must stop."""
 
 
 class SocketConnection:
@@ -112,7 +116,7 @@ class SocketConnection:
                 await self._sent.wait()
 
     def _read_once(self) -> None:
-        """The socket is readable. What goes wrong is for the task in `read`."""
+        """The socket is readable. What the connection is to blame for is for the task in `read`, all else is raised."""
         assert self._reading is not None
         try:
             data = self.socket.recv(self._receive_bytes)
@@ -121,7 +125,7 @@ class SocketConnection:
                 self._received(data)
         except (BlockingIOError, InterruptedError):
             return
-        except Exception as error:
+        except _ITS_FAULT as error:
             self._failure = error
             data = b""
         if not data:

@@ -46,7 +46,9 @@ class Turns:
             else:
                 self._sleeping = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
-            # Whoever was ready together with the one that woke this task has run before it.
+            # Whoever was ready together with the one that woke this task has run before it. If one of them has failed
+            # there must be no turn: it might send what a failed write was to precede.
+            await trio.lowlevel.checkpoint_if_cancelled()
             if self._wanted:
                 self._run()
 

@@ -12,8 +12,10 @@ import trio
 import trio.testing
 
 from broker.connection import Connection, Outgoing
+from broker.peer_protocol import PeerProtocolError
 from broker.shell.reading import Reading
 from broker.shell.sockets import RECEIVE_BYTES, UNSENT_BYTES_HIGH, SocketConnection
+from broker.shell.tls import RefusedError
 from broker.shell.turns import Turns
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll")
@@ -180,9 +182,12 @@ async def test_a_reset_ends_that_connection_only(remotes: list[socket.socket]) -
         assert server.turns == [[("other", b"x")]]
 
 
-async def test_what_fails_while_it_is_handed_on_is_raised_to_who_reads(remotes: list[socket.socket]) -> None:
+@pytest.mark.parametrize("error", [PeerProtocolError, RefusedError, OSError])
+async def test_what_a_connection_is_to_blame_for_ends_that_connection_only(
+    remotes: list[socket.socket], error: type[Exception]
+) -> None:
     def refuse(data: bytes) -> None:
-        raise ValueError(data.decode())
+        raise error(data.decode())
 
     async with serving() as server:
         bad, good = server.connect("bad", refuse), server.connect("good")
@@ -191,10 +196,62 @@ async def test_what_fails_while_it_is_handed_on_is_raised_to_who_reads(remotes: 
         bad.send(b"nonsense")
         good.send(b"x")
         await trio.testing.wait_all_tasks_blocked()
-        assert str(server.failures["bad"]) == "nonsense"
-        assert isinstance(server.failures["bad"], ValueError)
+        failure = server.failures["bad"]
+        if error is OSError:
+            assert failure is None, "as a reset"
+        else:
+            assert isinstance(failure, error)
+            assert str(failure) == "nonsense"
         assert server.turns == [[("good", b"x")]]
         assert bad.recv(1) == b""
+
+
+@pytest.mark.parametrize("first", ["bad", "good"])
+async def test_a_node_that_fails_while_it_reads_has_no_further_turn(
+    remotes: list[socket.socket], first: str
+) -> None:
+    """It was in the middle of something: what a turn would send then may rest on a write that has failed."""
+
+    def fail(_: bytes) -> None:
+        server.wake()
+        raise AssertionError("broken")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match="broken")):
+        async with serving() as server:
+            for name in (first, "good" if first == "bad" else "bad"):
+                remotes.append(server.connect(name, fail if name == "bad" else None))
+                await trio.testing.wait_all_tasks_blocked()
+            for remote in remotes:
+                remote.send(b"x")
+            await trio.sleep_forever()
+    assert server.turns == []
+
+
+async def test_a_turn_that_fails_is_the_last_one(remotes: list[socket.socket]) -> None:
+    def fail(_: object) -> None:
+        server.wake()
+        raise AssertionError("broken")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match="broken")):
+        async with serving() as server:
+            remotes.append(server.connect("a"))
+            await trio.testing.wait_all_tasks_blocked()
+            server.in_turn = fail
+            remotes[0].send(b"x")
+            await trio.sleep_forever()
+    assert server.turns == [[("a", b"x")]]
+
+
+async def test_a_node_that_fails_elsewhere_has_no_further_turn() -> None:
+    async def fail() -> None:
+        server.wake()
+        raise AssertionError("broken")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match="broken")):
+        async with serving() as server:
+            server.nursery.start_soon(fail)
+            await trio.sleep_forever()
+    assert server.turns == []
 
 
 async def test_one_that_another_s_bytes_close_is_not_read_from(remotes: list[socket.socket]) -> None:
