@@ -63,6 +63,8 @@ SEND_TIMEOUT_S = 3.0
 """Time limit of a send, all attempts and pauses included."""
 _PAUSE_FIRST_S = 0.01
 _PAUSE_MAX_S = 0.25
+_ATTEMPT_MIN_NS = 50_000_000
+"""No further attempt begins with less time: cut off, it would make an unknown outcome of what was refused so far."""
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Picks a queue out of the writable ones, which are sorted."""
@@ -377,7 +379,7 @@ class Producer:
                 await runtime.sleep(pause)
                 failed = failed[-1:]
             route = await self._new_route(topic, deadline_ns, route)
-            if (deadline_ns - runtime.now_ns()) <= 0:
+            if deadline_ns - runtime.now_ns() <= (0 if unknown else _ATTEMPT_MIN_NS):
                 break
         if unknown:
             lost = SendOutcomeUnknown(topic, outgoing.unique_keys, attempts, last_error)

@@ -425,6 +425,22 @@ async def test_all_refused_is_not_delivered(
         assert caught.value.attempts == len(broker.received(SEND)) > 5
 
 
+async def test_refusals_that_take_a_round_trip_are_not_made_unknown_by_a_last_attempt_without_time_for_one(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+
+    async def refuse(link: Link, command: RemotingCommand) -> None:
+        await trio.sleep(0.04)
+        link.send(response(command, 14, "later"))
+
+    broker.script(SEND, *[lambda link, command: world.nursery.start_soon(refuse, link, command)] * 1000)
+    async with producing(runtime) as producer:
+        for number in range(100):
+            with pytest.raises(NotDelivered):
+                await producer.send(Message("t", b"x"), timeout_s=0.5 + number / 1000)
+
+
 async def test_nobody_there_is_not_delivered(
     autojump_clock: MockClock, world: World, runtime: FakeRuntime
 ) -> None:
