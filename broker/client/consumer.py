@@ -31,6 +31,7 @@ from broker.client.errors import (
     NoRoute,
     UsageError,
 )
+from broker.client.give_back import give_back
 from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView
 from broker.client.offset_file import LocalOffsets
@@ -316,19 +317,12 @@ class Consumer:
     async def send_back(self, message: MessageView, delay_level: int = 0) -> None:
         """Let the group have this message again later (behaviour.md 8.4); after 16 times it goes to ``%DLQ%group``.
 
-        ``delay_level`` 0 takes longer each time, -1 gives up at once. Raises as `commit` does.
+        ``delay_level`` 0 takes longer each time, -1 gives up at once. What retention has taken meanwhile this member
+        sends itself (give_back.py). Raises as `commit` does.
         """
         if self.broadcast:
             raise UsageError("a broadcast consumer has no retry topic")
-        fields = {
-            "offset": str(message.head.physical_offset),
-            "group": self.group,
-            "delayLevel": str(delay_level),
-            "originMsgId": message.message_id,
-            "originTopic": message.topic,
-            "unitMode": "false",
-        }
-        await self._calls.ask(message.queue, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await give_back(self._calls, self.group, message, delay_level)
 
     async def reply(
         self,

@@ -269,7 +269,7 @@ async def correspond(world: World, runtime: ClientRuntime, writer: TraceWriter) 
             world.found(violation)  # the client takes it for the application's mistake, and goes on
         return Handled.DONE
 
-    code = RequestCode.SEND_REPLY_MESSAGE_V2
+    codes = (RequestCode.SEND_REPLY_MESSAGE_V2,)
     async with (
         producer,
         Consumer(
@@ -283,7 +283,7 @@ async def correspond(world: World, runtime: ClientRuntime, writer: TraceWriter) 
         runtime.task_group() as group,
     ):
         for core in (producer.core, consumer.core):
-            core.pool = WatchedPool(core.pool, code, invariant.replying)
+            core.pool = WatchedPool(core.pool, codes, invariant.replying)
         for _ in range(_LANES):
             group.start_soon(write)
         await listen(consumer, answer, concurrency=4)

@@ -5,10 +5,11 @@ The rest is the client's and the brokers': CONSUMER_SEND_MSG_BACK, the wait for 
 topic, and after the last retry its dead letters.
 
 What is stored again how often. A broker stores a message once for each request that gives it back, and a request is
-made only for a delivery whose listener failed. So there are as many copies as requests at most, and as requests that
-were confirmed at least. More than one for one delivery come from requests of unknown outcome, which the client
-repeats (the reference's client then sends the message itself, with the same result), and more than one delivery from
-what any group consumer may see: a member that ends, loses its queue or dies before it has stored its position.
+made only for a delivery whose listener failed; a member that finds its message gone with the log's head sends it to
+the retry topic itself, which is a request like the others. So there are as many copies as requests at most, and as
+requests that were confirmed at least. More than one for one delivery come from requests of unknown outcome, which the
+client repeats (the reference's client then sends the message itself, with the same result), and more than one delivery
+from what any group consumer may see: a member that ends, loses its queue or dies before it has stored its position.
 Nothing else makes a second one: each copy comes back once, whoever leads when.
 
 Delays run on the leader's wall clock, and clocks of brokers differ by up to an hour and jump. So a retry is early if it
@@ -36,10 +37,12 @@ from broker.commands import Command, CommitOffsets, DeliverDelayed
 from broker.processors.send_back import FIRST_RETRY_LEVEL
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.headers import SendMessageHeaderV2
 from broker.remoting.json_body import encode_body
 from broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from broker.trace import TraceWriter
 from log.message_id import offset_message_id
+from log.properties import parse_properties
 from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedMessage, Violation
 from simulation.scheduler import SECOND
@@ -118,6 +121,8 @@ class Retries(Invariant):
         """By origin and number of times given back."""
         self._places: dict[int, _Place] = {}
         """By physical offset."""
+        self._again: dict[str, None] = {}
+        """Origins of which a member has sent a retry itself: born there."""
         self._waiting: dict[tuple[int, int], CommittedMessage] = {}
         """By delay level and offset in its queue."""
         self._announced = DeliverDelayed(0, 0, 0, 0)
@@ -159,8 +164,7 @@ class Retries(Invariant):
     @contextmanager
     def giving_back(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
         """A request leaves, whose outcome is unknown until the attempt is told of one."""
-        assert isinstance(fields, dict), "the client gives names and values"
-        place = self._place(int(fields["offset"]))
+        place = self._place(int(fields["offset"])) if isinstance(fields, dict) else self._sent_again(fields)
         if not place.has_failed:
             raise self._violation("retries follow failures", place, "given back, and no listener failed")
         place.stage.requests += 1
@@ -175,6 +179,18 @@ class Retries(Invariant):
             place.stage.requests -= 1
             if place.stage.copies > place.stage.requests:
                 raise self._violation("refused requests leave nothing", place, f"{place.stage}")
+
+    def _sent_again(self, fields: Fields) -> _Place:
+        """A member sends what it cannot give back: which place this is, or one like it, as retention has taken it."""
+        assert isinstance(fields, SendMessageHeaderV2), "the header of 310"
+        origin = parse_properties((fields.properties or "").encode()).get("ORIGIN_MESSAGE_ID", "")
+        stage = self._stages.get((origin, (fields.reconsume_times or 0) - 1))
+        for place in self._places.values():
+            if place.stage is stage and place.has_failed and self._is_deleted(place.message):
+                self._again[origin] = None
+                self.world.did("parcel sent again")
+                return place
+        raise Violation("given back where it is", "couriers", f"{origin} is sent again, {stage}")
 
     def _place(self, physical_offset: int) -> _Place:
         place = self._places.get(physical_offset)
@@ -238,7 +254,8 @@ class Retries(Invariant):
         if (
             found != sent.properties_by_name() | added
             or (record.body, record.flag, record.sys_flag) != (sent.body, sent.flag, sent.sys_flag)
-            or (record.born_timestamp, record.born_host) != (sent.born_timestamp, sent.born_host)
+            or record.born_timestamp != sent.born_timestamp
+            or (record.born_host != sent.born_host and origin not in self._again)
         ):
             raise Violation("what comes again is what was sent", "group", f"{record}; sent {sent}")
         return origin
@@ -416,8 +433,8 @@ async def deliver(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
                 trace=writer,
                 runtime=runtime,
             ) as consumer:
-                code = RequestCode.CONSUMER_SEND_MSG_BACK
-                consumer.core.pool = WatchedPool(consumer.core.pool, code, invariant.giving_back)
+                codes = (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2)
+                consumer.core.pool = WatchedPool(consumer.core.pool, codes, invariant.giving_back)
                 stay_s = random.expovariate(1 / 20) if not world.load_stopped else 3600.0
                 with runtime.move_on_after(stay_s):
                     await listen(consumer, watched, concurrency=3)

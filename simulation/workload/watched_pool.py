@@ -1,11 +1,11 @@
-"""A client's connections, on which each request of one kind is noticed, with what is known of its outcome.
+"""A client's connections, on which each request of some kinds is noticed, with what is known of its outcome.
 
 What an actor's own calls tell is how the last attempt ended. Invariants that count what requests did need every one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -33,11 +33,11 @@ Watch = Callable[[Fields, Buffer], AbstractContextManager[Attempt]]
 
 
 class WatchedPool(ConnectionPool):
-    """The connections of `pool`; requests of one code go through `watch`. To be put in the place of a client's own."""
+    """The connections of `pool`, to take the place of a client's own; requests of some codes go through `watch`."""
 
-    def __init__(self, pool: ConnectionPool, code: int, watch: Watch) -> None:
+    def __init__(self, pool: ConnectionPool, codes: Sequence[int], watch: Watch) -> None:
         self._pool = pool
-        self._code = code
+        self._codes = codes
         self._watch = watch
 
     def find(self, address: str) -> Connection | None:
@@ -60,7 +60,7 @@ class WatchedPool(ConnectionPool):
         self, address: str, code: int, fields: Fields = None, body: Buffer = b"", timeout_s: float = 3.0
     ) -> RemotingCommand:
         """As the pool's, watched."""
-        if code != self._code:
+        if code not in self._codes:
             return await self._pool.call(address, code, fields, body, timeout_s)
         failure: ConnectionFailed
         with self._watch(fields, body) as attempt:

@@ -1,0 +1,73 @@
+"""Giving a message back to its group (behaviour.md 8.4).
+
+The broker that holds a message stores it again, for the group's retry topic or, after the last retry, for its dead
+letters. Where retention has taken the message meanwhile there is nothing that the broker could store; then the member,
+which has it whole, sends it to the retry topic itself, as the reference's client does whenever giving back fails. Here
+it does so only when nobody else can: a request of unknown outcome may have stored the message already.
+"""
+
+from __future__ import annotations
+
+from broker.client.errors import BrokerError
+from broker.client.message import RETRY_TOPIC_PREFIX, MessageView, SendStatus
+from broker.client.queue_calls import QueueCalls
+from broker.client.routes import DEFAULT_TOPIC
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.headers import SendMessageHeaderV2
+from log.properties import encode_properties
+from log.record import (
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_STORE_HOST_V6,
+    SYS_FLAG_TRANSACTION_MASK,
+    decode_record,
+)
+
+FIRST_RETRY_LEVEL = 3
+"""Delay level of the first retry, as brokers have it; each further one is a level higher."""
+_OF_THE_RECORD = SYS_FLAG_TRANSACTION_MASK | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
+_STORED = tuple(int(status) for status in SendStatus)
+
+
+async def give_back(calls: QueueCalls, group: str, message: MessageView, delay_level: int) -> None:
+    """Return when the group is to have the message again. Raises as `QueueCalls.ask`."""
+    fields = {
+        "offset": str(message.head.physical_offset),
+        "group": group,
+        "delayLevel": str(delay_level),
+        "originMsgId": message.message_id,
+        "originTopic": message.topic,
+        "unitMode": "false",
+    }
+    try:
+        await calls.ask(message.queue, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+    except BrokerError as error:
+        if error.code != ResponseCode.SYSTEM_ERROR or delay_level < 0:
+            raise
+        if await calls.min_offset(message.queue) <= message.queue_offset:
+            raise
+        await _send_again(calls, group, message, delay_level)
+
+
+async def _send_again(calls: QueueCalls, group: str, message: MessageView, delay_level: int) -> None:
+    record = decode_record(message.record_bytes())
+    properties = dict(message.properties)
+    properties.setdefault("RETRY_TOPIC", message.topic)
+    properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
+    properties["DELAY"] = str(delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
+    topic = RETRY_TOPIC_PREFIX + group
+    header = SendMessageHeaderV2(
+        producer_group=group,
+        topic=topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_nums=1,
+        queue_id=-1,  # the broker's choice
+        sys_flag=record.sys_flag & ~_OF_THE_RECORD,
+        born_timestamp=record.born_timestamp,
+        flag=record.flag,
+        properties=encode_properties(properties).decode(),
+        reconsume_times=record.reconsume_times + 1,
+        unit_mode=False,
+        batch=False,
+    )
+    queue = message.queue._replace(topic=topic)
+    await calls.ask(queue, RequestCode.SEND_MESSAGE_V2, header, _STORED, record.body)

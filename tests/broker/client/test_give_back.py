@@ -1,0 +1,71 @@
+"""Giving messages back to their group: by the broker that holds them, or by the member once nobody else has them."""
+
+from __future__ import annotations
+
+import pytest
+from trio.testing import MockClock
+
+from broker.client.consumer import Consumer
+from broker.client.errors import BrokerError
+from broker.client.message import MessageView
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, response
+from broker.remoting.headers import SendMessageHeaderV2
+from log.properties import encode_properties, parse_properties
+from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, FakeRuntime, Link, World, one_group
+
+SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+def stored(link: Link, command: RemotingCommand) -> RemotingCommand:
+    return response(command, 0, fields={"msgId": "0", "queueId": "0", "queueOffset": "0"})
+
+
+async def one_message(consumer: Consumer, broker: FakeBroker) -> MessageView:
+    broker.append("t", 0, b"body", encode_properties({"KEYS": "k", "UNIQ_KEY": "U"}))
+    return await consumer.__anext__()
+
+
+def take_away(broker: FakeBroker) -> None:
+    """As retention does."""
+    del broker.group.queues["t", 0][0]
+    broker.group.first_offset["t", 0] = 1
+
+
+async def test_what_retention_has_taken_the_member_sends_itself(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    """The broker could store nothing, for ever: the listener got such a message again and again."""
+    (broker,) = one_group(world)
+    world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
+    async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
+        message = await one_message(consumer, broker)
+        take_away(broker)
+        broker.script(SEND, stored)
+        await consumer.send_back(message)
+    (sent,) = broker.received(SEND)
+    header = sent.decode_fields(SendMessageHeaderV2)
+    assert (header.topic, header.queue_id, header.reconsume_times) == ("%RETRY%c", -1, 1)
+    assert (bytes(sent.body), header.born_timestamp) == (b"body", message.born_timestamp_ms)
+    assert parse_properties((header.properties or "").encode()) == {
+        "KEYS": "k",
+        "UNIQ_KEY": "U",
+        "RETRY_TOPIC": "t",
+        "ORIGIN_MESSAGE_ID": message.offset_message_id,
+        "DELAY": "3",
+    }
+
+
+async def test_what_is_still_there_is_not_sent_a_second_time(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    """The same code says that the outcome is unknown: the broker may have stored it."""
+    (broker,) = one_group(world)
+    unknown = [lambda link, command: response(command, ResponseCode.SYSTEM_ERROR, "unknown")] * 100
+    broker.script(SEND_BACK, *unknown)
+    async with Consumer(NAME_SERVER, group="c", topics="t", start="first", runtime=runtime) as consumer:
+        message = await one_message(consumer, broker)
+        with pytest.raises(BrokerError, match="unknown"):
+            await consumer.send_back(message)
+    assert not broker.received(SEND)
