@@ -42,7 +42,7 @@ class _Reader:
         self.group = f"pull-{name}"
         self._at: dict[int, tuple[int, int]] = {}
         """Queue id -> where it goes on: between these offsets, which differ after a seek beyond the queue's end."""
-        self._stored: dict[int, int | None] = {}
+        self._stored: dict[int, int] = {}
         """Queue id -> the position that was acknowledged last."""
         self._doubtful: dict[int, list[int]] = {}
         """Queue id -> positions since then of storings that failed in part, or whose end nobody lived to see."""
