@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from spark_analysis.examples import examples
 from spark_analysis.history import History
 from spark_analysis.kafka_catalogue import backward_sends, check_catalogue, overwritten
 from spark_analysis.kafka_transactions import find_cycles
@@ -21,17 +21,12 @@ from spark_analysis.log_model import LogFindings, check_log
 from spark_analysis.proofs import (
     DAMAGES_LISTED,
     EXAMPLES_OF_EACH_KIND,
-    PROOF_OPERATIONS,
-    REGISTERS,
     REPLICA_FINDINGS_LISTED,
-    SHOWN,
     UNSURE_LISTED,
-    VALUED,
     assembled,
     circle_anomalies,
     damage_facts,
-    damage_line,
-    shown,
+    facts_of,
     unsure_line,
 )
 from spark_analysis.raft_invariants import check_replicas
@@ -106,7 +101,7 @@ def check_distributed(history: History, *, drained: bool = False, sparse: bool =
             findings = findings.unionByName(backward)
             counts["nonmonotonic-send"] = backward.count()
         counts = +counts
-        anomalies = _examples(findings, history.operations, sorted(counts))
+        anomalies = examples(findings, history.operations, sorted(counts))
     if log.unseen:
         (counts if drained else allowed)["unseen"] = log.unseen
         if drained:
@@ -133,9 +128,7 @@ def check_distributed(history: History, *, drained: bool = False, sparse: bool =
     if offsets is not None:
         offsets.release()
     undecided += [unsure_line(row["key"], row["kind"], row["position"]) for row in unsure]
-    return assembled(
-        history.path, total, counts, allowed, anomalies, undecided, map(damage_line, damages), facts
-    )
+    return assembled(history.path, total, counts, allowed, anomalies, undecided, damages, facts)
 
 
 def _rows_of(ops: Sequence[int], operations: DataFrame) -> list[dict[str, Any]]:
@@ -158,7 +151,7 @@ def _unseen(log: LogFindings, operations: DataFrame) -> list[Anomaly]:
             nothing.alias("upper"),
         )
     )
-    return _examples(findings, operations, ["unseen"])
+    return examples(findings, operations, ["unseen"])
 
 
 def _facts(history: History) -> tuple[dict[str, Any], int]:
@@ -185,97 +178,12 @@ def _facts(history: History) -> tuple[dict[str, Any], int]:
         sf.count_distinct("key").alias("queues"), sf.count_distinct("client").alias("clients")
     ).collect()
     nodes = history.events.where("kind NOT IN ('fault', 'note')").groupBy("node").count().collect()
-    return {
-        "functions": {
-            function: dict(sorted(counts.items())) for function, counts in sorted(outcomes.items())
-        },
-        "transactions": transactions,
-        "queues": names["queues"],
-        "clients": names["clients"],
-        "first_ns": first,
-        "seconds": ((last or 0) - (first or 0)) / 1e9,
-        "replica_events": {
-            row["node"]: row["count"] for row in sorted(nodes, key=lambda row: str(row["node"]))
-        },
-    }, total
-
-
-def _examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> list[Anomaly]:
-    """The first few findings of each kind with the operations that touch them.
-
-    A finding about an order names two moments; one about a position is shown with what touches the position, each
-    with the ``value`` that it says is there.
-    """
-    first_of_kind = Window.partitionBy("kind").orderBy("key", "position", "lower", "upper")
-    disputed = sf.col("kind").isin("duplicate-offset", "inconsistent-offset")
-    chosen: list[Any] = sorted(
-        findings.withColumns({name: sf.when(~disputed, sf.col(name)) for name in ("lower", "upper")})
-        .withColumn("place", sf.row_number().over(first_of_kind))
-        .where(sf.col("place") <= EXAMPLES_OF_EACH_KIND)
-        .collect(),
-        key=lambda row: (kinds.index(row["kind"]), row["place"]),
-    )
-    wanted = findings.sparkSession.createDataFrame(
-        [
-            (number, row["key"], row["position"], row["lower"], row["upper"])
-            for number, row in enumerate(chosen)
-        ],
-        "number INT, queue STRING, at BIGINT, lower BIGINT, upper BIGINT",
-    )
-    count = sf.greatest(sf.coalesce(sf.size("values"), sf.lit(1)), sf.lit(1))
-    first = sf.coalesce("first_offset", "offset")
-    last = sf.coalesce(sf.element_at("offsets", -1), sf.col("first_offset") + count - 1, sf.col("offset"))
-    touches = sf.col("at").between(first, last)
-    index = sf.when(
-        touches,
-        sf.coalesce(
-            sf.array_position("offsets", sf.col("at")) - 1, sf.col("at") - sf.col("first_offset")
-        ).cast("int"),
-    )
-    begins = sf.col("invoke_ns") == sf.col("lower")
-    ends = sf.col("complete_ns") == sf.col("upper")
-    queue = sf.when(sf.col("function").isin(*REGISTERS), sf.concat_ws(" ", "key", "group")).otherwise(
-        sf.col("key")
-    )
-    ordered = sf.col("lower").isNotNull()
-    # Comparisons with constants first: the join pairs every operation of a queue with every finding about it.
-    moments = [row["lower"] for row in chosen if row["lower"] is not None]
-    limits = [row["upper"] for row in chosen if row["upper"] is not None]
-    places = sorted(
-        {row["position"] for row in chosen if row["lower"] is None and row["position"] is not None}
-    )
-    near = reduce(
-        lambda one, other: one | other,
-        (sf.lit(place).between(first, last) for place in places),
-        sf.col("invoke_ns").isin(moments) | sf.col("complete_ns").isin(limits),
-    )
-    # What decides first; then, of each value that was seen there, its append before its readers.
-    first_of_value = Window.partitionBy("number", "value").orderBy(
-        "minor", sf.col("function") != "append", "invoke_ns", "op"
-    )
-    proofs = (
-        operations.where(near)
-        .withColumn("of", queue)
-        .join(
-            sf.broadcast(wanted),
-            (sf.col("of") == sf.col("queue")) & sf.when(ordered, begins | ends).otherwise(touches | ends),
-        )
-        .withColumn("value", sf.get("values", sf.when(sf.col("function").isin(*VALUED), index)))
-        .withColumn("minor", ~sf.coalesce(begins | ends, sf.lit(False)))
-        .withColumn("place", sf.row_number().over(first_of_value))
-        .where(sf.col("place") <= PROOF_OPERATIONS)
-        .select("number", sf.struct("minor", "place", sf.struct(*SHOWN).alias("operation")).alias("found"))
-        .groupBy("number")
-        .agg(sf.slice(sf.sort_array(sf.collect_list("found")), 1, PROOF_OPERATIONS).alias("found"))
-        .collect()
-    )
-    by_number = {row["number"]: [entry["operation"] for entry in row["found"]] for row in proofs}
-    return [
-        Anomaly(
-            row["kind"],
-            row["key"],
-            row["position"],
-            tuple(shown(operation.asDict()) for operation in by_number.get(number, [])),
-        )
-        for number, row in enumerate(chosen)
-    ]
+    return facts_of(
+        outcomes,
+        transactions=transactions,
+        queues=names["queues"],
+        clients=names["clients"],
+        first_ns=first,
+        last_ns=last,
+        replica_events={row["node"]: row["count"] for row in nodes},
+    ), total

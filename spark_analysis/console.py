@@ -6,7 +6,7 @@ Where the output is no terminal (a log, a pipe), lines are not broken at its ima
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich import box
@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from spark_analysis.stories import place_of, story
-from spark_analysis.stories.words import name_of
+from spark_analysis.stories import operations_told, place_of, story
+from spark_analysis.stories.words import Operation, duration, name_of
 from spark_analysis.verdict import EXPLANATIONS, LINEARIZABLE, VIOLATED, Anomaly, Verdict, jepsen_name
 
 _STYLES: Final = {LINEARIZABLE: "bold green", VIOLATED: "bold red"}
@@ -35,13 +35,20 @@ def console_for_output() -> Console:
     return console
 
 
-def print_verdicts(verdicts: Sequence[Verdict], console: Console | None = None) -> None:
-    """One block for each history; a summary table if there are several."""
+def print_verdicts(
+    verdicts: Sequence[Verdict],
+    console: Console | None = None,
+    around: Sequence[Mapping[int, Sequence[Operation]]] = (),
+) -> None:
+    """One block for each history; a summary table if there are several.
+
+    ``around``: of each history the operations next to some of its anomalies, by their places: they are the examples.
+    """
     console = console or console_for_output()
     for number, verdict in enumerate(verdicts):
         if number:
             console.print()
-        _print_one(verdict, console)
+        _print_one(verdict, around[number] if around else {}, console)
     if len(verdicts) > 1:
         table = Table(title="Histories", title_justify="left", box=box.SIMPLE_HEAD)
         table.add_column("history", overflow="fold")
@@ -58,7 +65,7 @@ def print_verdicts(verdicts: Sequence[Verdict], console: Console | None = None) 
         console.print(table)
 
 
-def _print_one(verdict: Verdict, console: Console) -> None:
+def _print_one(verdict: Verdict, around: Mapping[int, Sequence[Operation]], console: Console) -> None:
     style = _STYLES.get(verdict.verdict, _UNDECIDED_STYLE)
     console.print(f"[{style}]{verdict.verdict.upper()}[/]  {escape(verdict.path)}", highlight=False)
     functions = verdict.facts.get("functions", {})
@@ -66,8 +73,9 @@ def _print_one(verdict: Verdict, console: Console) -> None:
         parts = ", ".join(f"{sum(outcomes.values()):,} {name}" for name, outcomes in functions.items())
         unknown = sum(outcomes.get("info", 0) for outcomes in functions.values())
         _say(
-            f"{verdict.operations:,} operations in {verdict.facts['seconds']:.1f} s: {parts}; {unknown:,} of "
-            f"unknown outcome; {verdict.facts['queues']:,} queues, {verdict.facts['clients']:,} clients",
+            f"{_count(verdict.operations, 'operation')} in {duration(round(verdict.facts['seconds'] * 1e9))}: {parts}; "
+            f"{unknown:,} of unknown outcome; {_count(verdict.facts['queues'], 'queue')}, "
+            f"{_count(verdict.facts['clients'], 'client')}",
             console,
         )
         _say(f"replicas: {', '.join(verdict.facts['replica_events']) or 'none recorded'}", console)
@@ -81,10 +89,12 @@ def _print_one(verdict: Verdict, console: Console) -> None:
             known_as = f" (Jepsen: {name})" if name is not None and name != kind else ""
             table.add_row(kind, f"{count:,}", f"{EXPLANATIONS.get(kind, '')}{known_as}")
         console.print(Padding(table, (0, 0, 0, 2)))
-        firsts = {one.kind: one for one in reversed(verdict.anomalies)}
+        examples = {
+            one.kind: (one, around.get(place, ())) for place, one in _least_telling_first(verdict, around)
+        }
         for kind in list(verdict.counts)[:EXAMPLES_SHOWN]:
-            if kind in firsts:
-                _print_example(firsts[kind], verdict.facts.get("first_ns") or 0, console)
+            if kind in examples:
+                _print_example(*examples[kind], verdict.facts.get("first_ns") or 0, console)
     for kind, count in verdict.allowed.items():
         _say(f"allowed: {count:,} {kind} ({EXPLANATIONS.get(kind, kind)})", console)
     _say_some("undecided", verdict.undecided, len(verdict.undecided), console)
@@ -93,10 +103,21 @@ def _print_one(verdict: Verdict, console: Console) -> None:
     _say_some("not read", verdict.damage, verdict.facts.get("bad_lines", len(verdict.damage)), console)
 
 
-def _print_example(anomaly: Anomaly, first_ns: int, console: Console) -> None:
+def _least_telling_first(
+    verdict: Verdict, around: Mapping[int, Sequence[Operation]]
+) -> list[tuple[int, Anomaly]]:
+    """Last come those with operations around them, and of these the first one."""
+    return sorted(enumerate(verdict.anomalies), key=lambda entry: (entry[0] in around, -entry[0]))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _print_example(anomaly: Anomaly, around: Sequence[Operation], first_ns: int, console: Console) -> None:
     _say(f"{anomaly.kind}, for example in {place_of(anomaly)}:", console)
-    _say(" ".join(story(anomaly, first_ns)), console, 4)
-    for operation in anomaly.proof:
+    _say(" ".join(story(anomaly, first_ns, around)), console, 4)
+    for operation in operations_told(anomaly, around):
         _say(describe(operation, first_ns, is_short=True), console, 6)
 
 

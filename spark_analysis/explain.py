@@ -7,7 +7,6 @@ bounded by twice the number of its attempts.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
@@ -16,16 +15,13 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from spark_analysis.kept import kept
-from spark_analysis.unknown import Attempt, Finding, Hole, Seen, contested, settle
+from spark_analysis.placed import SETTLED, Settled, placed, read_tagged, settled_table, tagged
+from spark_analysis.unknown import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FINDING_COLUMNS: Final = ("key", "kind", "position", "lower", "upper")
-# Rows of all tags in one table: seen (position, value, deadline), hole (first position, count, deadline), attempt (one
-# value of an append of unknown outcome), shared (an unseen attempt of which only the topic is known).
-_TAGGED: Final = ("position", "count", "time_ns", "value", "op", "index", "size")
-_SETTLED: Final = "key STRING, kind STRING, position BIGINT, value BIGINT, unsure BOOLEAN"
 _UNMATCHED: Final = "unmatched"
 
 
@@ -39,16 +35,15 @@ class Explained:
 
 def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zero_ns: int) -> Explained:
     """Findings about ``flagged`` positions that are unexplained or have holes; their times count from ``zero_ns``."""
-    attempts = kept(_attempts(operations))
     deadline = sf.col("latest_ns") + zero_ns
     seen = flagged.where("unexplained").select("key", "position", "value", deadline.alias("time_ns"))
     first_hole = sf.col("position") - sf.col("holes") + 1 - sf.col("known").cast("int")
     holes = flagged.where("holes > 0").select(
         "key", first_hole.alias("position"), sf.col("holes").alias("count"), deadline.alias("time_ns")
     )
-    placed, shared, in_dispute = _placed(attempts, seen, holes)
-    tagged = [_tagged(seen, "seen"), _tagged(holes, "hole"), _tagged(placed, "attempt"), *shared]
-    rows = kept(reduce(lambda one, other: one.unionByName(other), tagged))
+    attempts = placed(operations, seen, holes)
+    tables = [tagged(seen, "seen"), tagged(holes, "hole"), *attempts.rows]
+    rows = kept(reduce(lambda one, other: one.unionByName(other), tables))
     totals = kept(
         rows.groupBy("key")
         .agg(
@@ -68,8 +63,8 @@ def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zer
     ).collect()[0]
     found: list[DataFrame] = []
     settled = kept(_settle(rows, totals))
-    if in_dispute is not None:
-        settled = settled.unionByName(in_dispute)
+    if attempts.disputed is not None:
+        settled = settled.unionByName(attempts.disputed)
     if asked["crowded"]:
         settled = settled.unionByName(_crowded(rows, totals))
     outcome = settled.agg(
@@ -109,96 +104,10 @@ def _findings(rows: DataFrame, kind: Column, position: Column, upper: Column | N
     )
 
 
-def _attempts(operations: DataFrame) -> DataFrame:
-    return (
-        operations.where("function = 'append' AND outcome = 'info'")
-        .select(
-            "op",
-            "key",
-            sf.col("invoke_ns").alias("time_ns"),
-            sf.size("values").alias("size"),
-            sf.posexplode("values"),
-        )
-        .select(
-            "op", "key", "time_ns", "size", sf.col("pos").alias("index"), sf.xxhash64("col").alias("value")
-        )
-    )
-
-
-def _placed(
-    attempts: DataFrame, seen: DataFrame, holes: DataFrame
-) -> tuple[DataFrame, list[DataFrame], DataFrame | None]:
-    """The attempts with their queues, rows for those whose queue nobody knows, and rows of ``_SETTLED`` for those
-    that several queues show.
-
-    An append whose queue the broker was to choose belongs to the queue where one of its values was seen, if any was.
-    """
-    is_homeless = sf.endswith("key", sf.lit("/"))
-    homeless = attempts.where(is_homeless).withColumnRenamed("key", "topic")
-    if not homeless.limit(1).count():
-        return attempts, [], None
-    topic = sf.regexp_replace("key", "[^/]*$", "")
-    homes = homeless.join(seen.select("key", "value", topic.alias("topic")), ["topic", "value"])
-    found = homeless.join(homes.select("op", "key").distinct(), "op").select(*attempts.columns)
-    # Of a value with more attempts than places nobody knows which one is somewhere else.
-    places = (
-        seen.withColumn("topic", topic)
-        .join(homeless.select("topic", "value").distinct(), ["topic", "value"], "left_semi")
-        .groupBy("topic", "key", "value")
-        .agg(sf.count(sf.lit(1)).alias("places"))
-    )
-    own = attempts.where(~is_homeless).groupBy("key", "value").agg(sf.count(sf.lit(1)).alias("own"))
-    needed = (
-        places.join(own, ["key", "value"], "left")
-        .groupBy("topic", "value")
-        .agg(sf.sum(sf.greatest(sf.expr("places - coalesce(own, 0)"), sf.lit(0))).alias("needed"))
-    )
-    tries = homeless.groupBy("topic", "value").agg(sf.count(sf.lit(1)).alias("tries"))
-    settled = needed.join(tries, ["topic", "value"]).where("needed >= tries")
-    elsewhere = homeless.join(
-        homeless.join(settled, ["topic", "value"], "left_semi").select("op").distinct(), "op", "left_anti"
-    )
-    shared = elsewhere.join(holes.select("key").distinct().withColumn("topic", topic), "topic").join(
-        found.select("op", "key").distinct(), ["op", "key"], "left_anti"
-    )
-    placed = attempts.where(~is_homeless).unionByName(found)
-    several = (
-        homes.groupBy("topic", "value").agg(sf.count_distinct("key").alias("queues")).where("queues > 1")
-    )
-    if not several.limit(1).count():
-        return placed, [_tagged(shared.select("key", "time_ns"), "shared")], None
-    of_topic = attempts.withColumn("topic", topic).join(
-        several.select("topic").distinct(), "topic", "left_semi"
-    )
-    # Whole batches, as what else is in them matters.
-    at_stake = of_topic.join(
-        of_topic.join(several, ["topic", "value"], "left_semi").select("op"), "op", "left_semi"
-    )
-    shown = seen.withColumn("topic", topic).join(several, ["topic", "value"], "left_semi")
-    open_keys = holes.select("key").distinct().withColumn("topic", topic)
-    rows = _tagged(at_stake, "attempt").unionByName(_tagged(shown, "seen"))
-    rows = rows.unionByName(
-        _tagged(open_keys.join(several.select("topic").distinct(), "topic", "left_semi"), "hole")
-    )
-    in_dispute = rows.groupBy(topic.alias("topic")).applyInArrow(_dispute_topic, _SETTLED)
-    return placed, [_tagged(shared.select("key", "time_ns"), "shared")], kept(in_dispute)
-
-
-def _tagged(frame: DataFrame, tag: str) -> DataFrame:
-    return frame.select(
-        "key",
-        sf.lit(tag).alias("tag"),
-        *(
-            (sf.col(name) if name in frame.columns else sf.lit(None)).cast("bigint").alias(name)
-            for name in _TAGGED
-        ),
-    )
-
-
 def _settle(rows: DataFrame, totals: DataFrame) -> DataFrame:
     """One task judges one queue that has something to explain, and enough attempts to do so."""
     open_keys = totals.where("lacking <= attempted AND seen <= attempted").select("key")
-    return rows.join(open_keys, "key", "left_semi").groupBy("key").applyInArrow(_settle_key, _SETTLED)
+    return rows.join(open_keys, "key", "left_semi").groupBy("key").applyInArrow(_settle_key, SETTLED)
 
 
 def _crowded(rows: DataFrame, totals: DataFrame) -> DataFrame:
@@ -221,69 +130,22 @@ def _crowded(rows: DataFrame, totals: DataFrame) -> DataFrame:
 
 def _settle_key(table: pa.Table) -> pa.Table:
     """:func:`settle` for the rows of one key; seen values that nobody attempted are left to :func:`_classified`."""
-    attempts: list[Attempt] = []
-    seen: list[Seen] = []
-    holes: list[Hole] = []
-    shared: list[int] = []
-    for row in table.to_pylist():
-        match row["tag"]:
-            case "attempt":
-                attempts.append(Attempt(row["op"], row["index"], row["size"], row["value"], row["time_ns"]))
-            case "seen":
-                seen.append(Seen(row["position"], row["value"], _or_never(row["time_ns"])))
-            case "hole":
-                last = row["position"] + row["count"] - 1
-                holes.append(Hole(row["position"], last, _or_never(row["time_ns"])))
-            case "shared":
-                shared.append(row["time_ns"])
+    rows, key = read_tagged(table), table["key"][0].as_py()
+    attempts = rows.attempts[key]
     attempted = {one.value for one in attempts}
-    unmatched = [one for one in seen if one.value not in attempted]
-    explicable = [one for one in seen if one.value in attempted]
-    findings, unsure = settle(attempts, explicable, holes, shared)
-    found: list[tuple[Finding, object, bool]] = [(one, None, False) for one in findings]
-    found += [(one, None, True) for one in unsure]
-    found += [(Finding(_UNMATCHED, one.position), one.value, False) for one in unmatched]
-    return pa.table(
-        {
-            "key": pa.array([table["key"][0].as_py()] * len(found), pa.string()),
-            "kind": pa.array([one.kind for one, _, _ in found], pa.string()),
-            "position": pa.array([one.position for one, _, _ in found], pa.int64()),
-            "value": pa.array([value for _, value, _ in found], pa.int64()),
-            "unsure": pa.array([is_unsure for _, _, is_unsure in found], pa.bool_()),
-        }
+    explicable = [one for one in rows.seen[key] if one.value in attempted]
+    findings, unsure = settle(attempts, explicable, rows.holes[key], rows.shared[key])
+    return settled_table(
+        [
+            *(Settled(key, one.kind, one.position, None, False) for one in findings),
+            *(Settled(key, one.kind, one.position, None, True) for one in unsure),
+            *(
+                Settled(key, _UNMATCHED, one.position, one.value, False)
+                for one in rows.seen[key]
+                if one.value not in attempted
+            ),
+        ]
     )
-
-
-def _dispute_topic(table: pa.Table) -> pa.Table:
-    """:func:`contested` for the rows of one topic."""
-    attempts: dict[str, list[Attempt]] = defaultdict(list)
-    seen: dict[str, list[Seen]] = defaultdict(list)
-    with_holes: list[str] = []
-    for row in table.to_pylist():
-        match row["tag"]:
-            case "attempt":
-                attempts[row["key"]].append(
-                    Attempt(row["op"], row["index"], row["size"], row["value"], row["time_ns"])
-                )
-            case "seen":
-                seen[row["key"]].append(Seen(row["position"], row["value"], _or_never(row["time_ns"])))
-            case _:
-                with_holes.append(row["key"])
-    key: str = table["key"][0].as_py()
-    found = contested(key[: key.rfind("/") + 1], attempts, seen, with_holes)
-    return pa.table(
-        {
-            "key": pa.array([queue for queue, _, _ in found], pa.string()),
-            "kind": pa.array([one.kind for _, one, _ in found], pa.string()),
-            "position": pa.array([one.position for _, one, _ in found], pa.int64()),
-            "value": pa.nulls(len(found), pa.int64()),
-            "unsure": pa.array([is_unsure for _, _, is_unsure in found], pa.bool_()),
-        }
-    )
-
-
-def _or_never(time_ns: int | None) -> float:
-    return float("inf") if time_ns is None else time_ns
 
 
 def _classified(

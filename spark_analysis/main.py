@@ -18,12 +18,15 @@ from spark_analysis.session import AnalysisUnavailableError, has_session, start_
 from spark_analysis.verdict import EXIT_CODES, LINEARIZABLE, UNDECIDED, VIOLATED, Verdict, of_what_was_read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from spark_analysis.history import History
     from spark_analysis.search import Budget
+    from spark_analysis.stories.words import Operation
+
+    Around = Mapping[int, Sequence[Operation]]
 
 WRONG_USAGE: Final = 2
 FAILED: Final = 4
@@ -75,12 +78,12 @@ def analyze(
     except (UsageError, AnalysisUnavailableError) as error:
         print(f"trivet analyze: {error}", file=sys.stderr)
         return WRONG_USAGE
+    to_show: list[tuple[Verdict, Around]] = []
     try:
         if model in LOG_MODELS:
             from spark_analysis.check import check
-            from spark_analysis.names import names_of, operations_of, with_names
 
-            verdicts, to_show = [], list[Verdict]()
+            verdicts = []
             for path, name in zip(paths, distinct_names(paths), strict=True):
                 with _place(spark, to_parquet, scratch, name) as place:
                     in_memory = to_parquet is None and scratch is None and size < SMALL_BYTES
@@ -90,14 +93,13 @@ def analyze(
                     verdict = check(history, drained=drained, sparse=model == SPARSE_LOG_MODEL)
                     verdicts.append(of_what_was_read(verdict))
                     if not json_output:
-                        names = names_of(history, operations_of(verdicts[-1].anomalies))
-                        to_show.append(with_names(verdicts[-1], names))
+                        to_show.append(_to_show(verdicts[-1], history))
                     _report(verdicts[-1], history, report, name)
                     if is_ours:
                         spark.catalog.clearCache()
         else:
             verdicts = _judge_keyed(spark, paths, format, model, search_budget)
-            to_show = verdicts
+            to_show = [(verdict, {}) for verdict in verdicts]
             for verdict, name in zip(verdicts, distinct_names(paths), strict=True):
                 _report(verdict, None, report, name)
     except Exception:  # an unexpected end must not look like the verdict "violated", which is exit code 1
@@ -112,7 +114,7 @@ def analyze(
     else:
         from spark_analysis.console import print_verdicts
 
-        print_verdicts(to_show)
+        print_verdicts([verdict for verdict, _ in to_show], around=[around for _, around in to_show])
     given = {verdict.verdict for verdict in verdicts}
     worst = VIOLATED if VIOLATED in given else UNDECIDED if UNDECIDED in given else LINEARIZABLE
     return EXIT_CODES[worst]
@@ -251,6 +253,20 @@ def _judge_keyed(
     files = list(dict.fromkeys(str(path.resolve()) for path in paths))
     judged = dict(zip(files, judge_files(spark, files, format, model, budget), strict=True))
     return [of_what_was_read(replace(judged[str(path.resolve())], path=str(path))) for path in paths]
+
+
+def _to_show(verdict: Verdict, history: History) -> tuple[Verdict, Around]:
+    """A verdict for a terminal: clients with their names, and what went on around the anomalies that are shown."""
+    from spark_analysis.names import named, names_of, operations_of, with_names
+    from spark_analysis.report.windows import windows_of
+
+    windows = windows_of(verdict.anomalies, history)
+    operations = [one for window in windows.values() for one in window.operations]
+    names = names_of(history, [*operations_of(verdict.anomalies), *operations])
+    around = {
+        place: tuple(named(one, names) for one in window.operations) for place, window in windows.items()
+    }
+    return with_names(verdict, names), around
 
 
 def _report(verdict: Verdict, history: History | None, directory: Path | None, name: str) -> None:

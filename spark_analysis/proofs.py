@@ -33,10 +33,10 @@ def assembled(
     allowed: Mapping[str, int],
     anomalies: Iterable[Anomaly],
     undecided: Sequence[str],
-    damage: Iterable[str],
+    damages: Iterable[Any],
     facts: dict[str, Any],
 ) -> Verdict:
-    """``counts``: of what is wrong; one is enough for a violation."""
+    """``counts``: of what is wrong; one is enough for a violation. ``damages``: rows of a history's ``damage``."""
     return Verdict(
         path,
         VIOLATED if counts else UNDECIDED if undecided else LINEARIZABLE,
@@ -44,10 +44,35 @@ def assembled(
         dict(sorted(counts.items())),
         tuple(anomalies),
         tuple(undecided),
-        tuple(damage),
+        tuple(map(_damage_line, damages)),
         facts,
         dict(sorted(allowed.items())),
     )
+
+
+def facts_of(
+    outcomes: Mapping[str, Mapping[str, int]],
+    *,
+    transactions: int,
+    queues: int,
+    clients: int,
+    first_ns: int | None,
+    last_ns: int | None,
+    replica_events: Mapping[str, int],
+) -> dict[str, Any]:
+    """What was checked, in numbers: ``outcomes`` by function, events by node, from the first invocation to the last
+    end."""
+    return {
+        "functions": {
+            function: dict(sorted(counts.items())) for function, counts in sorted(outcomes.items())
+        },
+        "transactions": transactions,
+        "queues": queues,
+        "clients": clients,
+        "first_ns": first_ns,
+        "seconds": ((last_ns or 0) - (first_ns or 0)) / 1e9,
+        "replica_events": dict(sorted(replica_events.items(), key=lambda item: str(item[0]))),
+    }
 
 
 def shown(operation: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +116,7 @@ def damage_facts(counts: Mapping[str, int]) -> dict[str, int]:
     return {"bad_lines": sum(counts.values()), "cut": counts.get("cut", 0) + counts.get(CUT_LINE, 0)}
 
 
-def damage_line(row: Any) -> str:
+def _damage_line(row: Mapping[str, Any]) -> str:
     """Where a recording could not be read, and why."""
     unit = "line" if row["kind"] in (LINE, CUT_LINE) else "byte"
     return f"{row['file']}: {unit} {row['position']}: {row['reason']}"

@@ -16,28 +16,23 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_analysis import schema
+from spark_analysis.examples import Found, Row, judged_key, plain_examples
 from spark_analysis.kafka_catalogue import ASSIGNMENTS
 from spark_analysis.kafka_reference import backward_sends, circles, moved, overwritten, precommitted
 from spark_analysis.proofs import (
     DAMAGES_LISTED,
-    EXAMPLES_OF_EACH_KIND,
-    PROOF_OPERATIONS,
-    REGISTERS,
     REPLICA_FINDINGS_LISTED,
-    SHOWN,
     UNSURE_LISTED,
-    VALUED,
     assembled,
     circle_anomalies,
     damage_facts,
-    damage_line,
-    shown,
+    facts_of,
     unsure_line,
 )
 from spark_analysis.raft_reference import NO_INDEX, ReplicaEvent, replica_findings
@@ -56,8 +51,6 @@ MOST_VALUES: Final = 500_000
 """Appended and read: a row may have many."""
 MOST_ROWS_SETTING: Final = "TRIVET_ONE_TASK_ROWS"
 """Variable of the environment that is used in place of :data:`MOST_ROWS`; 0 spreads every history."""
-
-Row = Mapping[str, Any]
 
 
 def check_in_one_task(history: History, *, drained: bool = False, sparse: bool = False) -> Verdict | None:
@@ -117,16 +110,6 @@ def _decoded(text: str) -> Verdict:
     return Verdict(**fields | {name: tuple(fields[name]) for name in ("undecided", "damage")})
 
 
-class _Found(NamedTuple):
-    """As the rows of :class:`spark_analysis.log_model.LogFindings`."""
-
-    kind: str
-    key: str
-    position: int
-    lower: int | None
-    upper: int | None
-
-
 def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse: bool = False) -> Verdict:
     """Judge a history from rows of schema.OPERATIONS, schema.EVENTS and damage, told apart by ``record``."""
     operations = [row for row in rows if row["record"] == "operation"]
@@ -158,16 +141,16 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
             backward = backward_sends(queues[key], queue.positions)
             found += (_found(key, one) for one in backward)
             counts.update(one.kind for one in backward)
-    anomalies = _examples(found, operations)
+    anomalies = plain_examples(found, operations)
     unseen = [
-        _Found("unseen", key, position, None, None)
+        Found("unseen", key, position, None, None)
         for key, queue in judged.items()
         for position, at in queue.positions.items()
         if at.acks and not at.reads
     ]
     if unseen:
         (counts if drained else excused)["unseen"] = len(unseen)
-        anomalies += _examples(unseen, operations) if drained else []
+        anomalies += plain_examples(unseen, operations) if drained else []
     if facts["transactions"]:
         cycles = circles(queues)
         counts.update(one.kind for one in cycles)
@@ -180,33 +163,31 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
             Anomaly(one.kind, one.key, one.position, (), one.detail)
             for one in broken[:REPLICA_FINDINGS_LISTED]
         )
-    listed = [damage_line(row) for row in damages[:DAMAGES_LISTED]]
+    listed = damages[:DAMAGES_LISTED]
     return assembled(path, len(operations), +counts, excused, anomalies, undecided, listed, facts)
 
 
-def _found(key: str, one: Finding) -> _Found:
-    return _Found(one.kind, key, one.position, one.lower_ns, one.upper_ns)
+def _found(key: str, one: Finding) -> Found:
+    return Found(one.kind, key, one.position, one.lower_ns, one.upper_ns)
 
 
 def _facts(operations: Sequence[Row], events: Sequence[Row]) -> dict[str, Any]:
-    """What was checked, in numbers; as :func:`spark_analysis.check.check` states them."""
+    """What was checked, in numbers."""
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
     for row in operations:
         outcomes[row["function"]][row["outcome"]] += 1
     nodes = Counter(row["node"] for row in events if row["kind"] not in ("fault", "note"))
     first = min((row["invoke_ns"] for row in operations), default=None)
     last = max((_end_ns(row) for row in operations), default=None)
-    return {
-        "functions": {
-            function: dict(sorted(counts.items())) for function, counts in sorted(outcomes.items())
-        },
-        "transactions": sum(row["function"] == "append" and row["offsets"] is not None for row in operations),
-        "queues": len({row["key"] for row in operations} - {None}),
-        "clients": len({row["client"] for row in operations} - {None}),
-        "first_ns": first,
-        "seconds": ((last or 0) - (first or 0)) / 1e9,
-        "replica_events": dict(sorted(nodes.items(), key=lambda item: str(item[0]))),
-    }
+    return facts_of(
+        outcomes,
+        transactions=sum(row["function"] == "append" and row["offsets"] is not None for row in operations),
+        queues=len({row["key"] for row in operations} - {None}),
+        clients=len({row["client"] for row in operations} - {None}),
+        first_ns=first,
+        last_ns=last,
+        replica_events=nodes,
+    )
 
 
 def _end_ns(row: Row) -> int:
@@ -226,12 +207,12 @@ def _operation(row: Row) -> Operation:
     )
 
 
-def _described(unsure: Sequence[_Found]) -> list[str]:
+def _described(unsure: Sequence[Found]) -> list[str]:
     listed = sorted(unsure, key=lambda one: (one.key, one.position, one.kind))
     return [unsure_line(one.key, one.kind, one.position) for one in listed[:UNSURE_LISTED]]
 
 
-def _registers(operations: Sequence[Row]) -> tuple[list[_Found], list[_Found]]:
+def _registers(operations: Sequence[Row]) -> tuple[list[Found], list[Found]]:
     """Findings about committed offsets, and what is undecided."""
     registers: dict[str, list[Access]] = defaultdict(list)
     for row in operations:
@@ -239,22 +220,14 @@ def _registers(operations: Sequence[Row]) -> tuple[list[_Found], list[_Found]]:
         if is_write or (row["function"] == "fetch_offset" and row["outcome"] == "ok"):
             value = INITIAL if row["offset"] is None else row["offset"]
             access = Access(row["op"], is_write, value, row["invoke_ns"], row["complete_ns"])
-            registers[_judged_key(row)].append(access)
-    found: list[_Found] = []
-    unsure: list[_Found] = []
+            registers[judged_key(row)].append(access)
+    found: list[Found] = []
+    unsure: list[Found] = []
     for key, accesses in registers.items():
         wrong, doubtful = check_register(accesses)
         found += (_found(key, one) for one in wrong)
         unsure += (_found(key, one) for one in doubtful)
     return found, unsure
-
-
-def _judged_key(row: Row) -> str:
-    """The queue, or the register of a group and a queue."""
-    if row["function"] in REGISTERS and row["group"] is not None:
-        return f"{row['key']} {row['group']}"
-    key: str = row["key"]
-    return key
 
 
 def _catalogue(
@@ -291,69 +264,3 @@ def _event(row: Row) -> ReplicaEvent:
     return ReplicaEvent(
         row["node"], row["kind"], row["term"], row["role"], row["first_index"], last_index, row["digest"]
     )
-
-
-def _examples(found: Sequence[_Found], operations: Sequence[Row]) -> list[Anomaly]:
-    """The first few findings of each kind with the operations that touch them."""
-    taken: Counter[str] = Counter()
-    chosen: list[_Found] = []
-    for one in sorted(found, key=lambda one: (one.kind, one.key, one.position, *map(_nulls_first, one[3:]))):
-        taken[one.kind] += 1
-        if taken[one.kind] <= EXAMPLES_OF_EACH_KIND:
-            is_disputed = one.kind in ("duplicate-offset", "inconsistent-offset")
-            chosen.append(one._replace(lower=None, upper=None) if is_disputed else one)
-    if not chosen:
-        return []
-    by_key: dict[str, list[tuple[Row, int | None, int | None]]] = defaultdict(list)
-    wanted = {one.key for one in chosen}
-    for row in operations:
-        key = _judged_key(row)
-        if key in wanted:
-            by_key[key].append((row, *_extent(row)))
-    return [Anomaly(one.kind, one.key, one.position, _proof(one, by_key[one.key])) for one in chosen]
-
-
-def _extent(row: Row) -> tuple[int | None, int | None]:
-    """The first and the last offset that an operation says something about."""
-    offset, first = row["offset"], row["first_offset"]
-    if first is None:
-        return offset, row["offsets"][-1] if row["offsets"] else offset
-    return first, row["offsets"][-1] if row["offsets"] else first + max(1, len(row["values"] or ())) - 1
-
-
-def _proof(
-    one: _Found, operations: Sequence[tuple[Row, int | None, int | None]]
-) -> tuple[dict[str, Any], ...]:
-    """What decides first; then, of each value that was seen there, its append before its readers."""
-    by_value: dict[str | None, list[tuple[Any, ...]]] = defaultdict(list)
-    for row, first, last in operations:
-        touches = first is not None and last is not None and first <= one.position <= last
-        decides = (one.lower is not None and row["invoke_ns"] == one.lower) or (
-            one.upper is not None and row["complete_ns"] == one.upper
-        )
-        if decides or (touches and one.lower is None):
-            value = _value_at(row, one.position) if touches else None
-            order = (not decides, row["function"] != "append", row["invoke_ns"], row["op"])
-            by_value[value].append((order, len(by_value[value]), row))
-    entries = []
-    for value, listed in by_value.items():
-        for place, ((is_minor, *_), _, row) in enumerate(sorted(listed, key=lambda entry: entry[:2])):
-            operation = {name: row.get(name) for name in SHOWN} | {"value": value}
-            entries.append(((is_minor, place), tuple(map(_nulls_first, operation.values())), operation))
-    entries.sort(key=lambda entry: entry[:2])
-    return tuple(shown(operation) for _, _, operation in entries[:PROOF_OPERATIONS])
-
-
-def _value_at(row: Row, position: int) -> str | None:
-    if row["function"] not in VALUED:
-        return None
-    values, offsets = row["values"] or (), row["offsets"]
-    if offsets is not None:
-        index = offsets.index(position) if position in offsets else -1
-    else:
-        index = -1 if row["first_offset"] is None else position - row["first_offset"]
-    return values[index] if 0 <= index < len(values) else None
-
-
-def _nulls_first(value: Any) -> tuple[bool, Any]:
-    return (False, 0) if value is None else (True, value)

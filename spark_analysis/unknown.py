@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,49 +162,70 @@ def contested(
 ) -> list[tuple[str, Finding, bool]]:
     """Values that queues of one topic have from the same attempts: (queue, finding, whether it is only unsure).
 
-    Each queue is settled as if it had all attempts whose queue the broker was to choose (those under the key
-    ``topic``), one of whose values it shows; but an attempt stands in one queue. More places than attempts prove that
-    one has had effect twice. Where there are enough, which of them went where may matter to deadlines, holes and the
-    rest of a batch: then nothing is certain.
+    :func:`settle` gives each queue all attempts that left their queue to the broker (those under the key ``topic``) and
+    have a value that it shows; but an attempt stands in one queue. The cases are those of docs/checker.md, "Appends
+    that leave the queue to the broker".
     """
     batches: dict[int, dict[int, Hashable]] = defaultdict(dict)
-    tries: dict[Hashable, list[Attempt]] = defaultdict(list)
+    supply: dict[Hashable, list[Attempt]] = defaultdict(list)
     for attempt in attempts.get(topic, ()):
         batches[attempt.op][attempt.index] = attempt.value
-        tries[attempt.value].append(attempt)
+        supply[attempt.value].append(attempt)
     own: dict[tuple[str, Hashable], list[int]] = defaultdict(list)
-    for key, listed in attempts.items():
+    for queue, listed in attempts.items():
         for attempt in listed:
-            if key != topic and attempt.value in tries:
-                own[key, attempt.value].append(attempt.invoke_ns)
-    places: dict[Hashable, dict[str, list[Seen]]] = defaultdict(lambda: defaultdict(list))
-    for key, visible in seen.items():
-        for one in visible:
-            if one.value in tries:
-                places[one.value][key].append(one)
+            if queue != topic and attempt.value in supply:
+                own[queue, attempt.value].append(attempt.invoke_ns)
     holed = frozenset(with_holes)
     found: list[tuple[str, Finding, bool]] = []
-    for value, by_key in places.items():
-        deadline_ns = min(one.deadline_ns for visible in by_key.values() for one in visible)
-        certain = {key: len(visible) - len(own[key, value]) for key, visible in by_key.items()}
-        doubtful = {
-            key: len(visible) - sum(time_ns <= deadline_ns for time_ns in own[key, value])
-            for key, visible in by_key.items()
+    for value, by_queue in _shown(supply, seen).items():
+        deadline_ns = min(one.deadline_ns for places in by_queue.values() for one in places)
+        needs = {
+            queue: _need(len(places), own[queue, value], deadline_ns) for queue, places in by_queue.items()
         }
-        sharing = sorted(key for key, count in doubtful.items() if count > 0)
-        count = len(tries[value])
-        if len(sharing) < 2 or max(certain.values()) > count:
-            continue  # no others want these attempts, or one queue shows by itself that there are too few
-        finding = Finding("duplicate-value", min(one.position for one in by_key[sharing[-1]]))
-        if sum(max(0, lacking) for lacking in certain.values()) > count:
-            found.append((sharing[-1], finding, False))
+        rivals = sorted(queue for queue, need in needs.items() if need.most)
+        count = len(supply[value])
+        if len(rivals) < 2 or any(need.least > count for need in needs.values()):
+            continue  # 1.: nobody else wants these attempts, or one queue shows by itself that they are too few
+        finding = Finding("duplicate-value", min(one.position for one in by_queue[rivals[-1]]))
+        if sum(need.least for need in needs.values()) > count:
+            found.append((rivals[-1], finding, False))  # 2.: one has had effect twice
             continue
-        is_late = max(one.invoke_ns for one in tries[value]) > deadline_ns
-        is_short = sum(max(0, lacking) for lacking in doubtful.values()) > count
-        same = {tuple(sorted(batches[one.op].items())) for one in tries[value]}
-        if is_late or is_short or len(same) > 1 or not holed.isdisjoint(sharing):
-            found.append((sharing[-1], finding, True))
+        makes_no_difference = (
+            all(one.invoke_ns <= deadline_ns for one in supply[value])
+            and sum(need.most for need in needs.values()) <= count
+            and len({tuple(sorted(batches[one.op].items())) for one in supply[value]}) == 1
+            and holed.isdisjoint(rivals)
+        )
+        if not makes_no_difference:
+            found.append((rivals[-1], finding, True))  # 4.; in 3. the answers of the queues stand
     return found
+
+
+class _Need(NamedTuple):
+    """How many of the attempts that may stand in any queue one queue has to have for a value."""
+
+    least: int
+    most: int
+
+
+def _need(places: int, own: Sequence[int], deadline_ns: float) -> _Need:
+    """``own``: when attempts that name the queue were invoked. At best all of them fit, at worst those that fit at
+    every place of every queue."""
+    fit_everywhere = sum(time_ns <= deadline_ns for time_ns in own)
+    return _Need(max(0, places - len(own)), max(0, places - fit_everywhere))
+
+
+def _shown(
+    values: Container[Hashable], seen: Mapping[str, Sequence[Seen]]
+) -> dict[Hashable, dict[str, list[Seen]]]:
+    """Where queues show each of ``values``."""
+    places: dict[Hashable, dict[str, list[Seen]]] = defaultdict(lambda: defaultdict(list))
+    for queue, visible in seen.items():
+        for one in visible:
+            if one.value in values:
+                places[one.value][queue].append(one)
+    return places
 
 
 def _enough(free: list[int], deadlines: list[float]) -> bool:

@@ -18,6 +18,7 @@ from spark_analysis.report.parts import fault_marks, role_bands, sentence
 from spark_analysis.report.proof_figures import proof_figures
 from spark_analysis.report.run_figure import run
 from spark_analysis.report.tables import ReportData
+from spark_analysis.stories.words import duration
 from spark_analysis.verdict import EXPLANATIONS, Anomaly, Verdict
 
 FAULTS_LISTED: Final = 60
@@ -72,6 +73,7 @@ def render(verdict: Verdict, data: ReportData) -> str:
     return environment.get_template("report.html").render(
         verdict=verdict,
         words=words(verdict),
+        span=duration(round(seconds * 1e9)),
         example=proofs[0] if proofs else None,
         proofs=proofs,
         explanations=EXPLANATIONS,
@@ -106,7 +108,7 @@ def places_to_list(anomalies: Sequence[Anomaly]) -> list[int]:
 def _finding(anomaly: Anomaly, place: int, data: ReportData, first_ns: int) -> Finding:
     around = data.windows[place].operations if place in data.windows else ()
     evidence = data.evidence.get(place, ())
-    lines = tuple(describe(one, first_ns) for one in anomaly.proof)
+    lines = tuple(describe(one, first_ns) for one in stories.operations_told(anomaly, around))
     return Finding(
         anomaly.kind,
         stories.place_of(anomaly),

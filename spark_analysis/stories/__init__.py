@@ -16,7 +16,7 @@ from spark_analysis.stories.replicas import REPLICA_STORIES, nodes_of
 from spark_analysis.stories.words import Operation, began, duration, ended, moment, value_at
 from spark_analysis.verdict import REPLICA_ANOMALIES, Anomaly
 
-__all__ = ["DISPUTES", "contradiction", "decisive", "place_of", "refused_value", "story"]
+__all__ = ["DISPUTES", "contradiction", "decisive", "operations_told", "place_of", "refused_value", "story"]
 
 _PLACES: Final = QUEUE_STORIES | REPLICA_STORIES
 
@@ -43,6 +43,13 @@ def story(anomaly: Anomaly, first_ns: int = 0, around: Sequence[Operation] = ())
         return tell(anomaly)
     detail = f" ({anomaly.detail})" if anomaly.detail else ""
     return [f"{place_of(anomaly)}: {anomaly.explanation}{detail}."]
+
+
+def operations_told(anomaly: Anomaly, around: Sequence[Operation] = ()) -> list[Operation]:
+    """Those that the story tells of, and the rest of the proof behind them."""
+    told = list(decisive(anomaly, around))
+    known = {one["op"] for one in told if "op" in one}
+    return told + [one for one in anomaly.proof if one not in told and one.get("op") not in known]
 
 
 def _wrong(anomaly: Anomaly, earlier: Operation, later: Operation) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
 import shutil
@@ -33,7 +34,7 @@ from spark_analysis.report.run_data import (
     rate_and_latency,
     slices_for,
 )
-from spark_analysis.report.tables import Event, ReportData
+from spark_analysis.report.tables import Event, ReportData, Window
 from spark_analysis.report.timeline import Bar, timeline
 from spark_analysis.report.windows import places_to_draw
 from spark_analysis.stories.words import duration
@@ -166,6 +167,35 @@ def test_a_stored_position_that_was_replaced() -> None:
         "At 0.004 s, c1 had been told that the group's position 8 is stored.",
         "Then, 2.00 ms later, c2 asked for the group's position and was told 5.",
     ]
+
+
+def test_both_sides_of_a_contradiction_are_listed() -> None:
+    """On a terminal and on the page: also the one that is not in the proof, and it comes before what only surrounds."""
+    others = [
+        operation(number, "c1", "fetch_offset", 10 * number, 10 * number + 1, offset=5) for number in (5, 6)
+    ]
+    newer = operation(2, "c1", "commit_offset", 3, 4, offset=8)
+    told = operation(3, "c2", "fetch_offset", 7, 9, offset=5)
+    old = operation(1, "c1", "commit_offset", 1, 2, offset=5)
+    anomaly = Anomaly("stale-offset", f"{QUEUE} readers", 5, (*others, old, told))
+    assert stories.operations_told(anomaly, (newer,)) == [newer, told, *others, old]
+    verdict = replace(verdict_of("stale-offset"), anomalies=(replace(anomaly, proof=(old,)), anomaly))
+    text = io.StringIO()
+    around = [{1: (newer, *others)}]
+    print_verdicts([verdict], Console(file=text, width=200), around)
+    shown = text.getvalue().split("for example")[1]
+    assert shown.index("commit_offset -> 8") < shown.index("fetch_offset -> 5")
+    assert "1 queue, " in print_of(replace(verdict, facts=FACTS | {"queues": 1}))
+    window = Window(0, 100, 0, 100, (2, 3), (newer, told, *others))
+    page = render(verdict, replace(ReportData(), windows={1: window}))
+    findings = page.split("<h2>All findings")[1]
+    assert "commit_offset -&gt; 8" in findings
+
+
+def print_of(verdict: Verdict) -> str:
+    text = io.StringIO()
+    print_verdicts([verdict], Console(file=text, width=200))
+    return text.getvalue()
 
 
 def test_a_stored_position_that_was_forgotten() -> None:
@@ -632,6 +662,7 @@ for (const svg of document.querySelectorAll("svg")) {
   const texts = [...svg.querySelectorAll("text")].map(one => [one.textContent, one.getBoundingClientRect()]);
   texts.forEach(([text, box], number) => {
     if (box.left < frame.left - 2 || box.right > frame.right + 2) found.push(`outside: ${text}`);
+    if (box.height < 9) found.push(`too small to read: ${text}`);
     for (const [other, its] of texts.slice(0, number)) {
       const wide = Math.min(box.right, its.right) - Math.max(box.left, its.left);
       const high = Math.min(box.bottom, its.bottom) - Math.max(box.top, its.top);
@@ -639,8 +670,20 @@ for (const svg of document.querySelectorAll("svg")) {
     }
   });
 }
+for (const one of document.querySelectorAll("table, code, pre, p")) {
+  const right = one.getBoundingClientRect().right;
+  if (right > window.innerWidth + 1) found.push(`cut: ${one.textContent.trim().slice(0, 30)}`);
+}
 if (document.documentElement.scrollWidth > window.innerWidth) found.push("wider than the window");
 document.body.innerHTML = `<output>${found.length} faults: ${found.slice(0, 5).join("; ")}</output>`;
+</script>
+"""
+
+
+_COPY = """
+<script>
+const frame = document.querySelector("iframe");
+frame.onload = () => { document.body.innerHTML = frame.contentDocument.body.innerHTML; };
 </script>
 """
 
@@ -653,16 +696,19 @@ def _browser() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [1400, 800])
+@pytest.mark.parametrize("width", [1400, 800, 390])
 def test_a_browser_draws_every_page_without_overlaps(width: int, tmp_path: Path) -> None:
-    """Measured in the browser: texts of the drawings neither cover each other nor leave them, no page is too wide."""
+    """Measured in the browser: texts of the drawings neither cover each other nor leave them, all can be read, and
+    nothing is cut: where a window is narrower than a drawing, as on a telephone, the drawing is moved in its frame."""
     browser = _browser()
     for name, (verdict, data) in PAGES.items():
         path = tmp_path / f"{name.replace(' ', '-')}.html"
-        path.write_text(render(verdict, data).replace("</body>", f"{_MEASURE}</body>"))
+        page = html.escape(render(verdict, data).replace("</body>", f"{_MEASURE}</body>"), quote=True)
+        # A frame can be narrower than a browser's window.
+        path.write_text(f'<iframe width="{width}" height="900" srcdoc="{page}"></iframe>{_COPY}')
         done = subprocess.run(
             [
-                *(browser, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},1000"),
+                *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1500,1000"),
                 *(
                     "--host-resolver-rules=MAP * ~NOTFOUND",
                     "--enable-logging=stderr",
@@ -676,4 +722,4 @@ def test_a_browser_draws_every_page_without_overlaps(width: int, tmp_path: Path)
             check=True,
         )
         assert "CONSOLE" not in done.stderr, done.stderr
-        assert re.findall(r"<output>(.*?)</output>", done.stdout) == ["0 faults: "], name
+        assert re.findall(r"(?s)<output>(.*?)</output>", done.stdout) == ["0 faults: "], name
