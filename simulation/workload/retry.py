@@ -74,7 +74,6 @@ _SETTLED_AFTER_NS: Final = 4 * SECOND
 _LONG_S: Final = 3.0
 _SUSPEND_S: Final = 2.0
 """How long a broker holds a pull: by no answer to one a member learns, 5 s later, that a machine went dark."""
-_ADDED: Final = ("RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID")
 _WHILE_WAITING: Final = ("DELAY", "REAL_TOPIC", "REAL_QID")
 
 
@@ -114,7 +113,7 @@ class Retries(Invariant):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.parcels: dict[str, _Parcel] = {}
+        self._parcels: dict[str, _Parcel] = {}
         self._origins: dict[str, CommittedMessage] = {}
         """By message id."""
         self._stages: dict[tuple[str, int], Stage] = {}
@@ -135,15 +134,15 @@ class Retries(Invariant):
 
     def new(self, parcel: _Parcel) -> str:
         """A parcel's name."""
-        name = f"parcel{len(self.parcels)}"
-        self.parcels[name] = parcel
+        name = f"parcel{len(self._parcels)}"
+        self._parcels[name] = parcel
         return name
 
     def given(self, message: MessageView) -> _Parcel:
         """A listener gets a message: a committed one, as it was sent, under the topic that it was sent to."""
         place = self._place(message.head.physical_offset)
         name = message.keys[0] if message.keys else ""
-        parcel = self.parcels.get(name)
+        parcel = self._parcels.get(name)
         properties = {key: message.properties.get(key) for key in parcel.properties} if parcel else {}
         if (
             parcel is None
