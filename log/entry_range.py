@@ -5,7 +5,7 @@ follower decides where (and whether) they fit. While walking the headers it also
 that appending is two copies.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 from zlib import crc32
 
 from log.errors import DamagedRangeError
@@ -13,8 +13,7 @@ from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, MARKER_BYTES, UNIT, UN
 from log.record import Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class EntryRange:
+class EntryRange(NamedTuple):
     """Entries `first_index`..`last_index`, bytes [position, end_position) of the log, within one data
     file."""
 

@@ -25,8 +25,9 @@ from broker.shell.reading import Reading
 from broker.shell.tls import RefusedError, TlsSession
 from log.record import pack_host
 
-RECEIVE_BYTES: Final = 65_536
-"""One receive; below the allocator's threshold for mapping memory anew each time."""
+RECEIVE_BYTES: Final = 120 * 1024
+"""One receive: what a connection may bring into one turn. Below the allocator's threshold (128 KiB) for mapping memory
+anew each time; a burst of some tens of messages of 1 KiB is one turn and not two."""
 
 UNSENT_BYTES_HIGH: Final = 4 * 1024 * 1024
 """Reading from a connection stops above this many unsent bytes."""
