@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 from spark_analysis.sweep import Running, running
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 # Events of 4 MiB of a file, some 10**5, are one bucket of a sweep.
 RANGE_BITS: Final = 22
@@ -71,19 +71,21 @@ def _with_disk(events: DataFrame) -> DataFrame:
     )
 
 
+def _of_one_node(rows: DataFrame, kind: str, position: Column, words: str, number: str) -> DataFrame:
+    """Findings about the node of each row; the detail is ``words`` and the column ``number``."""
+    return rows.select(
+        sf.lit(kind).alias("kind"),
+        sf.col("node").alias("key"),
+        position.alias("position"),
+        sf.concat(sf.lit(words), sf.col(number).cast("string")).alias("detail"),
+    )
+
+
 def _backward_terms(events: DataFrame) -> DataFrame:
     """A node's term never decreases, over all lives with one disk: it is durable before any answer."""
     terms = _with_disk(events.where("kind IN ('role', 'start')"))
-    return (
-        _before(terms, ["node", "disk"], earlier=Running("max", "term"))
-        .where("term < earlier")
-        .select(
-            sf.lit("term-went-back").alias("kind"),
-            sf.col("node").alias("key"),
-            sf.col("term").alias("position"),
-            sf.concat(sf.lit("from term "), sf.col("earlier").cast("string")).alias("detail"),
-        )
-    )
+    backward = _before(terms, ["node", "disk"], earlier=Running("max", "term")).where("term < earlier")
+    return _of_one_node(backward, "term-went-back", sf.col("term"), "from term ", "earlier")
 
 
 def _backward_commits(events: DataFrame) -> DataFrame:
@@ -92,16 +94,9 @@ def _backward_commits(events: DataFrame) -> DataFrame:
         "starts", (sf.col("kind") == "start").cast("int")
     )
     commits = _before(starts, ["node"], life=Running("sum", "starts")).where("kind = 'commit'")
-    return (
-        _before(commits, ["node", "life"], earlier=Running("max", "last_index"))
-        .where("last_index < earlier")
-        .select(
-            sf.lit("commit-went-back").alias("kind"),
-            sf.col("node").alias("key"),
-            sf.col("last_index").alias("position"),
-            sf.concat(sf.lit("from index "), sf.col("earlier").cast("string")).alias("detail"),
-        )
-    )
+    earlier = Running("max", "last_index")
+    backward = _before(commits, ["node", "life"], earlier=earlier).where("last_index < earlier")
+    return _of_one_node(backward, "commit-went-back", sf.col("last_index"), "from index ", "earlier")
 
 
 def _truncated_commits(events: DataFrame) -> DataFrame:
@@ -109,16 +104,11 @@ def _truncated_commits(events: DataFrame) -> DataFrame:
     known = _with_disk(events.where("kind IN ('start', 'commit', 'truncate')")).withColumn(
         "known", sf.when(sf.col("kind") == "commit", sf.col("last_index"))
     )
-    return (
-        _before(known, ["node", "disk"], committed=Running("max", "known"))
-        .where("kind = 'truncate' AND last_index < committed")
-        .select(
-            sf.lit("committed-truncated").alias("kind"),
-            sf.col("node").alias("key"),
-            (sf.col("last_index") + 1).alias("position"),
-            sf.concat(sf.lit("committed up to "), sf.col("committed").cast("string")).alias("detail"),
-        )
+    truncated = _before(known, ["node", "disk"], committed=Running("max", "known")).where(
+        "kind = 'truncate' AND last_index < committed"
     )
+    first_removed = sf.col("last_index") + 1
+    return _of_one_node(truncated, "committed-truncated", first_removed, "committed up to ", "committed")
 
 
 def _incomplete_leaders(events: DataFrame) -> DataFrame:
