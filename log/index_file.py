@@ -8,8 +8,8 @@ which is faster below some tens of keys. Keys wait until `_PENDING_KEYS` are tog
 that gets one message at a time would otherwise spend more on the index than on all the rest.
 
 Only the checkpoint flushes. It notes each file's header and a checksum of its entries; after an unclean stop
-a file is cut back to its note and the slots, whose pages may have reached the disk in any order, are made
-again from the entries. What does not match is dropped, and dispatch builds it again from the log.
+a file is cut back to its note and the slots, whose pages may have reached the disk in any order, are put
+right by the entries. What does not match is dropped, and dispatch builds it again from the log.
 """
 
 from collections.abc import Sequence
@@ -37,6 +37,8 @@ _ENTRY_TYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), 
 _BULK_FROM = 32
 _PENDING_KEYS = 256
 _STEP_BYTES = 1 << 18
+_CHUNK_ENTRIES = 1 << 18
+"""How many entries are looked at together: what numpy needs beside them is a few MiB."""
 _LARGEST_SECONDS = 0x7FFFFFFF
 
 
@@ -205,15 +207,23 @@ class IndexFile:
         self._checked_count = self.count
         return self._checked_crc
 
-    def rebuild_slots(self, mapped: MappedFile) -> None:
-        """Makes the slot table again from the entries, whose checksum was right. Raises DiskFullError."""
-        mapped.prepare(0, self._entries_at, touch=False)
-        table = self._table(mapped.buffer)
-        table[:] = 0
-        entries = self._entries(mapped.buffer)[1 : self.count]
-        # Of several values for one slot the last assigned, the newest entry, stays.
-        table[entries["hash"] % self._slots] = np.arange(1, self.count)
-        mapped.buffer[:HEADER_BYTES] = self.header()
+    def restore_slots(self, mapped: MappedFile) -> None:
+        """Makes the slot table what it must be by the entries, whose checksum was right. Raises DiskFullError.
+
+        A file that is in order is read only: old ones are many, and large.
+        """
+        hashes = self._entries(mapped.buffer)["hash"]
+        expected = np.zeros(self._slots, np.int32)
+        for begin in range(1, self.count, _CHUNK_ENTRIES):
+            end = min(begin + _CHUNK_ENTRIES, self.count)
+            # Of several values for one slot the last assigned, the newest entry, stays.
+            expected[hashes[begin:end] % self._slots] = np.arange(begin, end, dtype=np.int32)
+        if not np.array_equal(self._table(mapped.buffer), expected):
+            mapped.prepare(0, self._entries_at, touch=False)
+            self._table(mapped.buffer)[:] = expected
+        if mapped.buffer[:HEADER_BYTES] != self.header():
+            mapped.prepare(0, HEADER_BYTES, touch=False)
+            mapped.buffer[:HEADER_BYTES] = self.header()
 
     def _put_each(
         self, buffer: memoryview, hashes: list[int], offsets: Sequence[int], times: Sequence[int]
@@ -448,8 +458,7 @@ class IndexFiles:
             return False
         if clean_stop:
             return bytes(mapped.buffer[:HEADER_BYTES]) == note.header
-        if file.room or bytes(mapped.buffer[:HEADER_BYTES]) != note.header:
-            file.rebuild_slots(mapped)
+        file.restore_slots(mapped)
         return True
 
     def _checksum(self, file: IndexFile) -> int:
