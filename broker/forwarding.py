@@ -250,8 +250,10 @@ class Forwarding:
         today = (self._replica.leader, self._replica.term)
         ends_ns = self._node.now_ns + DOUBT_NS
         for client, asked in self._all_waiting():
-            if (asked.leader, asked.term) != today and self._may_hear_of(asked):
-                key = (client.number, asked.command.opaque)
+            key = (client.number, asked.command.opaque)
+            if (asked.leader, asked.term) == today:
+                self._doubted.pop(key, None)  # it was only not heard for a while
+            elif self._may_hear_of(asked):
                 before = self._doubted.get(key)
                 if before is None or before[2] is not asked:
                     self._doubted.pop(key, None)

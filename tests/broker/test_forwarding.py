@@ -272,6 +272,35 @@ def test_a_former_leader_that_says_nothing_is_not_waited_for_long(group: Group) 
     assert client.send("T", b"next").queue_offset == 2
 
 
+def test_a_leader_that_was_only_not_heard_for_a_while_is_waited_for_as_before(group: Group) -> None:
+    """Nobody else was elected: it still has the request, and answers when a majority has the entry."""
+    leader, follower = group.leader, group.follower
+    replica = group.node(follower).replica
+    term = replica.term
+    client = group.connect(follower)
+    is_deaf = True
+
+    def lose(source: str, target: str, frame: Frame) -> bool:
+        if not isinstance(frame, RaftFrame):
+            return False
+        return (is_deaf and target == follower) or (unanswered and isinstance(frame.message, AppendResponse))
+
+    unanswered = False
+    group.lose = lose
+    election_ns = replica.raft.deadline()
+    assert election_ns is not None
+    group.advance((election_ns - group.now_ns) / 1e9 - 0.02)
+    unanswered = True
+    sent = client.start_send("T", b"once")
+    group.run_until(lambda: replica.leader is None, "an election timeout")
+    is_deaf = False
+    group.run_until(lambda: replica.leader == leader, "a heartbeat")
+    group.advance(DOUBT_NS / 1e9 + 0.1)
+    unanswered = False
+    assert client.wait(sent).code == ResponseCode.SUCCESS
+    assert replica.term == term
+
+
 def test_position_of_unknown_outcome_is_never_repeated_by_the_broker(group: Group) -> None:
     """It was stored, its answer is lost with the leader: done again, it would undo what another has stored since."""
     old = group.leader
