@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
+
+
+class _Lossy:
+    """A file whose lines get lost when they cannot be written: the disk is full, or nobody reads any more.
+
+    A line is logged in the middle of things, and who logs it has done half of them.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
 
 
 def configure_logs(level: str, warnings: tuple[str, ...] = ()) -> None:
@@ -24,7 +44,7 @@ def configure_logs(level: str, warnings: tuple[str, ...] = ()) -> None:
             ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=cast(TextIO, _Lossy(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     for warning in warnings:
