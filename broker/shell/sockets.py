@@ -38,7 +38,7 @@ _ENCRYPTED_AT_ONCE: Final = 256 * 1024
 _BUFFERS_PER_CALL: Final = 512
 """Slices given to one `sendmsg`; the system's limit is 1024."""
 
-_ITS_FAULT: Final = (OSError, PeerProtocolError, RefusedError)
+_ITS_FAULT: Final = (PeerProtocolError, RefusedError)
 """What ends one connection. Anything else that comes of its bytes is the failure of the node, which must stop."""
 
 
@@ -90,12 +90,13 @@ class SocketConnection:
                 await self._read_alone(received, receive_bytes)
                 return
             self._received, self._receive_bytes = received, receive_bytes
-            self._reading.add(self.socket.fileno(), self._read_once)
+            try:
+                self._reading.add(self.socket.fileno(), self._read_once)
+            except OSError:
+                return  # the system does not watch any more sockets
             await self._read_to_end.wait()
             if self._failure is not None:
                 raise self._failure
-        except (OSError, trio.ClosedResourceError):
-            return  # reset by the remote end, or closed here: the same to the caller
         finally:
             self.close()
 
@@ -103,11 +104,13 @@ class SocketConnection:
         sock = self.socket
         wait_readable = trio.lowlevel.wait_readable
         while not self.closed:
-            await wait_readable(sock)
             try:
+                await wait_readable(sock)
                 data = sock.recv(receive_bytes)
             except (BlockingIOError, InterruptedError):
                 continue
+            except (OSError, trio.ClosedResourceError):
+                return  # reset by the remote end, or closed here: the same to the caller
             if not data:
                 return
             self._last_active = trio.current_time()
@@ -121,14 +124,17 @@ class SocketConnection:
         assert self._reading is not None
         try:
             data = self.socket.recv(self._receive_bytes)
-            if data:
-                self._last_active = self._reading.now
-                self._received(data)
         except (BlockingIOError, InterruptedError):
             return
-        except _ITS_FAULT as error:
-            self._failure = error
-            data = b""
+        except OSError:
+            data = b""  # reset by the remote end: the same to the caller
+        if data:
+            self._last_active = self._reading.now
+            try:
+                self._received(data)
+            except _ITS_FAULT as error:
+                self._failure = error
+                data = b""
         if not data:
             self._stop_reading()
             self._read_to_end.set()
@@ -163,10 +169,14 @@ class SocketConnection:
 
     def _decrypting(self, tls: TlsSession, received: Callable[[bytes], None]) -> Callable[[bytes], None]:
         def received_encrypted(data: bytes) -> None:
-            plain = tls.decrypt(data)
-            own = tls.pending()
-            if own:
-                self._send([own])
+            try:
+                plain = tls.decrypt(data)
+                own = tls.pending()
+                if own:
+                    self._send([own])
+            except OSError:  # one of TLS is one, too
+                self.close()
+                return
             if plain:
                 received(plain)
             if tls.ended:

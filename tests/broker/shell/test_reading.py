@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -182,7 +183,7 @@ async def test_a_reset_ends_that_connection_only(remotes: list[socket.socket]) -
         assert server.turns == [[("other", b"x")]]
 
 
-@pytest.mark.parametrize("error", [PeerProtocolError, RefusedError, OSError])
+@pytest.mark.parametrize("error", [PeerProtocolError, RefusedError])
 async def test_what_a_connection_is_to_blame_for_ends_that_connection_only(
     remotes: list[socket.socket], error: type[Exception]
 ) -> None:
@@ -197,13 +198,34 @@ async def test_what_a_connection_is_to_blame_for_ends_that_connection_only(
         good.send(b"x")
         await trio.testing.wait_all_tasks_blocked()
         failure = server.failures["bad"]
-        if error is OSError:
-            assert failure is None, "as a reset"
-        else:
-            assert isinstance(failure, error)
-            assert str(failure) == "nonsense"
+        assert isinstance(failure, error)
+        assert str(failure) == "nonsense"
         assert server.turns == [[("good", b"x")]]
         assert bad.recv(1) == b""
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_file_that_cannot_be_written_is_no_connection_that_was_lost(
+    remotes: list[socket.socket], together: bool
+) -> None:
+    """Such as a full disk's, when what was read is noted in a trace: an OSError, too, and never to be swallowed."""
+
+    def fail(_: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="no space left")):
+        async with serving() as server:
+            if together:
+                remotes.append(server.connect("a", fail))
+            else:
+                ours, theirs = socket.socketpair()
+                remotes.append(theirs)
+                alone = SocketConnection(ours, Connection(server.outgoing, "a"))
+                server.nursery.start_soon(alone.read, fail)
+            await trio.testing.wait_all_tasks_blocked()
+            remotes[0].send(b"x")
+            await trio.sleep_forever()
+    assert server.turns == []
 
 
 @pytest.mark.parametrize("first", ["bad", "good"])
