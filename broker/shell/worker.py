@@ -58,7 +58,8 @@ SomeJob = TypeVar("SomeJob", bound=Runnable)
 class JobsBetweenReads(Generic[SomeJob]):
     """Runs jobs in a thread of its own, one at a time; `done` is called with each that has run without an error.
 
-    `run` must be running, and raises what a job raised. Linux only, as `Reading`.
+    `run` must be running. What a job raised `Reading.run` raises, before another turn; or `run` itself, at the end.
+    Linux only, as `Reading`.
     """
 
     def __init__(self, name: str, reading: Reading, done: Callable[[SomeJob], None]) -> None:
@@ -68,8 +69,6 @@ class JobsBetweenReads(Generic[SomeJob]):
         self._jobs: queue.SimpleQueue[SomeJob | None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[tuple[SomeJob, outcome.Maybe[None]]] = queue.SimpleQueue()
         self._descriptor = -1
-        self._failure: Exception | None = None
-        self._failed = trio.Event()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self, job: SomeJob) -> None:
@@ -82,17 +81,13 @@ class JobsBetweenReads(Generic[SomeJob]):
         self._thread.start()
         self._reading.add(self._descriptor, self._read)
         try:
-            await self._failed.wait()
-            assert self._failure is not None
-            raise self._failure
+            await trio.sleep_forever()
         finally:
             self._reading.remove(self._descriptor)
             self._jobs.put(None)
             self._thread.join()  # for as long as one flush takes
             os.close(self._descriptor)
             self._report()
-            if self._failure is not None:
-                raise self._failure
 
     def _read(self) -> None:
         os.eventfd_read(self._descriptor)
@@ -101,12 +96,8 @@ class JobsBetweenReads(Generic[SomeJob]):
     def _report(self) -> None:
         while not self._ended.empty():
             job, result = self._ended.get()
-            if isinstance(result, outcome.Error):
-                assert isinstance(result.error, Exception)
-                self._failure = result.error
-                self._failed.set()
-            else:
-                self._done(job)
+            result.unwrap()
+            self._done(job)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

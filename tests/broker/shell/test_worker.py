@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -119,6 +121,35 @@ async def test_what_a_job_raises_ends_the_run_and_is_not_reported() -> None:
             nursery.start_soon(node.jobs.run)
             node.jobs.start(failing)
     assert failing not in node.happened
+
+
+@needs_epoll
+async def test_no_turn_follows_a_job_that_has_failed() -> None:
+    """Whatever wants one: with a failed flush nothing that was written is sure, and a turn might acknowledge it."""
+    node = _Node()
+
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+
+        def read() -> None:
+            ours.recv(1)
+            node.turns.wake()
+
+        node.reading.add(ours.fileno(), read)
+        with trio.fail_after(30), pytest.RaisesGroup(pytest.RaisesExc(OSError, match="the disk is gone")):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(node.reading.run)
+                nursery.start_soon(node.jobs.run)
+                await trio.testing.wait_all_tasks_blocked()
+                node.jobs.start(_Job(fail))
+                select.select(
+                    [node.jobs._descriptor], [], [], 30
+                )  # it has ended, and nobody has read that yet
+                theirs.send(b"x")
+    assert node.happened == []
 
 
 @needs_epoll
