@@ -11,6 +11,7 @@ was; the tree says whose fault it is and whether a retry may help:
         ├── ConfigurationPending  ask again once the change under way, or this term's first entry, is committed
         ├── LearnerBehind         ask again once the learner has caught up
         ├── LearnerRecovering     ask again once it has heard from every voter; remove those that are gone for good
+        ├── VotersRecovering      ask again once they have recovered; one that is gone for good may leave meanwhile
         ├── UnknownMember         the caller's mistake: no such member, or not of the kind that is needed
         ├── AlreadyMember         the caller's mistake: nothing to add or to promote
         └── LastVoter             the caller's mistake: a group keeps at least one voter
@@ -29,6 +30,7 @@ __all__ = [
     "ProposalLimit",
     "RaftError",
     "UnknownMember",
+    "VotersRecovering",
 ]
 
 
@@ -87,6 +89,21 @@ class LearnerRecovering(ConfigurationError):
     def __init__(self, node: str) -> None:
         super().__init__(f"learner {node} is recovering: not every voter has answered it yet")
         self.node = node
+
+
+class VotersRecovering(ConfigurationError):
+    """Without `node`, which can vote, too few of the voters left could: so many are recovering.
+
+    The group had no leader again if this one failed before the removal is committed: whoever has its entry refuses
+    everybody else, and needs the votes of those that give none.
+    """
+
+    def __init__(self, node: str, recovering: tuple[str, ...]) -> None:
+        super().__init__(
+            f"{node} is needed while {', '.join(recovering)} cannot vote: recovering, or not heard yet"
+        )
+        self.node = node
+        self.recovering = recovering
 
 
 class UnknownMember(ConfigurationError):

@@ -10,7 +10,7 @@ left to answer, it is told in an empty request that wants no answer: at most one
 
 from collections.abc import Callable
 
-from raft.configuration import AddLearner, Change, PromoteLearner
+from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
 from raft.effects import AppendConfiguration, AppendNoop, ReadReady, Send, SnapshotNeeded
 from raft.errors import (
     ConfigurationPending,
@@ -19,6 +19,7 @@ from raft.errors import (
     LearnerRecovering,
     ProposalLimit,
     UnknownMember,
+    VotersRecovering,
 )
 from raft.messages import AppendRequest, AppendResponse, SnapshotRequest, SnapshotResponse, TimeoutNow
 from raft.progress import PeerState, Progress
@@ -126,6 +127,8 @@ class Leader:
                 raise LearnerBehind(change.node, state.log.last_index - peer.match_index)
             if peer.recovering:
                 raise LearnerRecovering(change.node)
+        if isinstance(change, RemoveMember) and change.node in state.configurations.current.voters:
+            self._check_votes_without(change.node, configuration, now)
         index = state.log.last_index + 1
         if isinstance(change, AddLearner):
             self.peers.pop(change.node, None)  # one that left may come back with another log
@@ -136,13 +139,29 @@ class Leader:
         self._update_peers(now)
         return index
 
+    def _check_votes_without(self, node: str, configuration: Configuration, now: int) -> None:
+        """A voter that votes does not leave to those that, for now, cannot; one that is gone may always leave."""
+        peer = self.peers.get(node)
+        if peer is not None and (peer.recovering or not self._is_heard(peer, now)):
+            return
+        recovering = tuple(
+            voter
+            for voter in configuration.voters
+            if voter != self._state.node_id and self.peers[voter].recovering
+        )
+        if 2 * (len(configuration.voters) - len(recovering)) <= len(configuration.voters):
+            raise VotersRecovering(node, recovering)
+
+    def _is_heard(self, peer: Progress, now: int) -> bool:
+        return now - peer.last_contact <= self._state.config.election_timeout_min_ns
+
     def _is_caught_up(self, peer: Progress, now: int) -> bool:
         config = self._state.config
         return (
             peer.state is PeerState.REPLICATE
             and peer.match_index >= 0
             and self._state.log.last_index - peer.match_index <= config.catch_up_lag_entries
-            and now - peer.last_contact <= config.election_timeout_min_ns
+            and self._is_heard(peer, now)
         )
 
     # Replication ---------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from raft.errors import (
     NotLeader,
     ProposalLimit,
     UnknownMember,
+    VotersRecovering,
 )
 from raft.messages import (
     AppendRequest,
@@ -471,6 +472,39 @@ class TestMembership:
         assert [host.node for host in cluster.leaders()] == ["b"]
         assert cluster["b"].up.configuration == Configuration(("b",))
         assert cluster["a"].up.deadline() is None
+
+    def test_4_2_2_a_voter_stays_while_those_that_would_be_left_cannot_vote(self) -> None:
+        """Figure 4.6 with a recovering node: only the removed one has the entry, and whose vote it needs gives none."""
+        cluster = Cluster(["a", "b", "c"])
+        leader = cluster.elect("a")
+        cluster.run_for(SECOND)
+        cluster.crash("b")
+        cluster["b"].lose_disk()
+        cluster.restart("b")
+        cluster.tick(cluster["b"])
+        while not leader.up.status(cluster.now).peers[0].recovering:  # and b has not heard it yet
+            cluster.deliver(cluster.packets[0])
+        assert [peer.recovering for peer in leader.up.status(cluster.now).peers] == [True, False]
+        for node in ("a", "c"):
+            with pytest.raises(VotersRecovering) as refused:
+                leader.up.propose_configuration(RemoveMember(node), cluster.now)
+            assert refused.value.recovering == ("b",)
+            assert not leader.up.take_effects()
+        cluster.crash("c")
+        cluster.now += CONFIG.election_timeout_min_ns + 1
+        leader.up.propose_configuration(RemoveMember("c"), cluster.now)  # it is gone: nobody loses a vote
+
+    def test_4_2_2_the_recovering_voter_itself_may_leave(self) -> None:
+        cluster = Cluster(["a", "b", "c"])
+        leader = cluster.elect("a")
+        cluster.run_for(SECOND)
+        cluster.crash("b")
+        cluster["b"].lose_disk()
+        leader.up.propose_configuration(RemoveMember("b"), cluster.now)
+        leader.turn()
+        cluster.settle()
+        assert leader.up.configuration == Configuration(("a", "c"))
+        assert leader.up.commit_index == leader.up.log_terms.last_index
 
     def test_4_2_3_whoever_hears_a_leader_does_not_vote(self) -> None:
         raft = node()
