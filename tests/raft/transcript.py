@@ -98,7 +98,9 @@ def describe(message: Message) -> str:
             changes = "".join(f", {members(c)} at {index}" for index, c in message.configurations)
             return f"term {message.term}: append {what} {where}, {rest}{changes}"
         case AppendResponse(success=True):
-            durable = "" if message.match_index == message.log_index else f", durable to {message.match_index}"
+            durable = (
+                "" if message.match_index == message.log_index else f", durable to {message.match_index}"
+            )
             return f"term {message.term}: agrees to {message.log_index}{durable}, round {message.round}"
         case AppendResponse():
             hint = f"try {message.hint_index}/{message.hint_term}"
