@@ -43,8 +43,8 @@ majority, our former self among them, has overruled; and a vote might be given t
 
 **Members.** A learner that has lost its votes, as one with an empty disk has to assume, is not promoted before its mode
 is over (`LearnerRecovering`): as a voter it would raise the majority that elections need and vote in none, and two of
-them among four voters would leave nobody who could end their mode. For the same reason a voter that votes is not removed
-while too few of those that stay do (`VotersRecovering`).
+them among four voters would leave nobody who could end their mode. For the same reason a voter that votes is not
+removed while too few of those that stay do (`VotersRecovering`).
 
 **What is claimed.** No committed entry is lost and no term has two leaders as long as at most a minority of the voters
 is recovering, empty or never started at one time. The configuration that a node with an empty disk is given must be

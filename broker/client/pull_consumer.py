@@ -178,7 +178,13 @@ class PullConsumer:
         return await self._lookups.view(topic, offset_message_id)
 
     async def messages_with_key(
-        self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = FOREVER_MS, max_messages: int = FOUND_MAX
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+        max_messages: int = FOUND_MAX,
     ) -> list[MessageView]:
         """The newest messages with one of their sender's keys, stored in that time (ms since 1970), newest first."""
         self.core.check_open()

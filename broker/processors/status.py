@@ -213,7 +213,9 @@ class StatusProcessor:
         """
         node = self._node
         index, progress = node.replica.store.timers, node.replica.metadata.timers
-        index.catch_up(progress.floor, progress.steps)  # who does not deliver lets some thousands come together first
+        index.catch_up(
+            progress.floor, progress.steps
+        )  # who does not deliver lets some thousands come together first
         steps = progress.steps
         if progress.batch is not None:
             steps = add_step(steps, Step(*progress.batch.step))
