@@ -263,13 +263,37 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(member=st.integers(0, 5), kind=st.sampled_from([AddLearner, PromoteLearner, RemoveMember]))
     def change_members(self, member: int, kind: Any) -> None:
+        node = self.host(member).node
+
         def change(host: Host) -> None:
-            host.up.propose_configuration(kind(self.host(member).node), self.cluster.now)
+            lacking = self.lacking_after(host, kind(node))
+            if lacking and not self.knows_of(host, lacking, node):
+                return  # an operator removes nobody right after another has lost its disk: nothing is claimed then
+            before = host.up.configuration
+            host.up.propose_configuration(kind(node), self.cluster.now)
+            assert not lacking, f"{before} gave up {node} although {lacking} cannot vote"
             host.turn()
 
         for number, host in enumerate(self.cluster.hosts.values()):
             if host.raft is not None and host.raft.role is Role.LEADER:
                 self.try_on(number, change)
+
+    def lacking_after(self, host: Host, change: Any) -> list[str]:
+        """The voters that a change would leave and that lack something, if they are no minority then."""
+        try:
+            voters = change.applied_to(host.up.configuration).voters
+        except RaftError:
+            return []
+        lacking = [node for node in voters if self.cluster.hosts[node].loss is not None]
+        return lacking if 2 * len(lacking) >= len(voters) else []
+
+    def knows_of(self, leader: Host, lacking: list[str], leaving: str) -> bool:
+        """Whether the leader knows what they lack, and hears the node that is to leave: then it must refuse."""
+        peers = {peer.node: peer for peer in leader.up.status(self.cluster.now).peers}
+        if any(node != leader.node and not peers[node].recovering for node in lacking):
+            return False
+        gone = peers.get(leaving)
+        return gone is None or (not gone.recovering and gone.silence_ns <= CONFIG.election_timeout_min_ns)
 
     @rule()
     def calm(self) -> None:
