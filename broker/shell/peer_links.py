@@ -142,7 +142,7 @@ class PeerLinks:
             with _closed_unless_done(sock):
                 tls = await dial_tls(sock, self._tls.dialling, split_address(address)[0])
         connection = Connection(node.outgoing, f"peer {peer}")
-        link = SocketConnection(sock, connection, tls=tls)
+        link = SocketConnection(sock, connection, tls=tls, reading=self._reading)
         self._sockets[connection] = link
         replica = node.replica
         own_address = replica.membership.addresses.get(replica.node_id, "")
