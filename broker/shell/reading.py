@@ -4,7 +4,9 @@ A task per socket costs a wake-up, a registration with the system and two passes
 bytes that arrive, and the turn comes in a pass of its own behind them. Here the sockets stand in an epoll of their own,
 for as long as they are read from, and Trio waits for that one: when anything has arrived, everything that has is read,
 once from each socket, and the turn follows in the same step. What a socket holds beyond one read waits until all others
-had theirs, so that nobody who sends much keeps anybody waiting.
+had theirs, so that nobody who sends much keeps anybody waiting. Nor does one whose requests are expensive: after
+`PASS_S` the turn comes first, and then the sockets that are left, before any that have been read; and of a connection
+whose last read took so long, fewer bytes are read (broker/shell/sockets.py).
 
 A socket that is not to be read from is taken out: epoll would report its end again and again.
 """
@@ -12,6 +14,7 @@ A socket that is not to be read from is taken out: epoll would report its end ag
 import select
 import sys
 from collections.abc import Callable
+from time import perf_counter
 from typing import Final, NoReturn
 
 import trio
@@ -20,6 +23,9 @@ from broker.shell.turns import Turns
 
 _READY_AT_ONCE: Final = 256
 """Sockets that are read from before a turn; those that are ready beyond them come first after it."""
+
+PASS_S: Final = 0.02
+"""How long sockets are read before a turn, beyond what one read takes: heartbeats wait for it."""
 
 
 class Reading:
@@ -30,6 +36,8 @@ class Reading:
         self._turns = turns
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
+        self._left: list[tuple[int, int]] = []
+        """Ready sockets that the last pass had no time for."""
         self.now = 0.0
         """Trio's time when the reads began that are under way."""
 
@@ -57,10 +65,16 @@ class Reading:
         checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
 
         def read() -> None:
-            for ready, _ in poll(0, _READY_AT_ONCE):
+            found = self._left or poll(0, _READY_AT_ONCE)
+            self._left = []
+            until = perf_counter() + PASS_S
+            for place, (ready, _) in enumerate(found, 1):
                 reader = readers.get(ready)
                 if reader is not None:  # else another's bytes have closed it
                     reader()
+                if perf_counter() > until:
+                    self._left = found[place:]
+                    return
 
         try:
             while True:

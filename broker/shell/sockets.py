@@ -15,19 +15,23 @@ import errno
 import socket
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import Final
 
 import trio
 
 from broker.connection import Buffer, Connection
 from broker.peer_protocol import PeerProtocolError
-from broker.shell.reading import Reading
+from broker.shell.reading import PASS_S, Reading
 from broker.shell.tls import RefusedError, TlsSession
 from log.record import pack_host
 
 RECEIVE_BYTES: Final = 120 * 1024
 """One receive: what a connection may bring into one turn. Below the allocator's threshold (128 KiB) for mapping memory
 anew each time; a burst of some tens of messages of 1 KiB is one turn and not two."""
+
+RECEIVE_BYTES_LEAST: Final = 4 * 1024
+"""One receive of a connection whose requests take long: it is halved while what it brings takes longer than a pass."""
 
 UNSENT_BYTES_HIGH: Final = 4 * 1024 * 1024
 """Reading from a connection stops above this many unsent bytes."""
@@ -64,7 +68,7 @@ class SocketConnection:
         self._tls = tls
         self._reading = reading
         self._received: Callable[[bytes], None] = _drop
-        self._receive_bytes = RECEIVE_BYTES
+        self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
         self._failure: Exception | None = None
         self._paused = False
         self._read_to_end = trio.Event()
@@ -89,7 +93,8 @@ class SocketConnection:
             if self._reading is None:
                 await self._read_alone(received, receive_bytes)
                 return
-            self._received, self._receive_bytes = received, receive_bytes
+            self._received = received
+            self._receive_bytes = self._receive_bytes_now = receive_bytes
             try:
                 self._reading.add(self.socket.fileno(), self._read_once)
             except OSError:
@@ -123,18 +128,24 @@ class SocketConnection:
         """The socket is readable. What the connection is to blame for is for the task in `read`, all else is raised."""
         assert self._reading is not None
         try:
-            data = self.socket.recv(self._receive_bytes)
+            data = self.socket.recv(self._receive_bytes_now)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             data = b""  # reset by the remote end: the same to the caller
         if data:
             self._last_active = self._reading.now
+            began = perf_counter()
             try:
                 self._received(data)
             except _ITS_FAULT as error:
                 self._failure = error
                 data = b""
+            took = perf_counter() - began
+            if took > PASS_S:
+                self._receive_bytes_now = max(self._receive_bytes_now // 2, RECEIVE_BYTES_LEAST)
+            elif took < PASS_S / 4 and self._receive_bytes_now < self._receive_bytes:
+                self._receive_bytes_now = min(self._receive_bytes_now * 2, self._receive_bytes)
         if not data:
             self._stop_reading()
             self._read_to_end.set()

@@ -14,8 +14,8 @@ import trio.testing
 
 from broker.connection import Connection, Outgoing
 from broker.peer_protocol import PeerProtocolError
-from broker.shell.reading import Reading
-from broker.shell.sockets import RECEIVE_BYTES, UNSENT_BYTES_HIGH, SocketConnection
+from broker.shell.reading import PASS_S, Reading
+from broker.shell.sockets import RECEIVE_BYTES, RECEIVE_BYTES_LEAST, UNSENT_BYTES_HIGH, SocketConnection
 from broker.shell.tls import RefusedError
 from broker.shell.turns import Turns
 
@@ -115,6 +115,71 @@ async def test_all_that_has_arrived_is_read_before_one_turn(remotes: list[socket
             remote.send(b"%d" % k)
         await trio.testing.wait_all_tasks_blocked()
         assert [sorted(turn) for turn in server.turns] == [sorted((f"c{k}", b"%d" % k) for k in range(40))]
+
+
+class Clock:
+    """Of the reads: what a request takes is what a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        for module in ("reading", "sockets"):
+            monkeypatch.setattr(f"broker.shell.{module}.perf_counter", lambda: self.now)
+
+
+async def test_expensive_requests_hold_up_neither_the_turn_nor_those_that_are_ready_behind_them(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    async with serving() as server:
+        order: list[str] = []
+
+        def expensive(name: str) -> Callable[[bytes], None]:
+            def received(data: bytes) -> None:
+                order.append(name)
+                clock.now += 1.5 * PASS_S
+                server.wake()
+
+            return received
+
+        server.in_turn = lambda _: order.append("turn")
+        remotes += [server.connect(name, expensive(name)) for name in "abc"]
+        await trio.testing.wait_all_tasks_blocked()
+        for remote in remotes:
+            remote.send(b"x" * (RECEIVE_BYTES + 1))  # every one of them is ready again at once
+        await trio.testing.wait_all_tasks_blocked()
+        served = order[:-1:2]
+        assert order[1::2] == ["turn"] * len(served), "one read, one turn"
+        assert len(order) == 2 * len(served)
+        assert sorted(served[:3]) == ["a", "b", "c"]
+        assert served[3:6] == served[:3], "who was read waits until all others had theirs"
+
+
+async def test_of_a_connection_whose_requests_take_long_little_is_read_at_a_time(
+    remotes: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    async with serving() as server:
+        sizes: list[int] = []
+        second_per_byte = PASS_S / (2 * RECEIVE_BYTES_LEAST)
+
+        def received(data: bytes) -> None:
+            sizes.append(len(data))
+            clock.now += len(data) * second_per_byte
+
+        remotes.append(server.connect("slow", received))
+        await trio.testing.wait_all_tasks_blocked()
+        sent = 0
+        for _ in range(60):
+            with contextlib.suppress(BlockingIOError):
+                sent += remotes[0].send(b"x" * RECEIVE_BYTES)
+            await trio.testing.wait_all_tasks_blocked()
+        assert sum(sizes) == sent
+        assert max(sizes[10:]) <= 4 * RECEIVE_BYTES_LEAST
+        second_per_byte = 0.0
+        for _ in range(10):
+            remotes[0].send(b"x" * RECEIVE_BYTES)
+            await trio.testing.wait_all_tasks_blocked()
+        assert sizes[-1] > 4 * RECEIVE_BYTES_LEAST, "it is read as ever when that is over"
 
 
 async def test_of_more_than_are_read_at_once_none_is_left_out(remotes: list[socket.socket]) -> None:

@@ -1,6 +1,10 @@
 """A node's trace: one file for all its lives, readable after a life was cut short."""
 
+import io
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from broker.shell.trace_file import TraceFile
 from broker.trace import Damage, NodeStarted, TraceHeader, read_trace
@@ -39,3 +43,18 @@ def test_a_file_that_is_none_of_ours_is_left_alone(tmp_path: Path) -> None:
     events, damage = _events(tmp_path / "n0.1.trace")
     assert events == [NodeStarted(1, 0, -1, -1)]
     assert not damage
+
+
+def test_what_the_system_takes_in_pieces_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Piecemeal(io.FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(data[:7])
+
+    monkeypatch.setattr(Path, "open", lambda path, mode, buffering=-1: Piecemeal(path, mode))
+    trace = TraceFile(tmp_path / "n0.trace", "n0", "g")
+    trace.writer.start(1, 0, -1, -1)
+    trace.close()
+    monkeypatch.undo()
+    assert _events(tmp_path / "n0.trace") == ([NodeStarted(1, 0, -1, -1)], [])
