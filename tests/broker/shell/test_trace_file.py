@@ -52,7 +52,12 @@ def test_what_the_system_takes_in_pieces_is_written_whole(
         def write(self, data: Any) -> int:
             return super().write(data[:7])
 
-    monkeypatch.setattr(Path, "open", lambda path, mode, buffering=-1: Piecemeal(path, mode))
+    opened = Path.open
+
+    def open_path(path: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        return Piecemeal(path, mode) if mode == "ab" else opened(path, mode, *rest, **options)
+
+    monkeypatch.setattr(Path, "open", open_path)
     trace = TraceFile(tmp_path / "n0.trace", "n0", "g")
     trace.writer.start(1, 0, -1, -1)
     trace.close()
