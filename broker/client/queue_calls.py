@@ -33,6 +33,7 @@ from broker.remoting.headers import (
     PullMessageResponseHeader,
 )
 from broker.remoting.route import MASTER_ID
+from broker.trace import TraceWriter
 from log.errors import RecordError
 
 SearchBoundary = Literal["lower", "upper"]
@@ -199,7 +200,7 @@ class QueueCalls:
                 except ConnectionFailed as failure:
                     error = failure
                 if trace is not None and error is None:
-                    trace.ok_commit_offset(runtime.now_ns(), operation)
+                    _record_commit(trace, runtime.now_ns(), operation, answer)
                 elif trace is not None:
                     trace.info(runtime.now_ns(), operation, str(error))
                 if error is None:
@@ -220,7 +221,7 @@ class QueueCalls:
         process, key, group = self._core.client_id, trace_key(queue), self._group
         return Recording(
             lambda now_ns: trace.invoke_commit_offset(now_ns, process, key, group, offset),
-            lambda now_ns, operation, answer: trace.ok_commit_offset(now_ns, operation),
+            lambda now_ns, operation, answer: _record_commit(trace, now_ns, operation, answer),
         )
 
     def _leader_connection(self, queue: MessageQueue) -> Connection | None:
@@ -396,6 +397,14 @@ class QueueCalls:
 
 
 _PULL_FLAGS = str(int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION))
+
+
+def _record_commit(trace: TraceWriter, now_ns: int, operation: int, answer: RemotingCommand) -> None:
+    """A broker that answers with a remark has not stored the position: an administrator has reset it."""
+    if answer.remark:
+        trace.fail(now_ns, operation, answer.remark)
+    else:
+        trace.ok_commit_offset(now_ns, operation)
 
 
 def _queue_fields(queue: MessageQueue) -> dict[str, str]:

@@ -101,7 +101,10 @@ class OffsetsProcessor:
         return self._node.replica.store.log.end_position - unit[0] <= YOUNG_QUEUE_BYTES
 
     def update(self, connection: Connection, command: RemotingCommand) -> None:
-        """Stores a group's offset; the answer, if one is wanted, comes when it is committed."""
+        """Stores a group's offset; the answer, if one is wanted, comes when it is committed.
+
+        A remark says that it does not count: a reset stands, which the group's consumers have yet to follow.
+        """
         header = command.decode_fields(UpdateConsumerOffsetHeader)
         self._check_queue(header.topic, header.queue_id)
         _check_group(header.consumer_group)
@@ -117,9 +120,16 @@ class OffsetsProcessor:
         self._offsets.commit(
             *key,
             header.commit_offset,
-            lambda: self._node.reply(connection, command, ResponseCode.SUCCESS),
+            lambda: self._node.reply(
+                connection, command, ResponseCode.SUCCESS, self._why_it_does_not_count(key)
+            ),
             lambda: self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
         )
+
+    def _why_it_does_not_count(self, key: tuple[str, str, int]) -> str | None:
+        """Looked at when the commit has just been applied: what stands then stood before it."""
+        target = self._node.replica.metadata.parked.get(*key)
+        return None if target is None else f"not stored: the group was sent to {target} and has yet to follow"
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
         """Every group's offsets, as the reference's consumerOffset.json (storage.md 6)."""

@@ -16,7 +16,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, response
 from broker.remoting.json_body import encode_body
 from broker.remoting.route import BrokerData, ClusterInfo
-from broker.trace import Invoke, Ok, ReadResult, TraceHeader, TraceWriter, parse_event
+from broker.trace import Fail, Invoke, Ok, ReadResult, TraceHeader, TraceWriter, parse_event
 from tests.broker.client.cancellation import cancel_at_step
 from tests.broker.client.fake_cluster import NAME_SERVER, FakeRuntime, Link, World, code, one_group, reset
 
@@ -123,6 +123,25 @@ async def test_reads_and_offsets_are_traced(
     assert results[1][1] == ReadResult(3, (0, 1, 2), ("K0", "K1", "K2"), None)
     commits = [event for event in invocations.values() if event.function == "commit_offset"]
     assert [event.argument for event in commits] == [3, 3], "the refused attempt is an operation of its own"
+
+
+async def test_a_position_that_a_reset_overrules_is_no_commit_in_the_trace(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.append("t", 0, b"x")
+    trace = TraceWriter(lambda data: None, TraceHeader("client", "test", "mock", 0), buffered_events=65_535)
+    async with PullConsumer(NAME_SERVER, group="p", runtime=runtime, trace=trace) as consumer:
+        consumer.assign({Q0: 0})
+        await consumer.poll()
+        broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, code(0, "not stored: the group was sent to 0"))
+        await consumer.commit()
+        records = [list(record) for record in trace._buffer]
+    events = [parse_event(cbor2.loads(cbor2.dumps(record))) for record in records]
+    (commit,) = [e for e in events if isinstance(e, Invoke) and e.function == "commit_offset"]
+    (end,) = [e for e in events if isinstance(e, Ok | Fail) and e.operation == commit.operation]
+    assert isinstance(end, Fail)
+    assert end.reason == "not stored: the group was sent to 0"
 
 
 async def test_administration(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:

@@ -101,6 +101,16 @@ def test_what_is_reported_meanwhile_does_not_count(client: Client) -> None:
     assert stored(client) == 4
 
 
+def test_a_report_that_does_not_count_is_answered_with_why(client: Client) -> None:
+    assert client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 9}).remark is None
+    reset(client, 3)
+    answer = client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 9})
+    assert answer.remark == "not stored: the group was sent to 3 and has yet to follow"
+    client.pull("T", "g", 9)
+    client.pull("T", "g", 3)
+    assert client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 9}).remark is None
+
+
 @pytest.mark.parametrize("brought_by", ["report", "pull"])
 def test_what_was_reported_before_it_has_followed_does_not_come_after_that(
     client: Client, brought_by: str
