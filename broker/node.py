@@ -71,6 +71,8 @@ class Node:
         self.registry: ClientRegistry[Connection] = ClientRegistry()
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
+        self.permission_changes = 0
+        """How often the broker's own permission was changed while this node runs."""
         self.is_outside = False
         """This node is no member of its group (not yet, or not any more) and answers only for itself."""
         self.replica: Replica
@@ -109,6 +111,7 @@ class Node:
 
     def configure(self, config: BrokerConfig) -> None:
         """Other settings are in force; name servers are told of topics as these allow."""
+        self.permission_changes += config.broker.permission_bits != self.config.broker.permission_bits
         self.config = config
         self.registration_version += 1
 

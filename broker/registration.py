@@ -2,7 +2,8 @@
 
 The leader that serves registers under id 0, which takes writes; a follower under its number plus one. There is no
 registration before the node knows a leader: a route that names a node of no role helps nobody. The data version's
-state version is the term, so that name servers which look at it believe the newer leader.
+state version is the term, so that name servers which look at it believe the newer leader. Its counter rises with the
+topics and with what the broker permits: a name server takes the topics of a broker that it knows only at a new version.
 """
 
 import msgspec
@@ -33,7 +34,11 @@ def registration(node: Node, config: BrokerConfig, address: str) -> RemotingComm
     metadata = node.replica.metadata
     permission = config.broker.permission_bits
     topics = {name: _masked(topic, permission) for name, topic in metadata.topics.items()}
-    version = msgspec.structs.replace(metadata.topics_version, state_version=node.replica.term)
+    version = msgspec.structs.replace(
+        metadata.topics_version,
+        counter=metadata.topics_version.counter + node.permission_changes,
+        state_version=node.replica.term,
+    )
     table = RegisterBrokerBody(topics=TopicConfigTable(version, topics))
     # Tens of thousands of topics with long names would not fit into a frame otherwise; every name server reads both.
     compressed = len(topics) > PLAIN_TOPICS_MAX

@@ -87,6 +87,34 @@ def test_permission_of_the_broker_masks_those_of_its_topics(permission: str, exp
     assert group.node("n0").replica.metadata.topics["T"].perm == 6
 
 
+def test_a_permission_that_changes_at_run_time_reaches_the_route() -> None:
+    """A name server takes topics of a known broker anew only if their version has changed (behaviour.md 1)."""
+    group = Group(1)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    server = NameServer(NameServerConfig())
+
+    def routed() -> int:
+        node = group.node("n0")
+        command = registration(node, node.config, "127.0.0.1:10000")
+        assert command is not None
+        server.handle("n0", command, group.now_ns)
+        query = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        route = server.handle("client", query, group.now_ns)
+        assert route is not None
+        return TopicRouteData.decode(route.body).queue_datas[0].perm
+
+    assert routed() == 6
+    for permission in (4, 2, 4, 6):
+        client.ok(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=%d" % permission)
+        assert routed() == permission
+        wipe = make_request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+        server.handle("admin", wipe, group.now_ns)
+        client.ok(RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=%d" % (24 + permission))
+        assert routed() == permission & 4  # what is wiped stays so while nothing of the topics changes
+
+
 def test_route_follows_the_leader() -> None:
     group = Group(3)
     group.elect()
