@@ -1,0 +1,124 @@
+"""The table of what a pull is answered with (behaviour.md 5.2), row by row: code, status, and where to go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.remoting.codes import RequestCode, ResponseCode
+from tests.broker.harness import Client, Group, Pulled
+
+FOUND = ResponseCode.SUCCESS
+NOT_FOUND = ResponseCode.PULL_NOT_FOUND
+NOT_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
+MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+
+@pytest.fixture(scope="module")
+def group() -> Group:
+    """Topic T: queue 0 has messages 0 to 9 with tags a and b in turns, queue 1 none."""
+    group = Group(3)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    for number in range(10):
+        client.send("T", b"%d" % number, properties={"TAGS": "ab"[number % 2]})
+    group.converge()
+    return group
+
+
+def pull(client: Client, queue_id: int, offset: int, expression: str = "*", **fields: int) -> Pulled:
+    header = {
+        "consumerGroup": "g",
+        "topic": "T",
+        "queueId": queue_id,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subVersion": 0,
+        "subscription": expression,
+        **fields,
+    }
+    return Pulled.of(client.call(RequestCode.PULL_MESSAGE, header))
+
+
+@pytest.mark.parametrize("node", ["leader", "follower"])
+@pytest.mark.parametrize(
+    ("queue_id", "offset", "expression", "code", "status", "next_offset"),
+    [
+        (1, 0, "*", NOT_FOUND, "NO_MATCHED_LOGIC_QUEUE", 0),
+        (1, 5, "*", MOVED, "NO_MATCHED_LOGIC_QUEUE", 0),
+        (0, -1, "*", MOVED, "OFFSET_TOO_SMALL", 0),
+        (0, 10, "*", NOT_FOUND, "OFFSET_OVERFLOW_ONE", 10),
+        (0, 11, "*", MOVED, "OFFSET_OVERFLOW_BADLY", 10),
+        (0, 1 << 62, "*", MOVED, "OFFSET_OVERFLOW_BADLY", 10),
+        (0, 3, "c", NOT_MATCHED, "NO_MATCHED_MESSAGE", 10),
+        (0, 3, "a", FOUND, "FOUND", 10),
+        (0, 9, "*", FOUND, "FOUND", 10),
+    ],
+)
+def test_rules(
+    group: Group,
+    node: str,
+    queue_id: int,
+    offset: int,
+    expression: str,
+    code: int,
+    status: str,
+    next_offset: int,
+) -> None:
+    """A follower, which may lag, answers with what its leader says."""
+    client = group.connect(getattr(group, node))
+    answer = pull(client, queue_id, offset, expression)
+    assert (answer.code, answer.status, answer.next_offset) == (code, status, next_offset)
+    assert (answer.min_offset, answer.max_offset) == ((0, 10) if queue_id == 0 else (0, 0))
+
+
+def test_what_is_given_ends_behind_the_last_taken(group: Group) -> None:
+    client = group.connect()
+    answer = pull(client, 0, 0, "a", maxMsgNums=2)
+    assert (answer.bodies, answer.next_offset) == ([b"0", b"2"], 3)
+    answer = pull(client, 0, 0, maxMsgNums=0)
+    assert (answer.bodies, answer.next_offset) == ([b"0"], 1)
+
+
+def test_the_first_matched_message_is_given_whatever_its_size(group: Group) -> None:
+    """Up to what did not fit everything was looked at, and need not be again."""
+    client = group.connect()
+    answer = pull(client, 0, 0, "b", maxMsgBytes=1)
+    assert (answer.bodies, answer.next_offset) == ([b"1"], 3)
+    size = len(answer.records[0].encode())
+    answer = pull(client, 0, 0, "b", maxMsgBytes=2 * size)
+    assert (answer.bodies, answer.next_offset) == ([b"1", b"3"], 5)
+    answer = pull(client, 0, 0, "b", maxMsgBytes=2 * size - 1)
+    assert (answer.bodies, answer.next_offset) == ([b"1"], 3)
+
+
+@pytest.mark.parametrize("node", ["leader", "follower"])
+def test_only_what_it_wants_wakes_a_pull_that_waits(node: str) -> None:
+    """Its answer goes on behind all that it has looked at (behaviour.md 5.4)."""
+    group = Group(3)
+    group.elect()
+    sender = group.connect()
+    sender.create_topic("T", 2)
+    sender.heartbeat("g")
+    client = group.connect(getattr(group, node))
+    tags = client.start_pull("T", "g", 0, suspend_ms=15_000, expression="wanted")
+    idle = client.start_pull("T", "g", 0, suspend_ms=15_000, expression="nothing")
+    other = client.start_pull("T", "g", 0, 1, suspend_ms=15_000)
+    for number in range(3):
+        sender.send("T", b"%d" % number, properties={"TAGS": "unwanted"})
+    group.advance(1)
+    assert not client.answers
+    sender.send("T", b"3", properties={"TAGS": "wanted"})
+    group.settle()
+    assert list(client.answers) == [tags]
+    woken = Pulled.of(client.answers.pop(tags))
+    assert (woken.code, woken.bodies, woken.next_offset) == (FOUND, [b"3"], 4)
+    group.advance(14.5)
+    answers = {opaque: Pulled.of(answer) for opaque, answer in client.answers.items()}
+    assert {opaque: answer.code for opaque, answer in answers.items()} == {idle: NOT_FOUND, other: NOT_FOUND}
+    assert answers[other].next_offset == 0
+    assert pull(client, 0, answers[idle].next_offset, "nothing").next_offset == 4
