@@ -186,7 +186,10 @@ class SendProcessor:
             header = command.decode_fields(SendMessageHeaderV2)
         node = self._node
         replica = node.replica
+        is_batch = code == RequestCode.SEND_BATCH_MESSAGE or header.batch
         if header.topic.startswith(RETRY_PREFIX):
+            if is_batch:  # not as dead letters either
+                raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
             self._check_retry(command, header)
         topic = header.topic
         config = replica.metadata.topics.get(topic)
@@ -220,7 +223,7 @@ class SendProcessor:
                 and not self._once.may_append(connection, command, header)
             ):
                 return  # answered when it is known whether an earlier attempt has stored the message
-            if code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+            if is_batch:
                 self._append_batch(connection, command, header, queue_id)
             else:
                 self._append(connection, command, header, queue_id)
@@ -281,8 +284,6 @@ class SendProcessor:
         topic = header.topic
         if len(command.body) > self._max_message_bytes:
             raise self._too_long(len(command.body))
-        if topic.startswith(RETRY_PREFIX):
-            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
         try:
             items = parse_batch(command.body)
         except RecordError as error:

@@ -178,6 +178,11 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.MESSAGE_ILLEGAL,
         "cannot be sent to a retry topic",
     ),
+    "batch for retries that are over": (
+        batch(item(), topic="%RETRY%g", reconsumeTimes=99),
+        CODES.MESSAGE_ILLEGAL,
+        "retry topic",
+    ),
     "batch of delayed": (batch(item(), item(DELAY="1")), CODES.MESSAGE_ILLEGAL, "cannot be delayed"),
     "batch of timed": (batch(item(TIMER_DELAY_SEC="9")), CODES.MESSAGE_ILLEGAL, "cannot be delayed"),
     "batch of half messages": (batch(item(b"x", **HALF)), CODES.MESSAGE_ILLEGAL, "cannot be transactions"),
