@@ -624,6 +624,11 @@ PLANTED: dict[str, Planted] = {
         "behaviour.md 7: message and operation are two entries",
         actor="transactor",
     ),
+    "transaction: half message in its own topic": Planted(
+        planted_transactions.half_message_in_its_own_topic,
+        "behaviour.md 7: nobody sees it before it is committed",
+        actor="transactor",
+    ),
     "transaction: questions not counted": Planted(
         planted_transactions.questions_not_counted,
         "a check count that a failover forgets",

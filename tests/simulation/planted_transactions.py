@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import broker.processors.send as send_module
 from broker.proposals import ReplicaError
 from broker.transactions import state as state_module
 from broker.transactions.decisions import Decisions
@@ -13,6 +14,7 @@ from broker.transactions.state import Transactions
 __all__ = [
     "decision_under_way_not_known",
     "finished_ones_not_in_the_snapshot",
+    "half_message_in_its_own_topic",
     "only_operation_messages_decide",
     "questions_not_counted",
 ]
@@ -56,6 +58,11 @@ def only_operation_messages_decide(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(state_module, "decision_of", decision)
     patch.setattr(Decisions, "decided", decided)
+
+
+def half_message_in_its_own_topic(patch: pytest.MonkeyPatch) -> None:
+    """A half message is stored like any other, where consumers find it."""
+    patch.setattr(send_module, "sent_as_half", lambda header, properties: False)
 
 
 def questions_not_counted(patch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "unit at the wrong place": ("reads leave nothing out",),
     "transaction: finished ones not in the snapshot": ("one operation message",),
     "transaction: questions not counted": ("questions are counted",),
+    "transaction: half message in its own topic": ("no half message visible",),
     "order: every lock is granted": ("handled under its own lock",),
     "order: locks forgotten with their leader": ("handled under its own lock",),
     "order: position read before the lock": ("order without gaps or steps back",),
