@@ -6,6 +6,7 @@ group needs it, and a node that lacks entries which its leader deleted starts ov
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 
@@ -18,6 +19,11 @@ log = structlog.get_logger("trivet.retention")
 
 _MS = 1_000_000
 _HOUR_MS = 3_600_000
+
+_ROOM: Final = "the disk has room again"
+_FILLS: Final = "the disk fills: what is expired is deleted at any hour"
+_NEARLY_FULL: Final = "the disk is nearly full: the oldest messages are deleted whatever their age"
+_FULL: Final = "the disk is full: sends are refused"
 
 
 def local_hour(wall_ms: int) -> int:
@@ -34,6 +40,7 @@ class Retention:
         self._node = node
         self._hour_of_day = hour_of_day
         self._disk = disk
+        self._watermark = _ROOM
         self.configure(settings)
         self._deadline = node.add_deadline(self.run, node.now_ns + settings.interval_ms * _MS)
 
@@ -52,13 +59,24 @@ class Retention:
         self._deadline.due_ns = node.now_ns + self._settings.interval_ms * _MS
         usage = self._disk.usage()
         used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
-        was_full, full = node.replica.disk_full, used > self._settings.disk_full_percent / 100
-        node.replica.disk_full = full
-        if full != was_full:
-            log.warning("sends are refused" if full else "sends are taken again", disk_used=round(used, 3))
+        node.replica.disk_full = used > self._settings.disk_full_percent / 100
+        self._tell(used)
         hour = self._hour_of_day(node.wall_ms)
         removed = node.replica.delete_expired(
             self._policy, at_any_hour or hour in self._settings.delete_hours
         )
         if removed:
             log.info("data files deleted", count=removed, first_index=node.replica.store.log.first_index)
+
+    def _tell(self, used: float) -> None:
+        """Warns of each watermark when it is passed, up or down: the first gives an operator the time to act."""
+        policy, before = self._policy, self._watermark
+        if self._node.replica.disk_full:
+            self._watermark = _FULL
+        elif used > policy.force_ratio:
+            self._watermark = _NEARLY_FULL
+        else:
+            self._watermark = _FILLS if used > policy.delete_ratio else _ROOM
+        if self._watermark != before:
+            tell = log.info if self._watermark == _ROOM else log.warning
+            tell(self._watermark, disk_used=round(used, 3))

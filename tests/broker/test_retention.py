@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import structlog
 
 from broker import peer_protocol
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody, MessageQueue
@@ -125,6 +126,22 @@ def test_a_disk_that_fills_lets_expired_files_go_at_any_hour_and_no_others() -> 
     assert all(first > 10 for first in beginnings(group))
 
 
+def test_an_administrator_has_a_node_delete_at_once_what_is_expired_and_no_more() -> None:
+    """Request 329: whatever the hour, on the node that is asked."""
+    group = group_with(delete_hours=())
+    fill(group)
+    asked = group.connect("n1")
+    asked.ok(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    assert beginnings(group) == [0, 0, 0], "nothing is expired"
+    pass_time(group, 2)
+    assert beginnings(group) == [0, 0, 0]
+    group.connect("n1").ok(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    group.advance(INTERVAL_S)
+    first, asked_first, third = beginnings(group)
+    assert (first, third) == (0, 0)
+    assert asked_first > 10
+
+
 @pytest.mark.parametrize("force_clean", [True, False])
 def test_a_disk_that_is_nearly_full_lets_the_oldest_go_whatever_their_age(force_clean: bool) -> None:
     group = group_with(force_clean=force_clean)
@@ -132,6 +149,37 @@ def test_a_disk_that_is_nearly_full_lets_the_oldest_go_whatever_their_age(force_
     use_disk(group, 0.88)
     assert all((first > 10) is force_clean for first in beginnings(group))
     group.connect().send("T", b"taken still")
+
+
+def test_each_watermark_is_told_once_when_it_is_passed() -> None:
+    group = group_with()
+    told = []
+    for ratio in (0.5, 0.76, 0.8, 0.86, 0.91, 0.95, 0.88, 0.7, 0.92):
+        with structlog.testing.capture_logs() as logs:
+            use_disk(group, ratio)
+        lines = [line for line in logs if "disk_used" in line]
+        assert len(lines) in {0, len(group.members)}
+        told.append((lines[0]["event"], lines[0]["log_level"]) if lines else None)
+    assert told == [
+        None,
+        ("the disk fills: what is expired is deleted at any hour", "warning"),
+        None,
+        ("the disk is nearly full: the oldest messages are deleted whatever their age", "warning"),
+        ("the disk is full: sends are refused", "warning"),
+        None,
+        ("the disk is nearly full: the oldest messages are deleted whatever their age", "warning"),
+        ("the disk has room again", "info"),
+        ("the disk is full: sends are refused", "warning"),
+    ]
+
+
+def test_without_force_a_nearly_full_disk_is_told_as_one_that_fills() -> None:
+    group = group_with(force_clean=False)
+    with structlog.testing.capture_logs() as logs:
+        use_disk(group, 0.87)
+    assert {line["event"] for line in logs if "disk_used" in line} == {
+        "the disk fills: what is expired is deleted at any hour"
+    }
 
 
 @pytest.mark.parametrize("asked", ["leader", "follower"])
