@@ -170,7 +170,11 @@ class PullProcessor:
             raise RequestError(ResponseCode.SYSTEM_BUSY, _LINK_IS_FULL)
         topic = self._check(header)
         wanted = self._filter(header)
-        if header.sys_flag & 1 and header.commit_offset >= 0:
+        if (
+            header.sys_flag & 1
+            and header.commit_offset >= 0
+            and not self._is_broadcast(header.consumer_group)
+        ):
             self._offsets.stage(header.consumer_group, topic, header.queue_id, header.commit_offset)
         if replica.metadata.parked.by_group:
             self._resets.pulled(header.consumer_group, topic, header.queue_id, header.queue_offset)
@@ -295,14 +299,13 @@ class PullProcessor:
             # The heartbeat that brought it was taken, as the client could do nothing about it there.
             raise RequestError(ResponseCode.FILTER_DATA_NOT_EXIST, error.remark) from error
 
-    def _check_broadcast(self, group: str) -> None:
+    def _is_broadcast(self, group: str) -> bool:
         known = self._node.registry.consumer_group(group)
+        return known is not None and known.message_model is MessageModel.BROADCASTING
+
+    def _check_broadcast(self, group: str) -> None:
         config = self._node.replica.metadata.groups[group]
-        if (
-            known is not None
-            and known.message_model is MessageModel.BROADCASTING
-            and not config.consume_broadcast_enable
-        ):
+        if not config.consume_broadcast_enable and self._is_broadcast(group):
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"the consumer group[{group}] can not consume by broadcast way"
             )
@@ -463,9 +466,27 @@ class PullProcessor:
     ) -> None:
         """Reads once it is sure that no other leader has taken messages since the request came."""
         self._node.replica.read_barrier(
-            lambda: self._answer(connection, command, self._read(header, wanted)),
+            lambda: self._answer_anew(connection, command, header, wanted),
             lambda: self._node.forward(connection, without_late_position(command)),
         )
+
+    def _answer_anew(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, wanted: Filter
+    ) -> None:
+        """Answers a request that has waited, if what it asks for is still allowed."""
+        if self._is_still_allowed(connection, command, header):
+            self._answer(connection, command, self._read(header, wanted))
+
+    def _is_still_allowed(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
+    ) -> bool:
+        """Whether the checks hold that the request has passed before it waited; it is answered if they do not."""
+        try:
+            self._check(header)
+        except RequestError as error:
+            self._node.reply(connection, command, error.code, error.remark)
+            return False
+        return True
 
     # ------------------------------------------------------------------ long polling
 
@@ -497,6 +518,9 @@ class PullProcessor:
             still: dict[_HeldPull, None] = {}
             for held in waiting:
                 if held.done:
+                    continue
+                if not self._is_still_allowed(held.connection, held.command, held.header):
+                    self._finish(held)
                     continue
                 answer = self._read(held.header, held.filter)
                 if (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.remoting.bodies import MessageModel
 from broker.remoting.codes import RequestCode, ResponseCode
 from tests.broker.harness import Client, Group, Pulled
 
@@ -122,3 +123,50 @@ def test_only_what_it_wants_wakes_a_pull_that_waits(node: str) -> None:
     assert {opaque: answer.code for opaque, answer in answers.items()} == {idle: NOT_FOUND, other: NOT_FOUND}
     assert answers[other].next_offset == 0
     assert pull(client, 0, answers[idle].next_offset, "nothing").next_offset == 4
+
+
+def test_positions_of_broadcasting_groups_stay_with_their_members() -> None:
+    """What comes with a pull is stored for cluster groups only (behaviour.md 5.2)."""
+    group = Group(1)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.send("T", b"x")
+    for name, model in (("all", MessageModel.BROADCASTING), ("shared", MessageModel.CLUSTERING)):
+        client.heartbeat(name, model=model)
+        client.pull("T", name, 0, commit_offset=1)
+    group.advance(1)
+    assert group.node("n0").replica.metadata.offsets == {("shared", "T"): {0: 1}}
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "refusal"),
+    [
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g","consumeEnable":false}', 16),
+        (RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=2", 16),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, b"", 17),
+    ],
+)
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_pull_that_waited_meets_every_check_again(
+    code: int, body: bytes, refusal: int, arrives: bool
+) -> None:
+    """It is run again when it wakes (behaviour.md 5.4): what has been forbidden meanwhile is refused."""
+    group = Group(1)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    pull_held = client.start_pull("T", "g", 0, suspend_ms=15_000)
+    group.advance(1)
+    client.ok(code, {"topic": "T"}, body)
+    if arrives:
+        client.create_topic("T") if refusal == 17 else None
+        client.send("T", b"x")
+        group.settle()
+        expected = 0 if refusal == 17 else refusal
+    else:
+        group.advance(15)
+        expected = refusal
+    answer = client.answers[pull_held]
+    assert answer.code == expected, answer.remark
