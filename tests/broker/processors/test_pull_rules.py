@@ -6,6 +6,7 @@ import pytest
 
 from broker.remoting.bodies import MessageModel
 from broker.remoting.codes import RequestCode, ResponseCode
+from log.record import decode_record
 from tests.broker.harness import Client, Group, Pulled
 
 FOUND = ResponseCode.SUCCESS
@@ -95,6 +96,19 @@ def test_the_first_matched_message_is_given_whatever_its_size(group: Group) -> N
     assert (answer.bodies, answer.next_offset) == ([b"1", b"3"], 5)
     answer = pull(client, 0, 0, "b", maxMsgBytes=2 * size - 1)
     assert (answer.bodies, answer.next_offset) == ([b"1"], 3)
+
+
+def test_messages_leave_as_views_of_the_log(group: Group) -> None:
+    """Between the mapping and the socket nothing is copied; the shell gives the system what is queued here."""
+    client = group.connect()
+    opaque = client.start_pull("T", "g", 0)
+    views = client.connection.outbox[1:]  # behind the head
+    log = group.node(group.leader).replica.store.log
+    for view in views:
+        assert isinstance(view, memoryview)
+        assert view.obj is log.record_at(decode_record(view).physical_offset).obj
+    group.settle()
+    assert len(views) == len(Pulled.of(client.answers[opaque]).records) == 10
 
 
 @pytest.mark.parametrize("node", ["leader", "follower"])
