@@ -26,23 +26,39 @@ OFFSETS_PER_COMMAND: Final = 500
 StoredOffset = tuple[str, str, int, int]
 """Group, topic, queue id, offset."""
 
+_Key = tuple[str, str, int]
+"""Group, topic, queue id."""
+_Waiter = tuple[Callable[[], None], Callable[[], None]]
+"""What to do once it is applied, and when nobody knows whether it will be."""
+
+
+class _UnderWay:
+    """Offsets that are in the log and not applied yet, and who waits for that."""
+
+    __slots__ = ("keys", "waiting")
+
+    def __init__(self, offsets: Sequence[StoredOffset]) -> None:
+        self.keys: dict[_Key, None] = {offset[:3]: None for offset in offsets}
+        self.waiting: list[_Waiter] = []
+
 
 class OffsetCommits:
     """Staged consumer offsets of the leader."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._staged: dict[tuple[str, str, int], int] = {}
+        self._staged: dict[_Key, int] = {}
+        self._under_way: list[_UnderWay] = []
         self._staged_new = self._under_way_new = 0
         """How many of these are a group's first position in a queue."""
-        self._waiting: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self._waiting: list[_Waiter] = []
         self._deadline = node.add_deadline(self.propose)
         node.on_role_change(self._role_changed)
 
     def stage(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A report that nobody waits for."""
         key = (group, topic, queue_id)
-        if not self._staged:
+        if key not in self._staged and self._proposed_last(key) is None:
             known = self._node.replica.metadata.offsets.get((group, topic))
             if known is not None and known.get(queue_id) == offset:
                 return  # nothing new: an idle consumer must not grow the log
@@ -104,16 +120,41 @@ class OffsetCommits:
         lost: Callable[[], None],
     ) -> None:
         """As commands that fit into a file; with the last one, behind which all others are applied, it is `done`."""
-        for begin in range(0, len(offsets), OFFSETS_PER_COMMAND):
-            end = begin + OFFSETS_PER_COMMAND
-            is_last = end >= len(offsets)
-            self._node.replica.propose_command(
-                command(tuple(offsets[begin:end])),
-                done if is_last else _nothing,
-                lost if is_last else _nothing,
-            )
+        under_way = _UnderWay(offsets)
 
-    def _has_room(self, key: tuple[str, str, int]) -> bool:
+        def applied(result: object) -> None:
+            self._under_way.remove(under_way)
+            done(result)
+            for ready, _ in under_way.waiting:
+                ready()
+
+        def not_known() -> None:
+            self._under_way.remove(under_way)
+            lost()
+            for _, is_lost in under_way.waiting:
+                is_lost()
+
+        self._under_way.append(under_way)
+        try:
+            for begin in range(0, len(offsets), OFFSETS_PER_COMMAND):
+                end = begin + OFFSETS_PER_COMMAND
+                is_last = end >= len(offsets)
+                self._node.replica.propose_command(
+                    command(tuple(offsets[begin:end])),
+                    applied if is_last else _nothing,
+                    not_known if is_last else _nothing,
+                )
+        except (ReplicaError, DiskFullError):
+            self._under_way.remove(under_way)
+            raise
+
+    def _proposed_last(self, key: _Key) -> _UnderWay | None:
+        """What was proposed last of a queue, if it is not applied yet."""
+        if not self._under_way:
+            return None
+        return next((under_way for under_way in reversed(self._under_way) if key in under_way.keys), None)
+
+    def _has_room(self, key: _Key) -> bool:
         """Whether a position that is not staged may be; counts it if it is the group's first in that queue."""
         metadata = self._node.replica.metadata
         group, topic, queue_id = key
@@ -128,9 +169,14 @@ class OffsetCommits:
     def when_settled(
         self, group: str, topic: str, queue_id: int, ready: Callable[[], None], lost: Callable[[], None]
     ) -> bool:
-        """False when nothing is staged for this queue; else the staged goes off and `ready` runs when applied."""
-        if (group, topic, queue_id) not in self._staged:
-            return False
+        """False when nothing of this queue is on its way; else the staged goes off and `ready` runs when applied."""
+        key = (group, topic, queue_id)
+        if key not in self._staged:
+            under_way = self._proposed_last(key)
+            if under_way is None:
+                return False
+            under_way.waiting.append((ready, lost))
+            return True
         self._waiting.append((ready, lost))
         self._deadline.due_ns = self._node.now_ns
         return True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from broker.peer_protocol import RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.headers import OffsetResponseHeader
 from broker.remoting.json_body import parse_loose_json
 from tests.broker.harness import Client, Group
 
@@ -81,6 +83,52 @@ def test_one_way_commit_is_seen_by_the_question_after_it(client: Client) -> None
         {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 5},
     )
     assert stored(client) == 5
+
+
+def test_a_report_that_takes_back_one_on_its_way_is_stored() -> None:
+    """It says what is stored already, but not for long: the other report is in the log and not yet committed."""
+    group = Group(3)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+
+    def report(offset: int) -> None:
+        client.tell(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": offset},
+        )
+        group.advance(0.15)
+
+    report(5)
+    group.partition(group.leader)
+    report(10)
+    report(5)
+    group.heal()
+    group.advance(1)
+    assert group.node(group.leader).replica.metadata.offsets["g", "T"] == {0: 5}
+
+
+def test_a_question_waits_for_a_report_on_its_way() -> None:
+    """Who asks after the report, as the next member of the group does, is told of it."""
+    group = Group(3)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.tell(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 5},
+    )
+    group.lose = lambda source, target, frame: (
+        isinstance(frame, RaftFrame) and bool(getattr(frame.message, "spans", ()))
+    )
+    group.advance(0.15)
+    question = client.start_call(
+        RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "g", "topic": "T", "queueId": 0}
+    )
+    group.advance(0.1)
+    assert question not in client.answers
+    group.lose = lambda source, target, frame: False
+    assert client.wait(question).decode_fields(OffsetResponseHeader).offset == 5
 
 
 def test_offset_that_comes_with_a_pull_is_stored(client: Client) -> None:
