@@ -170,11 +170,15 @@ class BrokerHost:
     def kill(self) -> None:
         """SIGKILL: the kernel closes the connections and keeps the page cache."""
         self.kept_index = None
+        losses = self.world.monitor.power_losses
+        before = losses.page_cache(self) if losses is not None and self.disk.may_evict else {}
         self._drop_process()
         self.disk.lose_process()
         for endpoint in self.world.network.endpoints_of(self.name):
             endpoint.close()
         self.world.network.kick(self.name)  # a paused process's sockets were full
+        if before:
+            self.world.pages_left(self, before)
 
     def lose_power(self, fault: str) -> None:
         """The plug is pulled, by a fault of that kind."""

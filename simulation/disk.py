@@ -250,6 +250,11 @@ class SimulatedDisk:
         for path in sorted(self._names):
             self._evict(self._names[path])
 
+    @property
+    def may_evict(self) -> bool:
+        """Whether pages that a failed flush did not write may leave the cache with the process."""
+        return any(inode.dropped for inode in self._names.values())
+
     def _evict(self, inode: _Inode) -> None:
         """Pages that look clean may leave the cache when nobody maps them; whoever reads next reads the disk."""
         for page in sorted(inode.dropped):

@@ -9,6 +9,8 @@ what it has written every `flush_interval_ms`. Hence a power failure
   something elect unanimously, and so the one with the longest log (raft/recovery.py, Unanimity). Only what no voter
   holds any more, and a majority lost to power failures, is gone, as the contract allows: a `DataLoss`, which ends the
   run without being a finding. The same without these failures is a violation;
+- is joined by a flush that fails: the node stops, and pages that were not written may leave its cache with its process.
+  What they had is lost to this node as by a power failure, and within the same bounds;
 - may leave a group that elects nobody: if all that still have votes may have lost something, and one more has a new
   disk and no votes, neither a majority nor all may vote. This is a `DataLoss` too, of the votes.
 
@@ -36,13 +38,19 @@ if TYPE_CHECKING:
 
 __all__ = ["DataLoss", "LostBy", "PowerLosses"]
 
+FAILED_FLUSH: Final = "a failed flush"
+"""The fault of a node whose process has ended, and some of what it had not managed to flush with it."""
+
 _SLACK_NS: Final = 50 * MILLISECOND
 """For the turn that begins a flush, and the flush itself while the disk is not slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostBy:
-    """Which node lost its log's end, from `first_index` on, to which fault, and when in true time."""
+    """Which node lost its log's end, from `first_index` on, to which fault, and when in true time.
+
+    The fault is a kind of power failure, or `FAILED_FLUSH`.
+    """
 
     node: str
     fault: str
@@ -156,16 +164,29 @@ class PowerLosses:
 
     def power_failed(self, host: BrokerHost, before: dict[int, bytes], fault: str, now_ns: int) -> None:
         """Its machine went dark; `before` is what `page_cache` said right before that. Raises Violation."""
+        if (
+            before
+        ):  # else the process was starting, or had ended, in order if so: its log stays as it was at its end
+            self._dark[host.name] = self._taken(host, before, fault, now_ns)
+
+    def pages_left(self, host: BrokerHost, before: dict[int, bytes], now_ns: int) -> None:
+        """Its process has ended behind a failed flush; `before` as for a power failure. Raises Violation."""
         if not before:
-            return  # the process was starting, or had ended, in order if so: its log stays as it was at its end
+            return
+        taken = self._taken(host, before, FAILED_FLUSH, now_ns)
+        if self._holders[host.name].lost is taken:
+            self._dark[host.name] = taken
+
+    def _taken(self, host: BrokerHost, before: dict[int, bytes], fault: str, now_ns: int) -> LostBy:
+        """What its disk has not got any more, which may be nothing; noted if it is something."""
         holder = self._holders[host.name]
         assert holder.log is not None, "it has run"
         log = holder.log.bounds
         changed = _first_change(host, before)
         last = log.last_index if changed is None else _last_before(log, before, changed)
-        lost = self._dark[host.name] = LostBy(host.name, fault, now_ns, last + 1)
+        lost = LostBy(host.name, fault, now_ns, last + 1)
         if last == log.last_index:
-            return
+            return lost
         if last < log.durable_index:
             raise Violation(
                 "durability",
@@ -174,6 +195,7 @@ class PowerLosses:
             )
         self._was_due(host, holder, last + 1, fault, now_ns)
         holder.lost = lost
+        return lost
 
     def _was_due(self, host: BrokerHost, holder: _Holder, index: int, fault: str, now_ns: int) -> None:
         """Nothing waits for its flush for longer than the interval while neither process nor disk is held up."""
@@ -195,7 +217,7 @@ class PowerLosses:
     def data_loss(self) -> tuple[int, tuple[LostBy, ...]] | None:
         """(first index, who lost it) of the committed entries that no voter holds; None if there are none.
 
-        Raises Violation if a majority's power failures do not explain it.
+        Raises Violation if power failures and failed flushes of a majority do not explain it.
         """
         model = self._model
         voters = model.voters
@@ -207,8 +229,8 @@ class PowerLosses:
             raise Violation(
                 "durability",
                 "group",
-                f"no voter holds entries {first_index}..{model.last_index}, which are committed; power failures took "
-                f"them from {' '.join(one.node for one in lost) or 'none'} of {' '.join(voters)}",
+                f"no voter holds entries {first_index}..{model.last_index}, which are committed; power failures and "
+                f"failed flushes took them from {' '.join(one.node for one in lost) or 'none'} of {' '.join(voters)}",
             )
         return first_index, lost
 

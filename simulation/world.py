@@ -322,6 +322,17 @@ class World:
         else:
             self.scheduler.after(0, self.look_for_data_loss)
 
+    def pages_left(self, host: BrokerHost, before: dict[int, bytes]) -> None:
+        """A process has ended behind a failed flush (async flush), maybe with the only copy of something."""
+        losses = self.monitor.power_losses
+        assert losses is not None, "of interest with async flush"
+        try:
+            losses.pages_left(host, before, self.scheduler.now_ns)
+        except Violation as violation:
+            self.found(violation)
+        else:
+            self.scheduler.after(0, self.look_for_data_loss)
+
     def look_for_data_loss(self) -> None:
         """What no voter holds any more never comes back: there is nothing left to wait for, and the run ends."""
         losses, model = self.monitor.power_losses, self.monitor.model

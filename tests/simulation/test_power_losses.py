@@ -10,7 +10,7 @@ from raft.recovery_loss import Loss
 from simulation.broker_host import BrokerHost
 from simulation.group_model import GroupModel
 from simulation.plan import Fault, Plan, draw_plan
-from simulation.power_losses import LostBy, PowerLosses
+from simulation.power_losses import FAILED_FLUSH, LostBy, PowerLosses
 from simulation.report import describe_finding, summary_line
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.world import Result, World, run_plan
@@ -75,6 +75,27 @@ def test_crashes_a_minority_and_sync_flush_lose_nothing(
         result = _run(_plan(seed, *faults, flush=flush))
         assert result.data_loss is None
         assert sum(result.fault_counts.get(kind, 0) for kind in dict.fromkeys(kinds)) == len(kinds)
+
+
+def test_a_failed_flush_takes_the_last_copy_as_a_power_failure_does() -> None:
+    """Seed 470: one of the two that had an entry lost its power, and the other's flush failed right after."""
+    lost = []
+    for seed in _SEEDS:
+        world = World(_plan(seed, Fault(5 * SECOND, "isolate", 4, 9 * SECOND, 0.5)))
+
+        def fail(world: World = world) -> None:
+            dark, failing, _ = world.members.in_service()
+            dark.lose_power("power")
+            failing.disk.failing_flushes = 1
+            failing.disk_faulty = True
+
+        world.scheduler.at(9 * SECOND + seed * 61 * MILLISECOND, fail)
+        result = world.run()
+        assert result.violation is None, describe_finding(result, "this test")
+        if result.data_loss is not None:
+            lost.append({one.node: one.fault for one in result.data_loss.nodes})
+    assert {"n0": "power", "n1": FAILED_FLUSH} in lost
+    assert len(lost) < len(_SEEDS), "pages that look clean may stay"
 
 
 def test_a_loss_that_no_power_failure_explains_is_a_finding() -> None:

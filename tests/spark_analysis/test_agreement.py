@@ -100,7 +100,8 @@ def told(anomaly: Anomaly) -> tuple[Any, ...]:
 @pytest.fixture
 def everything_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only the first findings are compared."""
-    monkeypatch.setattr(examples, "EXAMPLES_OF_EACH_KIND", MANY)
+    for module in (examples, distributed):
+        monkeypatch.setattr(module, "EXAMPLES_OF_EACH_KIND", MANY)
     for module in (distributed, small):
         for name in ("REPLICA_FINDINGS_LISTED", "UNSURE_LISTED"):
             monkeypatch.setattr(module, name, MANY)
