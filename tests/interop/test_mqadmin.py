@@ -139,6 +139,42 @@ def test_reset_offset_by_time(mqadmin: Mqadmin, client: Client, topic: str, grou
     consumer.wait_for("message", DELIVERY_LIMIT_S, count=16)
 
 
+def test_a_group_that_is_away_is_reset(mqadmin: Mqadmin, client: Client, topic: str, group: str) -> None:
+    """Nobody is there to be told: it begins where it was sent when it comes back."""
+    consumer = client.start("push", topic=topic, group=group)
+    consumer.wait_for("started", DELIVERY_LIMIT_S)
+    send(client, topic, count=8)
+    consumer.wait_for("message", DELIVERY_LIMIT_S, count=8)
+    wait_for_commit(mqadmin, group)
+    consumer.stop()
+
+    mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+    back = client.start("push", topic=topic, group=group)
+    back.wait_for("message", DELIVERY_LIMIT_S, count=8)
+    back.stop()
+
+
+def test_one_queue_is_reset(
+    mqadmin: Mqadmin, client: Client, cluster: Cluster, topic: str, group: str
+) -> None:
+    if "java-4" in client.name:
+        pytest.skip("mqadmin of 4.9 does not know the options")
+    consumer = client.start("push", topic=topic, group=group)
+    consumer.wait_for("started", DELIVERY_LIMIT_S)
+    sent = send(client, topic, count=16)
+    consumer.wait_for("message", DELIVERY_LIMIT_S, count=16)
+    wait_for_commit(mqadmin, group)
+
+    queue = sent[0]["queue"]
+    where = ("-b", cluster.leader().address, "-q", str(queue), "-o", "1")  # the tool does nothing for 0
+    output = mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", *where)
+    assert "reset" in output, output
+    again = sum(event["queue"] == queue for event in sent) - 1
+    consumer.wait_for("message", DELIVERY_LIMIT_S, count=16 + again)
+    wait_for_commit(mqadmin, group)
+    consumer.stop()
+
+
 def test_broker_status(mqadmin: Mqadmin, cluster: Cluster) -> None:
     leader = cluster.leader().address
     status = mqadmin("brokerStatus", "-b", leader)
