@@ -162,10 +162,6 @@ class Raft:
         """The index of the entry of `configuration`."""
         return self._state.configurations.current_index
 
-    def configuration_at(self, index: int) -> tuple[int, Configuration]:
-        """The (index, configuration) in force at an index from first_index - 1 on."""
-        return self._state.configurations.at(index)
-
     def deadline(self) -> int | None:
         """When to call `tick` and `replicate` next, or None while only a message can change anything."""
         if self._leader is not None:

@@ -21,7 +21,6 @@ from spark_analysis.unknown import settle
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-FINDING_COLUMNS: Final = ("key", "kind", "position", "lower", "upper")
 _UNMATCHED: Final = "unmatched"
 
 
