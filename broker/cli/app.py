@@ -3,8 +3,6 @@ imports none of them."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from cyclopts import App
 
 _COMMANDS = (
@@ -58,6 +56,8 @@ def build_app() -> App:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # 3 MiB, in every process, for one command
+
     try:
         return version("trivet")
     except PackageNotFoundError:
