@@ -243,7 +243,7 @@ class Forwarding:
         if (self._replica.leader, self._replica.term) == (asked.leader, asked.term):
             self._node.hold(client.connection, asked.command)  # this node has not heard of the next one yet
         else:
-            self._node.received(client.connection, without_late_position(asked.command))
+            self._node.resumed(client.connection, without_late_position(asked.command))
 
     def leader_changed(self) -> None:
         """Whatever waits for another leader than today's, or for its earlier term: that one does it no more."""

@@ -20,12 +20,13 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 def without_late_position(command: RemotingCommand) -> RemotingCommand:
     """The request as it may be done later: a pull without the position that it brought, all else as it is.
 
+    A signature does not hold for it any more: what the client may do was judged when the request came.
     The pull processor must have read the command before, so that its header is known to be readable.
     """
     if command.code not in _PULLS:
         return command
-    header = command.decode_fields(PullMessageHeader)
-    if not header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+    sys_flag = command.decode_fields(PullMessageHeader).sys_flag
+    if not sys_flag & PullSysFlag.COMMIT_OFFSET:
         return command
-    header.sys_flag &= ~int(PullSysFlag.COMMIT_OFFSET)
-    return msgspec.structs.replace(command, header=header)
+    fields = {**command.fields, "sysFlag": str(sys_flag & ~int(PullSysFlag.COMMIT_OFFSET))}
+    return msgspec.structs.replace(command, header=fields)

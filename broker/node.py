@@ -145,8 +145,14 @@ class Node:
             if asking is not None and connection in self._forwarding:
                 self._forwarding.pass_answer_on(asking, connection, command)
             return
-        if self.access is not None and not self._is_allowed(self.access, connection, command):
-            return
+        if self.access is None or self._is_allowed(self.access, connection, command):
+            self.resumed(connection, command)
+
+    def resumed(self, connection: Connection, command: RemotingCommand) -> None:
+        """A request that its client may make: one that has just come, or that goes on after it has waited.
+
+        What has waited may have lost the position that it brought, and with that its signature.
+        """
         route = self._routes.get(command.code)
         if route is None:
             self.reply(
@@ -360,7 +366,7 @@ class Node:
             return
         for connection, command in self._held.take_all():
             if connection in self._forwarding or isinstance(connection, RelayedConnection):
-                self.received(connection, command)
+                self.resumed(connection, command)
 
     def _expire_held(self) -> None:
         for connection, command in self._held.take_expired(self.now_ns):

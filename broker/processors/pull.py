@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
+from broker.access.control import AccessControl
 from broker.connection import Connection, RelayedConnection
 from broker.creation import Creations, TooManyError, missing_for_consumers
 from broker.deadline import NEVER
@@ -61,9 +62,9 @@ _SPREAD_BYTES: Final = 1 << 30
 
 
 class _HeldPull:
-    """A pull that waits for messages in its queue."""
+    """A pull that waits: for messages in its queue, or to be sure of the queue's end."""
 
-    __slots__ = ("command", "connection", "deadline_ns", "done", "filter", "header")
+    __slots__ = ("access", "command", "connection", "deadline_ns", "done", "filter", "header")
 
     def __init__(
         self,
@@ -71,12 +72,15 @@ class _HeldPull:
         command: RemotingCommand,
         header: PullMessageHeader,
         wanted: Filter,
-        deadline_ns: int,
+        access: AccessControl | None,
+        deadline_ns: int = NEVER,
     ) -> None:
         self.connection = connection
         self.command = command
         self.header = header
         self.filter = wanted
+        self.access = access
+        """The rules by which it was let in."""
         self.deadline_ns = deadline_ns
         self.done = False
 
@@ -162,6 +166,7 @@ class PullProcessor:
         if not replica.serving:
             self._pull_elsewhere(connection, command, header)
             return
+        self._check_broker()  # before a group is created by its first pull
         if header.consumer_group not in replica.metadata.groups and self._create_group(
             connection, command, header.consumer_group
         ):
@@ -187,7 +192,7 @@ class PullProcessor:
         ):
             self._hold(connection, command, header, wanted)
         elif answer.code in _ABOUT_THE_END:
-            self._answer_behind_barrier(connection, command, header, wanted)
+            self._answer_behind_barrier(_HeldPull(connection, command, header, wanted, node.access))
         else:
             self._answer(connection, command, answer)
 
@@ -238,11 +243,14 @@ class PullProcessor:
             ) from error
         return True
 
-    def _check(self, header: PullMessageHeader) -> str:
-        """The checks of behaviour.md 5.1, in order; the topic's name."""
-        metadata = self._node.replica.metadata
+    def _check_broker(self) -> None:
         if not self._permission & Permission.READ:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include reading")
+
+    def _check(self, header: PullMessageHeader) -> str:
+        """The checks of behaviour.md 5.1, in order; the topic's name."""
+        self._check_broker()
+        metadata = self._node.replica.metadata
         group = metadata.groups.get(header.consumer_group)
         if group is None:
             raise RequestError(
@@ -457,36 +465,37 @@ class PullProcessor:
             return 0
         return follower_broker_id(followers[answer.position // _SPREAD_BYTES % len(followers)])
 
-    def _answer_behind_barrier(
-        self,
-        connection: Connection,
-        command: RemotingCommand,
-        header: PullMessageHeader,
-        wanted: Filter,
-    ) -> None:
+    def _answer_behind_barrier(self, held: _HeldPull) -> None:
         """Reads once it is sure that no other leader has taken messages since the request came."""
+
+        def answer_now() -> None:
+            answer = self._read_again(held)
+            if answer is not None:
+                self._answer(held.connection, held.command, answer)
+
         self._node.replica.read_barrier(
-            lambda: self._answer_anew(connection, command, header, wanted),
-            lambda: self._node.forward(connection, without_late_position(command)),
+            answer_now,
+            lambda: self._node.forward(held.connection, without_late_position(held.command)),
         )
 
-    def _answer_anew(
-        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, wanted: Filter
-    ) -> None:
-        """Answers a request that has waited, if what it asks for is still allowed."""
-        if self._is_still_allowed(connection, command, header):
-            self._answer(connection, command, self._read(header, wanted))
+    def _read_again(self, held: _HeldPull) -> _Answer | None:
+        """Reads for a request that has waited. If it may not be answered so any more, it is refused, and there is None.
 
-    def _is_still_allowed(
-        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
-    ) -> bool:
-        """Whether the checks hold that the request has passed before it waited; it is answered if they do not."""
+        It meets the checks again that it has passed when it came. And of its group's subscription what counts is what
+        heartbeats say now: in the eyes of the old one what has come for the new one would be passed over, for ever.
+        """
+        node, header = self._node, held.header
         try:
+            if node.access is not None and node.access is not held.access:
+                node.access.check_again(held.connection.host, held.command)
+                held.access = node.access
             self._check(header)
+            if not header.sys_flag & 4:  # it brought no subscription of its own
+                held.filter = self._filter(header)
         except RequestError as error:
-            self._node.reply(connection, command, error.code, error.remark)
-            return False
-        return True
+            node.reply(held.connection, held.command, error.code, error.remark)
+            return None
+        return self._read(header, held.filter)
 
     # ------------------------------------------------------------------ long polling
 
@@ -499,7 +508,8 @@ class PullProcessor:
     ) -> None:
         suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX if self._long_polling else SHORT_POLL_MS)
         self._stats.gets_missed += 1
-        held = _HeldPull(connection, command, header, wanted, self._node.now_ns + suspend_ms * 1_000_000)
+        deadline_ns = self._node.now_ns + suspend_ms * 1_000_000
+        held = _HeldPull(connection, command, header, wanted, self._node.access, deadline_ns)
         self._held.setdefault((header.topic, header.queue_id), {})[held] = None
         self._held_by.setdefault(connection, {})[held] = None
         self._held_count += 1
@@ -519,11 +529,10 @@ class PullProcessor:
             for held in waiting:
                 if held.done:
                     continue
-                if not self._is_still_allowed(held.connection, held.command, held.header):
+                answer = self._read_again(held)
+                if answer is None:
                     self._finish(held)
-                    continue
-                answer = self._read(held.header, held.filter)
-                if (
+                elif (
                     answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
                     and answer.next_offset >= answer.max_offset
                 ):
@@ -544,7 +553,7 @@ class PullProcessor:
             for held in list(self._held.get((topic, queue_id), ())):
                 if held.header.consumer_group == group:
                     self._take_out(held)
-                    self._answer_behind_barrier(held.connection, held.command, held.header, held.filter)
+                    self._answer_behind_barrier(held)
 
     def _finish(self, held: _HeldPull) -> None:
         held.done = True
@@ -563,7 +572,7 @@ class PullProcessor:
         while self._deadline.due_ns <= self._node.now_ns:
             held = self._deadlines[0][2]
             self._take_out(held)
-            self._answer_behind_barrier(held.connection, held.command, held.header, held.filter)
+            self._answer_behind_barrier(held)
 
     def _take_out(self, held: _HeldPull) -> None:
         self._finish(held)

@@ -482,6 +482,12 @@ def test_a_broker_that_takes_no_writes_steers_producers_by_the_route_alone() -> 
     assert group.connect().send("T", b"x").queue_offset == 0
 
 
+def test_a_pull_that_may_not_read_creates_no_group() -> None:
+    group = prepared(broker={"permission": "write"})
+    assert pull(consumerGroup="New")(group.connect()).code == CODES.NO_PERMISSION
+    assert "New" not in group.node("n0").replica.metadata.groups
+
+
 def test_broadcasting_where_it_is_forbidden(shared: Group) -> None:
     client = shared.connect()
     client.heartbeat("NoBroadcast", ["T"], model=MessageModel.BROADCASTING)
