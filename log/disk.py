@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 
 class DiskUsage(NamedTuple):
-    """Of the file system that holds the store."""
+    """Of the file system that holds the store: what is used or may be, as `df` counts, and how much of it is free."""
 
     total_bytes: int
     free_bytes: int

@@ -334,7 +334,8 @@ class MmapDisk:
             usage = shutil.disk_usage(self._root)
         except OSError as error:
             raise _failure(".", "examination", error) from error
-        return DiskUsage(total_bytes=usage.total, free_bytes=usage.free)
+        # What the system keeps for its administrator, or a quota for others, is neither used nor free.
+        return DiskUsage(total_bytes=usage.used + usage.free, free_bytes=usage.free)
 
     def lock(self) -> StoreLock:
         try:

@@ -24,6 +24,7 @@ from broker.remoting.frame import FrameDecoder
 from broker.settings import BrokerConfig, join_address, split_address
 from broker.shell.access_file import AccessFile
 from broker.shell.clock import machine_clock, machine_memory_bytes, reload_on_hangup, stop_on_signal
+from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed
 from broker.shell.peer_links import PeerLinks
 from broker.shell.reading import Reading
 from broker.shell.registrar import Changes, Registrar
@@ -76,6 +77,7 @@ class BrokerServer:
         self._peer_listener = None if peer_address is None else listen(peer_address)
         self._sockets: dict[Connection, SocketConnection] = {}
         self._clients: dict[Connection, SocketConnection] = {}
+        self._clients_max = connections_allowed(config.limits.max_connections, FILES_OF_A_STORE)
         self._outgoing = Outgoing()
         self._trace = None
         if config.observe.trace:
@@ -173,10 +175,9 @@ class BrokerServer:
             start(self._run_loads)
             start(self._sweep)
             for listener in filter(None, (self._client_listener, self._vip_listener)):
-                start(accept_forever, listener, self._accepted(nursery, self._serve_client))
+                start(accept_forever, listener, self._accept_client(nursery))
             if self._peer_listener is not None:
-                serve_peer: Callable[[socket.socket, tuple[str, int]], object] = self._serve_peer
-                start(accept_forever, self._peer_listener, self._accepted(nursery, serve_peer))
+                start(accept_forever, self._peer_listener, self._accept_peer(nursery))
             start(self._links.run)
             for registrar in self._registrars:
                 start(registrar.run)
@@ -224,17 +225,20 @@ class BrokerServer:
 
     # ------------------------------------------------------------------ clients
 
-    def _accepted(
-        self, nursery: trio.Nursery, serve: Callable[..., object]
-    ) -> Callable[[socket.socket, tuple[str, int]], None]:
+    def _accept_client(self, nursery: trio.Nursery) -> Callable[[socket.socket, tuple[str, int]], None]:
         def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
-            if len(self._sockets) + self._entrance.waiting >= self._config.limits.max_connections:
-                log.warning(
-                    "connection refused", address=address[0], limit=self._config.limits.max_connections
-                )
+            if len(self._clients) + self._entrance.waiting >= self._clients_max:
+                log.warning("connection refused", address=address[0], limit=self._clients_max)
                 sock.close()
                 return
-            nursery.start_soon(serve, sock, address)  # type: ignore[arg-type]
+            nursery.start_soon(self._serve_client, sock, address)
+
+        return accepted
+
+    def _accept_peer(self, nursery: trio.Nursery) -> Callable[[socket.socket, tuple[str, int]], None]:
+        def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
+            # However many clients there are: a group whose nodes do not reach each other serves none of them.
+            nursery.start_soon(self._links.serve_accepted, sock, f"{address[0]}:{address[1]}")
 
         return accepted
 
@@ -276,9 +280,6 @@ class BrokerServer:
             self._begin()
             node.client_disconnected(connection)
             self._turns.wake()
-
-    async def _serve_peer(self, sock: socket.socket, address: tuple[str, int]) -> None:
-        await self._links.serve_accepted(sock, f"{address[0]}:{address[1]}")
 
     async def _sweep(self) -> None:
         """Closes the connections of clients that neither read nor write (remoting.md 1); looks at the accounts."""

@@ -17,6 +17,7 @@ from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import NameServerConfig, join_address
 from broker.shell.clock import reload_on_hangup, stop_on_signal
+from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
 from broker.tls import reload_certificates, server_context
@@ -73,6 +74,7 @@ class NameServerProcess:
         )
         self._listener = listen(config.listen)
         self._open: dict[int, SocketConnection] = {}
+        self._connections_max = connections_allowed(config.max_connections, FILES_OF_A_NAME_SERVER)
         self._next_number = 0
         self._stop = trio.Event()
 
@@ -96,10 +98,8 @@ class NameServerProcess:
             async with trio.open_nursery() as nursery:
 
                 def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
-                    if len(self._open) + self._entrance.waiting >= self._config.max_connections:
-                        log.warning(
-                            "connection refused", address=address[0], limit=self._config.max_connections
-                        )
+                    if len(self._open) + self._entrance.waiting >= self._connections_max:
+                        log.warning("connection refused", address=address[0], limit=self._connections_max)
                         sock.close()
                         return
                     nursery.start_soon(self._serve_connection, sock, address)

@@ -3,11 +3,14 @@
 import errno
 import gc
 import os
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from log.disk import DiskUsage
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
 from log.mmap_disk import PAGE_BYTES, MmapDisk
 
@@ -127,7 +130,13 @@ def test_the_lock_excludes_and_is_released(disk: MmapDisk, tmp_path: Path) -> No
     lock.release()
     lock.release()
     MmapDisk(tmp_path / "store").lock().release()
-    assert disk.usage().total_bytes > disk.usage().free_bytes > 0
+
+
+def test_usage_is_counted_as_df_does(disk: MmapDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept for the administrator is not used: of 1,000, 300 are, and of the rest 100 may be."""
+    found = SimpleNamespace(total=1_000, used=300, free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: found)
+    assert disk.usage() == DiskUsage(total_bytes=400, free_bytes=100)
 
 
 def test_a_write_buffer_reaches_the_file_when_it_is_written_back(disk: MmapDisk) -> None:

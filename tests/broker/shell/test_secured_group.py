@@ -130,21 +130,32 @@ async def test_silent_strangers_are_few_and_leave(tmp_path: Path, monkeypatch: p
     assert sum("did not prove" in reason for reason in reasons) == 3
 
 
-async def test_silent_strangers_do_not_keep_peers_out(
+def crowded(config: BrokerConfig) -> BrokerConfig:
+    limits = msgspec.structs.replace(config.limits, max_connections=2)
+    return msgspec.structs.replace(with_secret(config), limits=limits)
+
+
+async def test_neither_silent_strangers_nor_clients_keep_peers_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many as there may be, for as long as they like: the oldest of them gives way to a peer that dials."""
+    """As many as there may be, for as long as they like: the oldest stranger gives way to a peer that dials, and
+    clients are not counted with peers."""
     with structlog.testing.capture_logs() as logs:
-        async with running(tmp_path, nodes=3, change=with_secret) as servers:
+        async with running(tmp_path, nodes=3, change=crowded) as servers:
             await send_and_read_back(servers)
             await wait_linked(servers)
             monkeypatch.setattr("broker.shell.peer_links._HELLO_TIMEOUT_S", 3600.0)
             monkeypatch.setattr("broker.shell.peer_links._STRANGERS_MAX", 3)
-            host, _, port = servers.configs["n0"].raft.peers["n0"].partition(":")
+            host, _, client_port = servers.brokers["n0"].address.partition(":")
+            clients = [await trio.open_tcp_stream(host, int(client_port)) for _ in range(3)]
+            assert await closed_by(clients[2]) == b"", "there are as many clients as there may be"
+            _, _, port = servers.configs["n0"].raft.peers["n0"].partition(":")
             streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(4)]
             assert await closed_by(streams[0]) == b""  # so all others have been accepted
             servers.brokers["n1"].node.replica.links["n0"].close()
             assert await closed_by(streams[1]) == b""  # n1 has dialled anew
+            for stream in clients:
+                await stream.aclose()
             await send_and_read_back_more(servers)
             for stream in streams:
                 await stream.aclose()
