@@ -31,6 +31,8 @@ SYS_FLAG_COMMIT = 0x8
 SYS_FLAG_ROLLBACK = 0xC
 SYS_FLAG_BORN_HOST_V6 = 0x10
 SYS_FLAG_STORE_HOST_V6 = 0x20
+SYS_FLAG_INNER_BATCH = 0x80
+"""The body is messages, which consumers of 5.x take apart; only queues of a kind that is not kept here hold such."""
 _BOTH_HOSTS_V6 = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 
 MAX_PROPERTIES_BYTES = 32767

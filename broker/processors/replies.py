@@ -167,7 +167,11 @@ class RepliesProcessor:
         if header.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be part of a transaction")
         if header.queue_id < 0:
-            return self._random.randrange(0, max(1, config.write_queue_nums))
+            if config.write_queue_nums <= 0:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR, f"topic {header.topic} has no queue to write to"
+                )
+            return self._random.randrange(0, config.write_queue_nums)
         return header.queue_id
 
     def _pushed_header(

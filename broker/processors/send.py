@@ -45,7 +45,12 @@ from broker.transactions.sending import check_no_half, check_room, check_sys_fla
 from log.batch import parse_batch
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import UNIQ_KEY, get_property, terminated, without_property
-from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED
+from log.record import (
+    MAX_PROPERTIES_BYTES,
+    SYS_FLAG_INNER_BATCH,
+    SYS_FLAG_PREPARED,
+    SYS_FLAG_TRANSACTION_MASK,
+)
 from raft.state import RandomSource
 
 _REPLY_JSON: Final = (
@@ -57,6 +62,9 @@ _REPLY_JSON: Final = (
     + "}"
 )
 _NEEDS_JSON_ESCAPE: Final = re.compile(r"[^ !#-\[\]-~]")
+
+_FLAGS_TO_CHECK: Final = SYS_FLAG_PREPARED | SYS_FLAG_INNER_BATCH
+"""Rolled back messages, 0xC, have the bit of prepared ones, too."""
 
 _SENT_ON: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 """Where consumers send messages that they could not give back, with what brokers and they have added."""
@@ -206,14 +214,16 @@ class SendProcessor:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include writing")
         queue_id = header.queue_id
         if queue_id < 0:
-            queue_id = self._random.randrange(0, max(1, config.write_queue_nums))
+            if config.write_queue_nums <= 0:
+                raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic} has no queue to write to")
+            queue_id = self._random.randrange(0, config.write_queue_nums)
         elif queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"request queueId[{queue_id}] is illegal, topic {topic} has {config.write_queue_nums} write queues "
                 f"and {config.read_queue_nums} read queues",
             )
-        if header.sys_flag & SYS_FLAG_PREPARED:  # rolled back ones, 0xC, have this bit, too
+        if header.sys_flag & _FLAGS_TO_CHECK:
             check_sys_flag(header)
         try:
             replica.check_may_append()
@@ -254,6 +264,8 @@ class SendProcessor:
             elif due_ms := due_ms_of(properties, self._node.wall_ms, self._timer_delay_ms_max):
                 properties = timed_properties(properties, topic, queue_id, due_ms)
                 topic, queue_id = TIMER_TOPIC, 0
+            if sys_flag & SYS_FLAG_PREPARED:  # given back as it was once sent, and no half message any more
+                sys_flag &= ~SYS_FLAG_TRANSACTION_MASK
         if len(properties) > MAX_PROPERTIES_BYTES:
             properties = fitted(properties)
         try:

@@ -9,10 +9,16 @@ from broker.property_room import RETRY_BYTES, fitted
 from broker.proposals import OverloadedError
 from broker.remoting.codes import ResponseCode
 from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
-from broker.topics import HALF_TOPIC
+from broker.topics import DEAD_LETTER_PREFIX, HALF_TOPIC
 from broker.transactions.messages import half_properties, is_half
 from log.properties import get_property
-from log.record import MAX_PROPERTIES_BYTES, SYS_FLAG_PREPARED, SYS_FLAG_ROLLBACK, SYS_FLAG_TRANSACTION_MASK
+from log.record import (
+    MAX_PROPERTIES_BYTES,
+    SYS_FLAG_INNER_BATCH,
+    SYS_FLAG_PREPARED,
+    SYS_FLAG_ROLLBACK,
+    SYS_FLAG_TRANSACTION_MASK,
+)
 
 Header = SendMessageHeader | SendMessageHeaderV2
 
@@ -25,7 +31,16 @@ _DELIVERED_LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DE
 
 
 def check_sys_flag(header: Header) -> None:
-    """Raises `RequestError` for transaction bits without a half message: nobody would ever see such a message."""
+    """Raises `RequestError` for flags that are none of a message which could be sent.
+
+    Transaction bits without a half message: nobody would ever see it. An inner batch: its consumers would take its body
+    apart for messages.
+    """
+    if header.sys_flag & SYS_FLAG_INNER_BATCH:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "sysFlag 128 (inner batch) is for batch queues, which there are none of",
+        )
     bits = header.sys_flag & SYS_FLAG_TRANSACTION_MASK
     if bits == SYS_FLAG_ROLLBACK:
         raise RequestError(
@@ -59,9 +74,13 @@ def check_room(node: Node) -> None:
 def sent_as_half(header: Header, properties: bytes) -> bool:
     """Whether a send is one of a half message.
 
-    Consumers before 4.6.1 give a message back with the TRAN_MSG that it was once sent with, and a delay.
+    Consumers before 4.6.1 give a message back with the TRAN_MSG that it was once sent with, and a delay, or it is a
+    dead letter by now.
     """
-    return is_half(properties) and not (header.reconsume_times and get_property(properties, b"DELAY"))
+    return is_half(properties) and not (
+        header.reconsume_times
+        and (get_property(properties, b"DELAY") or header.topic.startswith(DEAD_LETTER_PREFIX))
+    )
 
 
 def stored_half(

@@ -39,6 +39,7 @@ def prepared(**settings: Any) -> Group:
     client.create_topic("T", 2)
     put_topic(client, topic="Ordered", order=True)
     put_topic(client, topic="WriteOnly", perm=2)
+    put_topic(client, topic="NoQueue", writeQueueNums=0)
     client.heartbeat("g", ["T"])
     put_group(client, b'{"groupName": "Silent", "consumeEnable": false}')
     put_group(client, b'{"groupName": "NoBroadcast", "consumeBroadcastEnable": false}')
@@ -82,6 +83,19 @@ def batch(*items: BatchItem, topic: str = "T", body: bytes | None = None, **head
 
 def item(body: bytes = b"x", /, **properties: str) -> BatchItem:
     return BatchItem(0, body, encode_properties(properties))
+
+
+def reply_fields(topic: str, queue_id: int = -1) -> dict[str, object]:
+    return {
+        "producerGroup": "P",
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 4,
+        "queueId": queue_id,
+        "sysFlag": 0,
+        "bornTimestamp": 0,
+        "flag": 0,
+    }
 
 
 def pull(**changes: Any) -> Answer:
@@ -146,6 +160,18 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.SYSTEM_ERROR,
         "queueId[2] is illegal, topic T has 2 write queues",
     ),
+    "any queue of none": (
+        send(topic="NoQueue", queue_id=-1),
+        CODES.SYSTEM_ERROR,
+        "topic NoQueue has no queue to write to",
+    ),
+    "reply to any queue of none": (
+        lambda client: client.call(RequestCode.SEND_REPLY_MESSAGE, reply_fields("NoQueue"), b"x"),
+        CODES.SYSTEM_ERROR,
+        "topic NoQueue has no queue to write to",
+    ),
+    "inner batch": (send(sysFlag=0xC0), CODES.MESSAGE_ILLEGAL, "sysFlag 128 (inner batch)"),
+    "batch of inner batches": (batch(item(), sysFlag=0x80), CODES.MESSAGE_ILLEGAL, "sysFlag 128"),
     "body too long": (
         send(body=bytes(BODY_BYTES_MAX + 1)),
         CODES.MESSAGE_ILLEGAL,

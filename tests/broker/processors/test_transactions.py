@@ -341,11 +341,17 @@ def test_group_left_out_is_the_requests(group: Group) -> None:
     assert end(client, half, COMMIT) == ResponseCode.SUCCESS
 
 
-def test_message_given_back_by_an_old_consumer_is_no_half_message(group: Group) -> None:
+@pytest.mark.parametrize("sys_flag", [0, 4])
+def test_message_given_back_by_an_old_consumer_is_no_half_message(group: Group, sys_flag: int) -> None:
+    """It says with its flags, too, that it was one: so a producer of those versions marks whatever has TRAN_MSG."""
     client = group.connect()
-    client.send("T", b"again", 0, {"DELAY": "1", **HALF}, reconsumeTimes=1)
+    client.heartbeat("g")
+    again = {"DELAY": "1", **HALF}
+    client.send("%RETRY%g", b"again", 0, again, reconsumeTimes=1, sysFlag=sys_flag)
+    client.send("%RETRY%g", b"dead", 0, again, reconsumeTimes=3, maxReconsumeTimes=2, sysFlag=sys_flag)
     group.advance(2)
-    assert bodies(client) == [b"again"]
+    assert bodies(client, "%RETRY%g") == [b"again"]
+    assert bodies(client, "%DLQ%g") == [b"dead"]
 
 
 # ---------------------------------------------------------------------- questions
