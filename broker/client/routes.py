@@ -1,9 +1,9 @@
 """Where topics live: the name servers and the routes that they give (remoting.md 5 and 6).
 
 Name servers do not talk to each other, and one is as good as another: the client stays with one, chosen at random, and
-moves to the next when it fails. Routes are kept and renewed every 30 s; the reference client does nothing more, so its
-users see a failover only after up to 30 s. Here a failed call asks for a new route at once; askers for the same topic
-share one request, which runs in a task of its own so that none of them takes it down by being cancelled.
+moves to the next when it fails or is silent. Routes are kept and renewed every 30 s; the reference client does nothing
+more, so its users see a failover only after up to 30 s. Here a failed call asks for a new route at once; askers for the
+same topic share one request, which runs in a task of its own so that none of them takes it down by being cancelled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from broker.remoting.route import MASTER_ID, TopicRouteData
 ROUTE_REFRESH_S = 30.0
 """Time between renewals of all known routes."""
 NAME_SERVER_TIMEOUT_S = 3.0
-"""Time limit for one name server; then the next is asked."""
+"""Time limit for a name server that there is no other beside, or after all have been silent."""
+NAME_SERVER_PATIENCE_S = 0.75
+"""Time limit for one of several at first: one that hangs must not use up the time of a send that waits for a route."""
 DEFAULT_TOPIC = "TBW102"
 """The topic whose route is used for one that does not exist yet, so that the first send creates it."""
 DEFAULT_TOPIC_QUEUES = 4
@@ -117,7 +119,7 @@ def parse_name_servers(addresses: str | Sequence[str]) -> list[str]:
         raise UsageError("no name server address was given")
     for address in found:
         host, separator, port = address.rpartition(":")
-        if not host or not separator or not port.isdigit():
+        if not host or not separator or not port.isdigit() or not 0 < int(port) < 65_536:
             raise UsageError(f"name server address {address!r} is not host:port")
     return found
 
@@ -127,20 +129,32 @@ class NameServers:
 
     def __init__(self, runtime: Runtime, pool: ConnectionPool, addresses: Sequence[str]) -> None:
         self.addresses = list(addresses)
+        self._runtime = runtime
         self._pool = pool
         self._current = runtime.random.randrange(len(self.addresses))
 
     async def call(self, code: int, fields: Fields = None, body: Buffer = b"") -> RemotingCommand:
-        """Ask one name server, the next if it fails. Raises NameServerUnavailable when none answers."""
-        failures = []
-        for _ in range(len(self.addresses)):
-            asked = self._current
-            try:
-                return await self._pool.call(self.addresses[asked], code, fields, body, NAME_SERVER_TIMEOUT_S)
-            except ConnectionFailed as error:
-                failures.append(str(error))
-                if self._current == asked:  # nobody else has moved on meanwhile
-                    self._current = (asked + 1) % len(self.addresses)
+        """Ask one name server, the next if it fails or is silent. Raises NameServerUnavailable when none answers.
+
+        Where several have been silent all are asked once more, with more patience.
+        """
+        failures: list[str] = []
+        several = len(self.addresses) > 1
+        for limit_s in (
+            (NAME_SERVER_PATIENCE_S, NAME_SERVER_TIMEOUT_S) if several else (NAME_SERVER_TIMEOUT_S,)
+        ):
+            failures.clear()
+            began_ns = self._runtime.now_ns()
+            for _ in range(len(self.addresses)):
+                asked = self._current
+                try:
+                    return await self._pool.call(self.addresses[asked], code, fields, body, limit_s)
+                except ConnectionFailed as error:
+                    failures.append(str(error))
+                    if self._current == asked:  # nobody else has moved on meanwhile
+                        self._current = (asked + 1) % len(self.addresses)
+            if self._runtime.now_ns() - began_ns < int(limit_s * 1e9):
+                break  # none was silent
         raise NameServerUnavailable(failures)
 
 

@@ -250,7 +250,14 @@ class TrioRuntime:
         host, separator, port = address.rpartition(":")
         if not separator or not port.isdigit():
             raise OSError(errno.EINVAL, f"address {address!r} is not host:port")
-        stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
+        try:
+            stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
+        except UnicodeError as error:
+            raise OSError(errno.EINVAL, f"{host!r} is no name of a host: {error}") from error
+        except OSError as error:
+            if isinstance(error.__cause__, ExceptionGroup):  # one for each address of a host; they say why
+                raise error.__cause__.exceptions[0] from None
+            raise
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             return await _secure(stream, self._tls, host.strip("[]"))

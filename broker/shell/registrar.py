@@ -72,17 +72,21 @@ class Registrar:
     async def run(self) -> None:
         """Registers again and again, until cancelled."""
         retry_s = _RETRY_S_MIN
+        complaint = ""
         while True:
             try:
                 with trio.fail_after(_TIMEOUT_S):
                     stream = await self._connect()
-            except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
-                if isinstance(error, trio.BrokenResourceError):
-                    log.warning("name server refused", address=self._address, reason=_tls_reason(error))
+            except (OSError, UnicodeError, trio.TooSlowError, trio.BrokenResourceError) as error:
+                reason = _reason(error)
+                if reason != complaint:  # an address that is wrong, or a server that is down, is told once
+                    complaint = reason
+                    log.warning("no connection to a name server", address=self._address, reason=reason)
                 await trio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_S_MAX)
                 continue
             retry_s = _RETRY_S_MIN
+            complaint = ""
             async with stream:
                 try:
                     self._stream = stream
@@ -164,8 +168,15 @@ class Registrar:
         await stream.send_all(data)
 
 
-def _tls_reason(error: trio.BrokenResourceError) -> str:
+def _reason(error: Exception) -> str:
+    """Why there is no connection, in words that stay the same while it is the same."""
+    if isinstance(error, trio.TooSlowError):
+        return f"no connection within {_TIMEOUT_S:g} s"
     cause = error.__cause__
+    if isinstance(cause, ExceptionGroup):  # one for each address of a host
+        return str(cause.exceptions[0])
+    if not isinstance(error, trio.BrokenResourceError):
+        return str(error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate is not good: {cause.verify_message}"
     return f"TLS handshake failed: {cause or error}"

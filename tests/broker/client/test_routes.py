@@ -8,7 +8,8 @@ from trio.testing import MockClock
 
 from broker.client.core import ClientCore
 from broker.client.errors import NameServerUnavailable, NoRoute, UsageError
-from broker.client.message import MessageQueue
+from broker.client.message import Message, MessageQueue
+from broker.client.producer import Producer
 from broker.client.routes import TopicRoute, parse_name_servers, parse_route
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cancellation import cancel_at_step
@@ -90,7 +91,7 @@ def test_the_address_asked_next() -> None:
 def test_name_server_lists() -> None:
     assert parse_name_servers("a:1; b:2,c:3;") == ["a:1", "b:2", "c:3"]
     nothing: list[str] = []
-    for wrong in ("", nothing, "a", "a:", ":1", "a:b"):
+    for wrong in ("", nothing, "a", "a:", ":1", "a:b", "a:0", "a:65536"):
         with pytest.raises(UsageError):
             parse_name_servers(wrong)
 
@@ -118,6 +119,31 @@ async def test_a_name_server_that_fails_is_left_for_the_next(
         with pytest.raises(NameServerUnavailable):
             await core.routes.refresh("t")
         assert core.routes.find("t") is not None, "the old route stays"
+
+
+async def test_a_name_server_that_hangs_is_left_for_the_next_within_a_send(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    """It takes connections and says nothing, as a stopped process does; whichever of them a client begins with."""
+    one_group(world)
+    servers = [FakeNameServer(world, "n1:1"), FakeNameServer(world, "n2:1"), FakeNameServer(world, "n3:1")]
+    for server in servers[:2]:
+        server.script(ROUTE, *[silent] * 100)
+    for _ in range(8):
+        async with Producer("n1:1;n2:1;n3:1", group="p", runtime=runtime) as producer:
+            await producer.send(Message("t", b"x"))
+
+
+async def test_name_servers_that_are_all_slow_are_asked_with_more_patience(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    one_group(world)
+    slow = [FakeNameServer(world, "n1:1"), FakeNameServer(world, "n2:1")]
+    for server in slow:
+        server.script(ROUTE, silent)
+    async with ClientCore(runtime, "n1:1;n2:1") as core:
+        await core.routes.get("t")
+    assert [len(server.received(ROUTE)) for server in slow] in ([2, 1], [1, 2])
 
 
 async def test_askers_share_one_request(

@@ -72,6 +72,8 @@ async def test_addresses_that_do_not_work() -> None:
     for wrong in ("nothing", "host:port", ""):
         with pytest.raises(OSError, match="host:port"):
             await TrioRuntime().connect(wrong)
+    with pytest.raises(OSError, match="no name of a host"):
+        await TrioRuntime().connect("a..b:1")
 
 
 def test_dropped_bytes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+import structlog.testing
 import trio
 import trio.testing
 
@@ -55,6 +57,27 @@ async def test_name_server_that_goes_away_is_connected_again() -> None:
             assert (await server.receive(stream)).code == REGISTER
             nursery.cancel_scope.cancel()
     server.listener.close()
+
+
+async def test_a_name_server_that_cannot_be_reached_is_told_once(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = OSError("all attempts failed")
+    refused.__cause__ = ExceptionGroup("each", [ConnectionRefusedError("refused")])
+    failures: list[Exception] = [refused] * 5 + [UnicodeError("no name of a host")] * 2
+
+    async def connect(registrar: Registrar) -> trio.abc.Stream:
+        if failures:
+            raise failures.pop(0)
+        await trio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(Registrar, "_connect", connect)
+    with structlog.testing.capture_logs() as logs, trio.move_on_after(20):
+        await registrar("ns:9876", [b"topics"]).run()
+    reasons = [entry["reason"] for entry in logs]
+    assert reasons == ["refused", "no name of a host", "no connection within 6 s"]
+    assert {entry["address"] for entry in logs} == {"ns:9876"}
 
 
 async def test_registration_that_no_frame_can_carry_ends_nothing() -> None:
