@@ -1,7 +1,12 @@
-"""Options of the whole test suite."""
+"""Options of the whole test suite, and what a failed test of it shows of the processes that it started."""
+
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.evidence import log_ends
 
 # How long an example takes says how busy the machine is. What Hypothesis sets by itself, as in CI, holds beside it.
 settings.register_profile(
@@ -16,3 +21,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the consensus scenarios do into their files instead of comparing it",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.failed and isinstance(folder, Path):
+        report.sections.extend(log_ends(folder))
+    return report

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.interop.clients import ALL_CLIENTS, BINARY, CPP, JAVA, Client, java_v
 from tests.interop.cluster import Cluster, TrivetCluster, make_topic
 from tests.interop.configured import ConfiguredCluster
 from tests.interop.mqadmin import Mqadmin
+from tests.interop.processes import evidence
 from tests.interop.reference import ReferenceCluster
 
 BROKERS = ("trivet", "reference", "reference-single", "reference-5")
@@ -83,6 +84,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names += [name + BINARY for name in names if name in JAVA]
     none = pytest.param("java", marks=pytest.mark.skip(reason="needs a Java client: make interop"))
     metafunc.parametrize("client_name", names or [none])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections.extend(section for section in evidence() if section not in report.sections)
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.evidence import COLUMNS, log_ends, telling_lines
 
 Event = dict[str, Any]
 
@@ -36,6 +40,7 @@ class Child:
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self._output_ended = False
+        _children.append(weakref.ref(self))
         with log.open("ab") as log_file:
             self.process = subprocess.Popen(
                 list(argv),
@@ -135,6 +140,14 @@ class Child:
         status = self.process.poll()
         return "\n".join([f"status {status}, last events {self.events[-3:]}", *self.lines[-5:], *log])
 
+    def account(self) -> str:
+        """How it stands, and the last of what it has reported, for the report of a failed test."""
+        status = self.process.poll()
+        state = "runs" if status is None else f"ended with status {status}"
+        counts = Counter(event["event"] for event in self.events)
+        told = [json.dumps(event)[:COLUMNS] for event in [*self.of("failed")[-4:], *self.events[-4:]]]
+        return "\n".join([f"{state}; {dict(counts)}", *told, *telling_lines(self.lines, 8)])
+
     def _nothing(self) -> None:
         pass
 
@@ -152,6 +165,23 @@ class Child:
         with self._changed:
             self._output_ended = True
             self._changed.notify_all()
+
+
+_children: list[weakref.ref[Child]] = []
+"""Every child of this process, oldest first."""
+
+
+def evidence() -> Iterator[tuple[str, str]]:
+    """Titles and texts of all children that somebody still holds: their accounts, then the logs in their folders.
+
+    A test that has just failed holds its own, and the session those that tests share.
+    """
+    _children[:] = [reference for reference in _children if reference() is not None]
+    children = [child for reference in _children if (child := reference()) is not None]
+    for child in children:
+        yield f"process {child.log.parent.name}/{child.log.stem}", child.account()
+    for folder in dict.fromkeys(child.log.parent for child in children):
+        yield from log_ends(folder)
 
 
 def _event_in(line: str) -> Event | None:

@@ -6,6 +6,7 @@ and calls back from its own threads. Their options and events are the same as th
 
     {"event": "started"}                                        client started, will work
     {"event": "sent", "index", "status", "offset", "msg_id", "ms"}
+    {"event": "again", "index", "error"}                        a send that found no route, and is made again
     {"event": "failed", "index", "error"}                       a send that was not acknowledged
     {"event": "message", "body", "topic", "queue", "offset", "tags", "keys", "reconsume", "delay_ms", ...}
     {"event": "done"}                                           all work finished

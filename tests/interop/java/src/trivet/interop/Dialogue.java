@@ -47,7 +47,8 @@ final class Dialogue {
             Message message = new Message(options.required("topic"), bytes(options.text("prefix", "t-") + index));
             message.setKeys("key-" + index);
             try {
-                SendResult result = producer.sendMessageInTransaction(message, null);
+                SendResult result = Again.whileThereIsNoRoute(
+                    index, SEND_TIMEOUT_MS, () -> producer.sendMessageInTransaction(message, null));
                 Report.emit("sent", "index", index, "status", result.getSendStatus().name().replace("SEND_OK", "OK"),
                     "offset", result.getQueueOffset(), "msg_id", result.getMsgId());
             } catch (Exception error) {

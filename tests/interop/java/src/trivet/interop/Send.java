@@ -60,45 +60,22 @@ final class Send {
         for (int index = 0; count == 0 ? !ended.get() : index < count; index += batch) {
             Thread.sleep(options.number("pause-ms", 0));
             long begin = System.nanoTime();
+            int number = index;
             try {
-                SendResult result = null;
-                switch (mode) {
-                    case "sync":
-                        Message single = build(index);
-                        for (int again = options.number("repeat", 1); again > 1; again--) {
-                            report(index, begin, producer.send(single));
-                        }
-                        result = producer.send(single);
-                        break;
-                    case "orderly":
-                        int shards = options.number("shards", 4);
-                        result = producer.send(build(index),
-                            (queues, message, shard) -> queues.get((Integer) shard % queues.size()), index % shards);
-                        break;
-                    case "oneway":
-                        producer.sendOneway(build(index));
-                        break;
-                    case "batch":
-                        List<Message> messages = new ArrayList<>();
-                        for (int i = 0; i < batch; i++) {
-                            messages.add(build(index + i));
-                        }
-                        result = producer.send(messages);
-                        break;
-                    case "async":
-                        inFlight.acquire();
-                        producer.send(build(index), callback(index, begin, inFlight));
-                        continue;
-                    default:
-                        throw new IllegalArgumentException("--mode " + mode);
+                if (mode.equals("async")) {
+                    inFlight.acquire();
+                    producer.send(build(number), callback(number, begin, inFlight));
+                    continue;
                 }
+                SendResult result = Again.whileThereIsNoRoute(
+                    number, producer.getSendMsgTimeout(), () -> send(mode, number, batch, begin));
                 if (result == null) {
-                    Report.emit("sent", "index", index);
+                    Report.emit("sent", "index", number);
                 } else {
-                    report(index, begin, result);
+                    report(number, begin, result);
                 }
             } catch (Exception error) {
-                Report.emit("failed", "index", index, "error", Report.describe(error));
+                Report.emit("failed", "index", number, "error", Report.describe(error));
             }
         }
         inFlight.acquire(ASYNC_IN_FLIGHT);
@@ -108,6 +85,33 @@ final class Send {
         }
         producer.shutdown();
         Report.emit("stopped");
+    }
+
+    /** One send that is waited for; null where nobody answers. */
+    private SendResult send(String mode, int index, int batch, long begin) throws Exception {
+        switch (mode) {
+            case "sync":
+                Message single = build(index);
+                for (int again = options.number("repeat", 1); again > 1; again--) {
+                    report(index, begin, producer.send(single));
+                }
+                return producer.send(single);
+            case "orderly":
+                return producer.send(build(index),
+                    (queues, message, shard) -> queues.get((Integer) shard % queues.size()),
+                    index % options.number("shards", 4));
+            case "oneway":
+                producer.sendOneway(build(index));
+                return null;
+            case "batch":
+                List<Message> messages = new ArrayList<>();
+                for (int i = 0; i < batch; i++) {
+                    messages.add(build(index + i));
+                }
+                return producer.send(messages);
+            default:
+                throw new IllegalArgumentException("--mode " + mode);
+        }
     }
 
     private SendCallback callback(int index, long begin, Semaphore inFlight) {
