@@ -50,8 +50,10 @@ log = structlog.get_logger("trivet.delays")
 DELAY: Final = b"DELAY"
 
 BATCH_MAX: Final = 256
-"""Deliveries announced by one command. A level has one batch under way at a time, so that many messages that are due
-at once do not fill the log's window and keep clients waiting.
+BATCH_BYTES_MAX: Final = 1 << 20
+"""Deliveries announced by one command, and how long their records are together, but for the first. A level has one
+batch under way at a time, so that many messages that are due at once do not fill the log's window and keep clients
+waiting.
 """
 
 RETRY_NS: Final = 100_000_000
@@ -141,7 +143,7 @@ class DelayService:
         self._deadline.due_ns = self._node.now_ns
 
     def _run(self) -> None:
-        """Delivers all that is due, and finds out when the next message will be."""
+        """Delivers a batch of each level that is due, and finds out when to look again."""
         node = self._node
         if node.now_ns < self._blocked_until_ns:
             self._deadline.due_ns = self._blocked_until_ns
@@ -150,10 +152,9 @@ class DelayService:
         try:
             for level in self._next:
                 self._settle(level)
-                while due_ns := self._deliver_due(level):
-                    if due_ns > node.now_ns:
-                        self._deadline.due_ns = min(self._deadline.due_ns, due_ns)
-                        break
+                due_ns = self._deliver_due(level)
+                if due_ns:
+                    self._deadline.due_ns = min(self._deadline.due_ns, due_ns)
             self._settle_when_idle()
         except (ReplicaError, DiskFullError) as error:
             log.info("deliveries wait", reason=str(error))
@@ -182,7 +183,10 @@ class DelayService:
             self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
 
     def _deliver_due(self, level: int) -> int:
-        """Delivers one batch: when to look again (ns), or 0 if something else will say so."""
+        """Delivers or drops one batch: when to look again (ns), or 0 if something else will say so.
+
+        What is dropped, be it all that waits for a topic that is gone, takes no more of a turn than what is delivered.
+        """
         if level in self._under_way:
             return 0
         node = self._node
@@ -197,21 +201,29 @@ class DelayService:
             return node.now_ns
         records: list[tuple[Record, Destination]] = []
         wall_ms = node.wall_ms
+        begin, batch_bytes = offset, 0
         for at, (physical_offset, size, due_ms) in enumerate(queue.units(offset, BATCH_MAX), offset):
             if due_ms > wall_ms:
                 due_ns = self._due_ns(level, at, queue.max_offset, due_ms - wall_ms)
                 if due_ns > node.now_ns:
-                    if not records:
+                    if not records and begin == offset:
                         return min(due_ns, node.now_ns + CLOCK_CHECK_NS)
                     break
-            found = deliverable(replica, physical_offset, size)
-            if found is None:
+            batch_bytes += size
+            if at > offset and batch_bytes > BATCH_BYTES_MAX:
                 break
-            records.append(found)
+            found = deliverable(replica, physical_offset, size)
+            if found is not None:
+                records.append(found)
+            elif records:
+                break
+            else:
+                begin = at + 1
+        if begin > offset:
+            self._skip(level, begin)
         if records:
-            self._deliver(level, offset, records)
-        else:
-            self._skip(level, offset + 1)
+            self._deliver(level, begin, records)
+            return 0
         return node.now_ns
 
     def _due_ns(self, level: int, offset: int, end: int, ahead_ms: int) -> int:

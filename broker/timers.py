@@ -53,7 +53,9 @@ CANCELS: Final = b"TIMER_DEL_UNIQKEY"
 
 BATCH_MAX: Final = 256
 BATCH_BYTES_MAX: Final = 1 << 20
-"""Deliveries announced by one command; one batch is under way at a time, so that clients' sends come in between."""
+"""Deliveries announced by one command, and how long their records are together, but for the first; one batch is under
+way at a time, so that clients' sends come in between.
+"""
 
 RETRY_NS: Final = 100_000_000
 CLOCK_CHECK_NS: Final = 1_000_000_000
@@ -205,8 +207,8 @@ class TimerService:
             return
         try:
             self._settle()
-            while self._under_way is None and self._deliver_due():
-                pass
+            if self._under_way is None and self._deliver_due():
+                self._deadline.due_ns = node.now_ns  # the rest in further turns
         except (ReplicaError, DiskFullError) as error:
             log.info("deliveries wait", reason=str(error))
             self._deadline.due_ns = self._blocked_until_ns = node.now_ns + RETRY_NS
@@ -231,7 +233,7 @@ class TimerService:
             self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
 
     def _deliver_due(self) -> bool:
-        """Delivers a batch; False when nothing more is due, and `_deadline` says when to look again."""
+        """Delivers or drops a batch; False when nothing more is due, and `_deadline` says when to look again."""
         node = self._node
         due = self._index.due(self._steps, node.wall_ms, BATCH_MAX)
         if not due:
@@ -252,7 +254,7 @@ class TimerService:
             unit = queue.unit(offset)
             if unit is not None:
                 size += unit[1]
-                if found and size > BATCH_BYTES_MAX:
+                if size > BATCH_BYTES_MAX and size > unit[1]:
                     break
             step = Step(due_ms, offset, limit)
             waiting = None if unit is None else deliverable(node.replica, unit[0], unit[1])

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import broker.replica as replica_module
+from broker import deliveries
+from broker.node import Node
 from broker.peer_protocol import Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import parse_loose_json
@@ -103,6 +105,38 @@ def test_message_whose_topic_is_gone_is_dropped_and_the_next_is_not(group: Group
     client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "U"})
     group.advance(LEVEL_1_S + 1)
     assert bodies(client) == [b"kept"]
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("properties", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}])
+def test_much_that_is_due_at_once_takes_many_turns(
+    is_gone: bool, properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is delivered or dropped: others have their turn in between, and no turn takes the memory of all."""
+    group = prepared(1)
+    client = group.connect()
+    body = bytes(200_000)
+    for _ in range(12):
+        client.send("T", body, 0, properties)
+    if is_gone:
+        client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    turn, looked_at = Node.turn, deliveries.deliverable
+    in_turn: list[int] = []
+
+    def counted_turn(node: Node, *args: Any) -> int:
+        in_turn.append(0)
+        return turn(node, *args)
+
+    def counted(*args: Any) -> Any:
+        in_turn[-1] += 1
+        return looked_at(*args)
+
+    monkeypatch.setattr(Node, "turn", counted_turn)
+    for module in ("delays", "timers"):
+        monkeypatch.setattr(f"broker.{module}.deliverable", counted)
+    group.advance(2)
+    assert (sum(in_turn), max(in_turn)) == (12, 5)
+    assert is_gone or len(bodies(client)) == 12
 
 
 def test_new_leader_delivers_what_the_old_one_held(group: Group) -> None:
