@@ -172,6 +172,13 @@ class BrokerSettings(Settings, frozen=True):
     """longPollingEnable: whether a pull that finds nothing is held until something comes; if not, for a second."""
     reject_transactions: bool = False
     """rejectTransactionMessage: whether transaction messages are refused (code 16)."""
+    accept_sends_from_ms: Annotated[int, Meta(ge=0)] = 0
+    """startAcceptSendRequestTimeStamp: sends before this time (wall clock, ms) are refused (code 1)."""
+    lite_pulls: bool = True
+    """litePullMessageEnable: whether LITE_PULL_MESSAGE is answered; else it is refused (code 16)."""
+    notify_consumers: bool = True
+    """notifyConsumerIdsChangedEnable: whether members hear at once that their group has changed; a group's own switch
+    of that name counts, too."""
     transaction_timeout_ms: Annotated[int, Meta(ge=0)] = 6000
     """transactionTimeOut: how old an undecided transaction gets before its producer is asked."""
     transaction_check_interval_ms: Annotated[int, Meta(ge=10)] = 30_000

@@ -52,7 +52,7 @@ class ClientsProcessor:
         *,
         auto_create_groups: bool,
         sql_filters: bool,
-        notify_changes: bool = True,
+        notify_changes: bool,
     ) -> None:
         self._node = node
         self._creations = creations
@@ -73,6 +73,7 @@ class ClientsProcessor:
         """Takes over the settings that may change at run time."""
         self._auto_create_groups = config.broker.auto_create_groups
         self._sql_filters = config.broker.sql_filters
+        self._notify_changes = config.broker.notify_consumers
 
     def routes(self) -> Iterable[Route]:
         """Only the leader's list of consumers is complete."""

@@ -117,12 +117,14 @@ class PullProcessor:
         follower_reads: bool,
         auto_create_groups: bool,
         sql_filters: bool,
+        lite_pulls: bool,
         permission: int,
         stats: Stats,
     ) -> None:
         self._node = node
         self._permission = permission
         self._sql_filters = sql_filters
+        self._lite_pulls = lite_pulls
         self._auto_create_groups = auto_create_groups
         self._stats = stats
         self._offsets = offsets
@@ -149,6 +151,7 @@ class PullProcessor:
         self._follower_reads = config.broker.follower_reads
         self._auto_create_groups = config.broker.auto_create_groups
         self._sql_filters = config.broker.sql_filters
+        self._lite_pulls = config.broker.lite_pulls
         self._permission = config.broker.permission_bits
 
     def routes(self) -> Iterable[Route]:
@@ -160,6 +163,10 @@ class PullProcessor:
 
     def pull(self, connection: Connection, command: RemotingCommand) -> None:
         """Answers with messages, holds the request, or says why there are none."""
+        if command.code == RequestCode.LITE_PULL_MESSAGE and not self._lite_pulls:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, "lite pulls are switched off here (litePullMessageEnable)"
+            )
         header = command.decode_fields(PullMessageHeader)
         node = self._node
         replica = node.replica

@@ -14,6 +14,7 @@ import structlog
 from broker.connection import Connection
 from broker.node import Node
 from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
+from broker.processors.send import too_early
 from broker.property_room import SENT_BYTES_MAX
 from broker.proposals import ReplicaError
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -142,6 +143,9 @@ class RepliesProcessor:
 
     def _check(self, header: Header, properties: bytes, body_bytes: int) -> int:
         """The queue that the copy goes to; raises `RequestError` for what is no reply."""
+        accept_from_ms = self._node.config.broker.accept_sends_from_ms
+        if self._node.wall_ms < accept_from_ms:
+            raise too_early(accept_from_ms, self._node.wall_ms)
         config = self._node.replica.metadata.topics.get(header.topic)
         if config is None:
             raise RequestError(

@@ -123,6 +123,14 @@ class _PendingSend:
         self.node.reply(self.connection, self.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
 
 
+def too_early(accept_from_ms: int, wall_ms: int) -> RequestError:
+    """The refusal of a send that the settings do not let in yet."""
+    return RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"the broker takes no sends until {accept_from_ms} (startAcceptSendRequestTimeStamp), it is {wall_ms}",
+    )
+
+
 class SendProcessor:
     """SEND_MESSAGE 10, SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320.
 
@@ -142,6 +150,7 @@ class SendProcessor:
         delay_levels: int,
         timer_delay_ms_max: int,
         reject_transactions: bool,
+        accept_from_ms: int,
         permission: int,
         stats: Stats,
         random: RandomSource,
@@ -153,6 +162,7 @@ class SendProcessor:
         self._delay_levels = delay_levels
         self._timer_delay_ms_max = timer_delay_ms_max
         self._reject_transactions = reject_transactions
+        self._accept_from_ms = accept_from_ms
         self._permission = permission
         self._stats = stats
         self._max_message_bytes = max_message_bytes
@@ -173,6 +183,7 @@ class SendProcessor:
         broker = config.broker
         self._default_template = default_template(broker.default_queue_count, broker.auto_create_topics)
         self._reject_transactions = broker.reject_transactions
+        self._accept_from_ms = broker.accept_sends_from_ms
         self._permission = broker.permission_bits
         self._max_message_bytes = config.storage.max_message_bytes
 
@@ -194,6 +205,8 @@ class SendProcessor:
             header = command.decode_fields(SendMessageHeaderV2)
         node = self._node
         replica = node.replica
+        if node.wall_ms < self._accept_from_ms:
+            raise too_early(self._accept_from_ms, node.wall_ms)
         is_batch = code == RequestCode.SEND_BATCH_MESSAGE or header.batch
         if header.topic.startswith(RETRY_PREFIX):
             if is_batch:  # not as dead letters either

@@ -176,7 +176,7 @@ class StatusProcessor:
             "dispatchBehindBytes": str(self._bytes_after(replica.applied_index)),
             "remainHowManyDataToFlush": _size(self._bytes_after(log.durable_index)),
             "bootTimestamp": str(stats.started_wall_ms),
-            "startAcceptSendRequestTimeStamp": "0",
+            "startAcceptSendRequestTimeStamp": str(node.config.broker.accept_sends_from_ms),
             "runtime": f"[ {run_s // 86_400} days, {run_s // 3600 % 24} hours, {run_s // 60 % 60} minutes, "
             f"{run_s % 60} seconds ]",
             "earliestMessageTimeStamp": str(self._earliest_store_time()),

@@ -236,9 +236,7 @@ def test_every_key_of_the_reference_fills_a_setting_or_warns(tmp_path: Path) -> 
     for key, meaning in BROKER_KEYS.items():
         table, field = meaning.setting.split(".")
         assert hasattr(getattr(BrokerConfig(), table), field), key
-    values = {"brokerRole": "SLAVE"} | dict.fromkeys(
-        ("litePullMessageEnable", "useServerSideResetOffset", "timerWheelEnable"), "true"
-    )
+    values = {"brokerRole": "SLAVE"} | dict.fromkeys(("useServerSideResetOffset", "timerWheelEnable"), "true")
     text = "\n".join(f"{key}={values.get(key, 'false')}" for key in BROKER_KEYS_WITHOUT_EFFECT)
     assert len(load(write(tmp_path, text, "broker.conf")).warnings) == len(BROKER_KEYS_WITHOUT_EFFECT)
 
@@ -248,7 +246,6 @@ def test_every_key_of_the_reference_fills_a_setting_or_warns(tmp_path: Path) -> 
     [
         ("enableLmq=true", "must be false: there are no light message queues"),
         ("enableMultiDispatch=true", "must be false: there are no light message queues"),
-        ("litePullMessageEnable=false", "must be true: lite pulls are always answered"),
         ("useServerSideResetOffset=false", "must be true: resets are stored"),
         ("allAckInSyncStateSet=true", "must be false: a majority of the group acknowledges"),
     ],

@@ -65,6 +65,24 @@ def test_client_that_knows_every_node_is_one_member_and_is_told_once(group: Grou
     assert told[leading.connection.name] == ["g"], "its own connection, not one through another node"
 
 
+def test_notices_can_be_switched_off_for_the_whole_broker() -> None:
+    group = Group(1)
+    group.elect()
+    first, second = group.connect(), group.connect()
+    first.create_topic("T")
+    first.heartbeat("g")
+    first.ok(RequestCode.UPDATE_BROKER_CONFIG, None, b"notifyConsumerIdsChangedEnable=false")
+    group.settle()
+    first.notices.clear()
+    second.heartbeat("g")
+    group.settle()
+    assert not first.notices
+    first.ok(RequestCode.UPDATE_BROKER_CONFIG, None, b"notifyConsumerIdsChangedEnable=true")
+    second.close()
+    group.settle()
+    assert [notice.code for notice in first.notices] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
+
+
 @pytest.mark.parametrize("way", ["close", "unregister", "silence"])
 def test_leaving_member_is_missed_at_once(group: Group, way: str) -> None:
     stays = group.connect(group.leader, name="stays")

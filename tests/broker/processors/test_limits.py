@@ -22,7 +22,7 @@ from broker.subscriptions import TAGS_LENGTH_MAX
 from broker.topics import CLIENT_ID_LENGTH_MAX, FORBIDDEN_TO_SEND, INTERNAL_TOPIC
 from log.batch import BatchItem, encode_batch
 from log.properties import encode_properties
-from tests.broker.harness import Client, Group
+from tests.broker.harness import START_WALL_MS, Client, Group
 
 BODY_BYTES_MAX = 256 * 1024
 """What the harness allows."""
@@ -98,8 +98,8 @@ def reply_fields(topic: str, queue_id: int = -1) -> dict[str, object]:
     }
 
 
-def pull(**changes: Any) -> Answer:
-    fields = {
+def pull_fields(**changes: Any) -> dict[str, Any]:
+    return {
         "consumerGroup": "g",
         "topic": "T",
         "queueId": 0,
@@ -112,7 +112,10 @@ def pull(**changes: Any) -> Answer:
         "subVersion": 0,
         **changes,
     }
-    return lambda client: client.call(RequestCode.PULL_MESSAGE, fields)
+
+
+def pull(**changes: Any) -> Answer:
+    return lambda client: client.call(RequestCode.PULL_MESSAGE, pull_fields(**changes))
 
 
 def heartbeat(client_id: str = "c", consumers: Any = (), producers: Any = (), **changes: Any) -> Answer:
@@ -482,6 +485,24 @@ def test_what_is_just_within_its_limit_is_taken(answer: Answer) -> None:
         ),
         ({"permission": "read"}, send("Ordered"), CODES.NO_PERMISSION, "does not include writing"),
         (
+            {"lite_pulls": False},
+            lambda client: client.call(RequestCode.LITE_PULL_MESSAGE, pull_fields()),
+            CODES.NO_PERMISSION,
+            "litePullMessageEnable",
+        ),
+        (
+            {"accept_sends_from_ms": START_WALL_MS + 3_600_000},
+            send(),
+            CODES.SYSTEM_ERROR,
+            f"takes no sends until {START_WALL_MS + 3_600_000} (startAcceptSendRequestTimeStamp)",
+        ),
+        (
+            {"accept_sends_from_ms": START_WALL_MS + 3_600_000},
+            lambda client: client.call(RequestCode.SEND_REPLY_MESSAGE, reply_fields("T", 0), b"x"),
+            CODES.SYSTEM_ERROR,
+            "startAcceptSendRequestTimeStamp",
+        ),
+        (
             {"permission": "read"},
             call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=48, group="g", delayLevel=0),
             CODES.NO_PERMISSION,
@@ -500,6 +521,16 @@ def test_what_the_configuration_forbids(
     put_group(client, b'{"groupName": "g"}')
     got = answer(client)
     assert (got.code, remark in (got.remark or "")) == (code, True), f"code {got.code}: {got.remark}"
+
+
+def test_sends_are_taken_from_the_time_that_is_configured() -> None:
+    group = prepared()
+    client = group.connect()
+    begin_ms = group.wall_ms + 60_000
+    client.ok(RequestCode.UPDATE_BROKER_CONFIG, None, b"startAcceptSendRequestTimeStamp=%d" % begin_ms)
+    assert send()(client).code == CODES.SYSTEM_ERROR
+    group.advance(61)
+    assert send()(client).code == CODES.SUCCESS
 
 
 def test_a_broker_that_takes_no_writes_steers_producers_by_the_route_alone() -> None:
