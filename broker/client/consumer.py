@@ -152,8 +152,7 @@ class Consumer:
             trace=trace,
         )
         self._calls = QueueCalls(self.core, group)
-        self._intake = Intake(runtime, self._calls, limits or FetchLimits())
-        self._intake.on_reset = self._begin_anew
+        self._intake = Intake(runtime, self._calls, limits or FetchLimits(), self._begin_anew)
         self.order_locks = (
             OrderLocks(self.core, self._calls, group, lock_times or LockTimes(), self._lost_lock)
             if orderly
@@ -514,7 +513,7 @@ class Consumer:
     def _begin_anew(self, queue: MessageQueue, offset: int) -> None:
         reader = self._intake.readers.get(queue)
         if reader is not None:
-            reader.drop()
+            reader.abandon()
             self._start_reader(queue, fixed_start=offset)
 
 

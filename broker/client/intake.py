@@ -74,6 +74,8 @@ class QueueReader:
         self.queue = queue
         self.dropped = False
         self.retired = False
+        self.outdated = False
+        """Whether an administrator has sent the group elsewhere: this reader's position is not to be stored."""
         self.committed: int | None = None
         """What is known to be stored for the group."""
         self._intake = intake
@@ -136,6 +138,11 @@ class QueueReader:
         self.dropped = True
         self.retire()
 
+    def abandon(self) -> None:
+        """Drop it, as an administrator has sent the group elsewhere."""
+        self.outdated = True
+        self.drop()
+
     def retire(self) -> None:
         """Stop fetching and forget what waits."""
         self.retired = True
@@ -194,15 +201,12 @@ class QueueReader:
         """Take what came; returns whether the queue moved on. Raises as a query does."""
         self._avoid.clear()
         self._broker_id = answer.suggested_broker_id
-        if answer.is_reset and self._intake.on_reset is not None:
+        if answer.is_reset:
             self._intake.on_reset(self.queue, answer.next_offset)
             return False
         if answer.next_offset == self._next_offset:
             return False
-        if answer.is_reset:
-            self._batches.clear()
-            self._waiting_messages = self._waiting_bytes = 0
-        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             if answer.next_offset < self._next_offset and not await self._ends_before(self._next_offset):
                 self._broker_id = MASTER_ID
                 return False
@@ -254,13 +258,19 @@ class QueueReader:
 class Intake:
     """The readers of one consumer, and whose turn it is."""
 
-    def __init__(self, runtime: Runtime, calls: QueueCalls, limits: FetchLimits) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        calls: QueueCalls,
+        limits: FetchLimits,
+        on_reset: Callable[[MessageQueue, int], None],
+    ) -> None:
+        """`on_reset` begins a queue anew where an administrator has sent the group."""
         self.runtime = runtime
         self.calls = calls
         self.limits = limits
         self.readers: dict[MessageQueue, QueueReader] = {}
-        self.on_reset: Callable[[MessageQueue, int], None] | None = None
-        """Begins a queue anew where an administrator has sent the group; without it readers just go on there."""
+        self.on_reset = on_reset
         self._ready: deque[QueueReader] = deque()
         self._waiting: deque[Event] = deque()
 

@@ -73,14 +73,19 @@ class StoredPositions:
             self._storing = None
 
     async def _store_at_brokers(self, readers: Sequence[QueueReader]) -> list[ClientError]:
-        changed = []
+        changed: list[tuple[QueueReader, int]] = []
         for reader in readers:
             position = reader.position
-            if position is None or position == reader.committed:
+            if position is None or position == reader.committed or reader.outdated:
                 continue
             if self._locks is None or self._locks.is_held(reader.queue):
                 changed.append((reader, position))
-        failures = dict(await self._calls.commit_all([(reader.queue, at) for reader, at in changed]))
+        by_queue = {reader.queue: reader for reader, _ in changed}
+        failures = dict(
+            await self._calls.commit_all(
+                [(reader.queue, at) for reader, at in changed], lambda queue: by_queue[queue].outdated
+            )
+        )
         for reader, position in changed:
             if reader.queue not in failures:
                 reader.committed = position
@@ -89,7 +94,7 @@ class StoredPositions:
     async def _store_locally(self, local: LocalOffsets, readers: Sequence[QueueReader]) -> list[ClientError]:
         positions = dict(self._kept)  # those of queues that are not read now stay
         for reader in readers:
-            if (at := reader.position) is not None:
+            if (at := reader.position) is not None and not reader.outdated:
                 positions[reader.queue] = at
         if positions == self._kept:
             return []

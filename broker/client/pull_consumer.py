@@ -53,7 +53,7 @@ class PullConsumer:
         self.core = ClientCore(runtime, name_servers, trace=trace, credentials=credentials)
         self._calls = QueueCalls(self.core, group)
         self._lookups = MessageLookups(self.core, self._calls)
-        self._intake = Intake(runtime, self._calls, limits or FetchLimits())
+        self._intake = Intake(runtime, self._calls, limits or FetchLimits(), self._begin_anew)
         self._rest: tuple[QueueReader, Batch] | None = None
         self._reading = False
 
@@ -99,6 +99,13 @@ class PullConsumer:
         reader = QueueReader(self._intake, queue, subscription, find_start)
         self._intake.readers[queue] = reader
         self.core.tasks.start_soon(reader.run)
+
+    def _begin_anew(self, queue: MessageQueue, offset: int) -> None:
+        """An administrator has sent the group there: nothing of what was fetched before is handed out or stored."""
+        reader = self._intake.readers.get(queue)
+        if reader is not None:
+            reader.abandon()
+            self.seek(queue, offset)
 
     async def poll(self, max_messages: int = 256, timeout_s: float = 1.0) -> list[MessageView]:
         """Up to that many messages of one of the assigned queues; an empty list when none comes in time.
@@ -206,6 +213,12 @@ class PullConsumer:
         """Store positions for the group: those given, or `positions`."""
         self.core.check_open()
         chosen = self.positions() if offsets is None else offsets
-        failures = await self._calls.commit_all(sorted(chosen.items()))
+        readers = {queue: self._intake.readers.get(queue) for queue in chosen}
+
+        def is_outdated(queue: MessageQueue) -> bool:
+            reader = readers[queue]
+            return reader is not None and reader.outdated
+
+        failures = await self._calls.commit_all(sorted(chosen.items()), is_outdated)
         if failures:
             raise failures[0][1]

@@ -8,6 +8,7 @@ Each attempt is recorded in the trace, if there is one, with what it saw.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -70,6 +71,10 @@ class PullAnswer:
     size: int
     is_reset: bool = False
     """With code 21: an administrator sends the group to ``next_offset``."""
+
+
+class _OutdatedError(ClientError):
+    """An administrator has sent the group elsewhere, so that a position must not be stored any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +163,13 @@ class QueueCalls:
             raise failures[0][1]
 
     async def commit_all(
-        self, positions: Sequence[tuple[MessageQueue, int]]
+        self,
+        positions: Sequence[tuple[MessageQueue, int]],
+        is_outdated: Callable[[MessageQueue], bool] = lambda queue: False,
     ) -> list[tuple[MessageQueue, ClientError]]:
         """Store several positions, most of them on the way at the same time; returns those that failed, with why.
+
+        Of queues that `is_outdated`, nothing is stored, or tried again: an administrator has sent the group elsewhere.
 
         A group's first position in a topic goes alone: the reference's broker makes the topic's table then, and of two
         that it makes at once it loses one, with the position in it.
@@ -171,14 +180,18 @@ class QueueCalls:
             known = (queue.topic, queue.broker_name) in self._tables
             self._tables[queue.topic, queue.broker_name] = None
             (others if known else first).append((queue, offset))
-        return await self._commit_together(first) + await self._commit_together(others)
+        failures = await self._commit_together(first, is_outdated)
+        return failures + await self._commit_together(others, is_outdated)
 
     async def _commit_together(
-        self, positions: Sequence[tuple[MessageQueue, int]]
+        self, positions: Sequence[tuple[MessageQueue, int]], is_outdated: Callable[[MessageQueue], bool]
     ) -> list[tuple[MessageQueue, ClientError]]:
         runtime, trace = self._core.runtime, self._core.trace
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
         started: list[tuple[MessageQueue, int, PendingCall | None, int]] = []
         for queue, offset in positions:
+            if is_outdated(queue):
+                continue
             connection = self._leader_connection(queue)
             if connection is None:
                 started.append((queue, offset, None, -1))
@@ -186,7 +199,6 @@ class QueueCalls:
             recording = self._commit_recording(queue, offset)
             operation = recording.begin(runtime.now_ns()) if recording is not None else -1
             fields = self._commit_fields(queue, offset)
-            code = RequestCode.UPDATE_CONSUMER_OFFSET
             call = connection.start_call(code, fields, b"", self._timeout_s)
             started.append((queue, offset, call, operation))
         failures: list[tuple[MessageQueue, ClientError]] = []
@@ -209,7 +221,10 @@ class QueueCalls:
             fields = self._commit_fields(queue, offset)
             recording = self._commit_recording(queue, offset)
             try:
-                await self.ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, fields, recording=recording)
+                is_over = functools.partial(is_outdated, queue)
+                await self.ask(queue, code, fields, recording=recording, is_over=is_over)
+            except _OutdatedError:
+                pass
             except ClientError as failure:
                 failures.append((queue, failure))
         return failures
@@ -294,7 +309,9 @@ class QueueCalls:
             if trace is not None:
                 trace.fail(now_ns(), operation, str(error))
             raise
-        if trace is not None:
+        if trace is not None and answer.is_reset:
+            trace.fail(now_ns(), operation, f"the group is sent to {answer.next_offset}")
+        elif trace is not None:
             offsets = [message.queue_offset for message in answer.messages]
             values = [message.message_id for message in answer.messages]
             trace.ok_read(now_ns(), operation, answer.next_offset, offsets, values)
@@ -310,8 +327,9 @@ class QueueCalls:
         accepted: Sequence[int] = (ResponseCode.SUCCESS,),
         body: bytes = b"",
         recording: Recording | None = None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> RemotingCommand:
-        """Ask the members of the queue's group, the leader first, until one gives an accepted answer."""
+        """Ask the members of a queue's group, the leader first, until one gives an accepted answer or it `is_over`."""
         runtime = self._core.runtime
         deadline_ns = runtime.now_ns() + int(self._timeout_s * 1e9)
         pause_s = _PAUSE_FIRST_S
@@ -323,6 +341,8 @@ class QueueCalls:
                 avoid = [address]
                 remaining_s = max((deadline_ns - runtime.now_ns()) / 1e9, 0.001)
                 limit_s = min(remaining_s, self._attempt_timeout_s)
+                if is_over():
+                    raise _OutdatedError
                 answer = await self._attempt(address, code, fields, body, limit_s, accepted, recording)
                 if answer.code in accepted:
                     return answer

@@ -548,6 +548,30 @@ async def test_offsets_are_reset_from_outside(
         assert stored_offset(broker) == 12
 
 
+async def test_a_report_that_failed_is_not_repeated_once_the_group_is_sent_elsewhere(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    """It would count, as soon as the group has followed, and take it back to where it was."""
+    (broker,) = one_group(world)
+    fill(broker, 50)
+    async with consuming(runtime) as consumer:
+        await take(consumer, 40)
+
+        def refuses_and_resets(link: Link, command: RemotingCommand) -> RemotingCommand:
+            body = QueueOffsets({WireQueue("g", 0, "t"): 10}).encode()
+            fields = {"topic": "t", "group": "c", "timestamp": "0", "isForce": "true"}
+            link.send(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, one_way=True))
+            return response(command, ResponseCode.SERVICE_NOT_AVAILABLE)
+
+        broker.script(COMMIT, refuses_and_resets)
+        await consumer.commit()
+        (reported,) = broker.received(COMMIT)
+        assert reported.fields["commitOffset"] == "40"
+        assert bodies(await take(consumer, 2)) == [b"10", b"11"]
+        await consumer.commit()
+        assert stored_offset(broker) == 12
+
+
 @pytest.mark.parametrize("target", [10, 50])
 async def test_offsets_are_reset_by_the_answer_to_a_pull(
     autojump_clock: MockClock, world: World, runtime: FakeRuntime, target: int

@@ -12,13 +12,22 @@ from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.client.pull_consumer import PullConsumer
 from broker.remoting.bodies import KeyValueTable
-from broker.remoting.codes import RequestCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response
 from broker.remoting.json_body import encode_body
 from broker.remoting.route import BrokerData, ClusterInfo
 from broker.trace import Fail, Invoke, Ok, ReadResult, TraceHeader, TraceWriter, parse_event
 from tests.broker.client.cancellation import cancel_at_step
-from tests.broker.client.fake_cluster import NAME_SERVER, FakeRuntime, Link, World, code, one_group, reset
+from tests.broker.client.fake_cluster import (
+    NAME_SERVER,
+    FakeRuntime,
+    Link,
+    World,
+    code,
+    one_group,
+    reset,
+    silent,
+)
 
 Q0, Q1 = MessageQueue("t", "g", 0), MessageQueue("t", "g", 1)
 
@@ -52,6 +61,39 @@ async def test_poll_seek_and_positions(autojump_clock: MockClock, world: World, 
         assert await consumer.committed(Q0) == 7
         with pytest.raises(UsageError):
             consumer.seek(Q0, -1)
+
+
+async def test_who_is_sent_elsewhere_drops_what_was_fetched(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    """Nor is the position of before stored, whether it is asked for then or was refused before."""
+    (broker,) = one_group(world)
+    for number in range(20):
+        broker.append("t", 0, b"%d" % number)
+
+    def told(link: Link, command: RemotingCommand) -> RemotingCommand:
+        fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "4", "minOffset": "0", "maxOffset": "20"}
+        return response(command, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", fields)
+
+    async with PullConsumer(NAME_SERVER, group="p", runtime=runtime) as consumer:
+        consumer.assign({Q0: 8})
+        assert bodies(await consumer.poll(3)) == [b"8", b"9", b"10"]  # the others wait
+        broker.script(RequestCode.PULL_MESSAGE, told)
+        broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, silent)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.commit)
+            await trio.testing.wait_all_tasks_blocked()
+            broker.append(
+                "t", 0, b"20"
+            )  # which the pull that waits is answered with, and the next one is told
+            await trio.testing.wait_all_tasks_blocked()
+            (reported,) = broker.received(RequestCode.UPDATE_CONSUMER_OFFSET)
+            broker.links[0].send(response(reported, ResponseCode.SERVICE_NOT_AVAILABLE))
+        assert len(broker.received(RequestCode.UPDATE_CONSUMER_OFFSET)) == 1
+        assert bodies(await consumer.poll(2)) == [b"4", b"5"]
+        assert consumer.positions() == {Q0: 6}
+        await consumer.commit()
+        assert await consumer.committed(Q0) == 6
 
 
 async def test_queries_go_on_at_another_member(
