@@ -1,7 +1,9 @@
 """A reader for the part of EDN that Jepsen, Knossos and porcupine histories use.
 
 Maps, vectors, lists and sets, strings, numbers, keywords and symbols (both as plain text), nil, true, false,
-comments. A tag, as in ``#jepsen.history.Op{...}``, is left out: what it stands before is read as it is.
+comments. A tag, as in ``#jepsen.history.Op{...}``, is left out: what it stands before is read as it is. A set is a list
+in one order, whatever the order in which it was written, and a truth value that is the key of a map is a
+:class:`~spark_analysis.frozen.Truth`, as to Python ``true`` and ``1`` would be one key.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
+
+from spark_analysis.frozen import freeze, order
 
 
 class EdnError(ValueError):
@@ -113,11 +117,15 @@ def _form(opening: str, parts: list[Any], place: int) -> Any:
     if opening == "{":
         if len(parts) % 2:
             raise EdnError(f"character {place}: a map with a key without value")
+        keys = [freeze(key) if isinstance(key, bool) else key for key in parts[::2]]
         try:
-            return dict(zip(parts[::2], parts[1::2], strict=True))
+            entries = dict(zip(keys, parts[1::2], strict=True))
         except TypeError:  # unhashable
             raise EdnError(f"character {place}: a map or a list is the key of a map") from None
-    return parts
+        if len(entries) < len(keys):
+            raise EdnError(f"character {place}: a map with the same key twice")
+        return entries
+    return sorted(parts, key=lambda part: order(freeze(part))) if opening == "#{" else parts
 
 
 def _atom(word: str) -> Any:

@@ -27,14 +27,30 @@ class Truth(Enum):
 
 
 def freeze(value: Any) -> Any:
-    """Lists as tuples, maps as sorted pairs, truth values as :class:`Truth`; what is frozen stays as it is."""
+    """Lists as tuples, maps as pairs in one order, truth values as :class:`Truth`; what is frozen stays as it is."""
     if isinstance(value, bool):
         return Truth.TRUE if value else Truth.FALSE
     if isinstance(value, list | tuple):
         return tuple(freeze(one) for one in value)
     if isinstance(value, dict):
-        return tuple(sorted(((str(key), freeze(one)) for key, one in value.items()), key=repr))
+        return tuple(sorted(((freeze(key), freeze(one)) for key, one in value.items()), key=order))
     return value
+
+
+def order(value: Any) -> tuple[Any, ...]:
+    """What frozen values are sorted by: any two can be compared, and equal ones are side by side."""
+    match value:
+        case None:
+            return (0,)
+        case int() | float():
+            return 1, value
+        case str():
+            return 2, value
+        case Truth():
+            return 3, value.value
+        case tuple():
+            return 4, tuple(order(one) for one in value)
+    return 5, repr(value)
 
 
 def as_json(value: Any) -> str:

@@ -92,9 +92,10 @@ def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | Non
     damage = _damage(records)
     halves = records.where("record in ('invocation', 'completion')")
     if halves.limit(1).count():
-        damage = damage.unionByName(early_completions(halves))
+        unread = damage
+        damage = damage.unionByName(doubtful_completions(halves, unread))
         joined = joined or f"{parquet}-joined"
-        join_halves(halves).write.mode("overwrite").parquet(joined)
+        join_halves(halves, unread).write.mode("overwrite").parquet(joined)
         whole = whole.unionByName(spark.read.schema(schema.OPERATIONS).parquet(joined))
     return History(
         path,
@@ -132,12 +133,12 @@ def _recorders(operations: DataFrame) -> DataFrame:
     return operations.select("client", sf.col("node").alias("recorder"), "invoke_ns")
 
 
-def join_halves(halves: DataFrame) -> DataFrame:
+def join_halves(halves: DataFrame, damage: DataFrame) -> DataFrame:
     """Operations whose invocation and completion the reader met in different splits; without completion: unknown.
 
     A completion is that of the latest invocation before it that has its number. One without an invocation states
-    nothing that could be judged (its invocation was in damaged bytes), and neither does one that is earlier than its
-    invocation.
+    nothing that could be judged (its invocation was in damaged bytes), and neither does one of those that
+    :func:`doubtful_completions` tells. ``damage``: (file, position, kind, reason) of what could not be read.
     """
     from pyspark.sql import functions as sf
 
@@ -158,47 +159,75 @@ def join_halves(halves: DataFrame) -> DataFrame:
         "end_offset": sf.col("ended.end_offset"),
         "reason": sf.col("ended.reason"),
     }
-    fitting = _paired(halves).withColumn("ended", sf.when(~sf.expr(_IS_EARLY), sf.col("ended")))
+    fitting = _paired(halves, damage).withColumn("ended", sf.when(sf.col("doubt").isNull(), sf.col("ended")))
     return fitting.select(
         *(chosen.get(name, sf.col(f"begun.{name}")).alias(name) for name in schema.OPERATION_NAMES)
     )
 
 
-def early_completions(halves: DataFrame) -> DataFrame:
+def doubtful_completions(halves: DataFrame, damage: DataFrame) -> DataFrame:
     """The damage that :func:`join_halves` leaves out."""
     from pyspark.sql import functions as sf
 
     return (
-        _paired(halves)
-        .where(_IS_EARLY)
-        .select(
-            "ended.file",
-            "ended.position",
-            sf.lit("bad").alias("kind"),
-            sf.expr(
-                "format_string('%s completes at time %d, before its invocation at %d', "
-                "begun.function, ended.complete_ns, begun.invoke_ns)"
-            ).alias("reason"),
-        )
+        _paired(halves, damage)
+        .where("doubt IS NOT NULL")
+        .select("ended.file", "ended.position", sf.lit("bad").alias("kind"), sf.col("doubt").alias("reason"))
     )
 
 
-# An unknown outcome has no time of completion.
-_IS_EARLY: Final = "coalesce(ended.complete_ns < begun.invoke_ns, false)"
+_DAMAGE_RANGE_BITS: Final = 22
+"""Damage is looked at in ranges of 4 MiB of a file, however much of it there is."""
 
 
-def _paired(halves: DataFrame) -> DataFrame:
-    """(begun, ended) of each invocation: what follows it under its number, null if that is another invocation."""
+def _paired(halves: DataFrame, damage: DataFrame) -> DataFrame:
+    """(begun, ended, doubt) of each invocation: what follows it under its number, null if that is another invocation.
+
+    ``doubt``: why ``ended`` may not be its completion; null where it is. What could not be read between the two may
+    have been its completion and the invocation of another operation under its number.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
     half = sf.struct("record", "file", "position", *schema.OPERATION_NAMES)
     in_file = Window.partitionBy("op").orderBy("position")
-    return (
+    pairs = (
         halves.select(half.alias("begun"), sf.lead(half).over(in_file).alias("next"))
         .where("begun.record = 'invocation'")
         .select("begun", sf.when(sf.col("next.record") == "completion", sf.col("next")).alias("ended"))
     )
+    ranges = damage.groupBy("file", sf.shiftright("position", _DAMAGE_RANGE_BITS).alias("range")).agg(
+        sf.min("position").alias("first"), sf.max("position").alias("last")
+    )
+    is_between = (
+        (sf.col("file") == sf.col("begun.file"))
+        & (sf.col("last") > sf.col("begun.position"))
+        & (sf.col("first") < sf.col("ended.position"))
+    )
+    interrupted = (
+        pairs.join(ranges, is_between, "left_semi")
+        .select("begun.file", "begun.position")
+        .withColumn("is_interrupted", sf.lit(True))
+    )
+    number = sf.shiftrightunsigned(sf.shiftleft("begun.op", 64 - FILE_SHIFT), 64 - FILE_SHIFT)
+    # An unknown outcome has no time of completion.
+    doubt = sf.when(
+        sf.expr("ended.complete_ns < begun.invoke_ns"),
+        sf.expr(
+            "format_string('%s completes at time %d, before its invocation at %d', "
+            "begun.function, ended.complete_ns, begun.invoke_ns)"
+        ),
+    ).when(
+        sf.expr("is_interrupted AND ended IS NOT NULL"),
+        sf.format_string(
+            "operation %d completes, or another one with its number that could not be read", number
+        ),
+    )
+    return pairs.join(
+        interrupted,
+        (sf.col("file") == sf.col("begun.file")) & (sf.col("position") == sf.col("begun.position")),
+        "left",
+    ).select("begun", "ended", doubt.alias("doubt"))
 
 
 def _identity(half: str = "") -> Column:

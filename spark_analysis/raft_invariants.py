@@ -112,29 +112,55 @@ def _truncated_commits(events: DataFrame) -> DataFrame:
 
 
 def _incomplete_leaders(events: DataFrame) -> DataFrame:
-    """Leader completeness: what was committed in an earlier term is in the log of every later leader."""
-    committed = (
-        events.where("kind = 'commit'").groupBy("term").agg(sf.max("last_index").alias("committed"))
-    )  # one row a term
+    """Leader completeness: what was committed in an earlier term is in the log of every later leader.
+
+    A log lacks it that is too short, or that ends in a term before one whose leader had committed an entry of its own:
+    terms never decrease along a log. Entries behind a leader's log at its election are its own.
+    """
+    commits = events.where("kind = 'commit'").select("node", "term", "last_index")
     leaders = (
-        events.where("kind = 'role' AND role = 'leader'").select("node", "term", "last_index").alias("leader")
+        events.where("kind = 'role' AND role = 'leader'")
+        .select("node", "term", "last_index", "last_term")
+        .alias("leader")
     )
+    elected = leaders.groupBy("node", "term").agg(sf.min("last_index").alias("begin"))
+    own = sf.when(sf.col("last_index") > sf.col("begin"), sf.col("last_index"))
+    past = (
+        commits.join(sf.broadcast(elected), ["node", "term"], "left")
+        .groupBy("term")
+        .agg(sf.max("last_index").alias("committed"), sf.max(own).alias("own"))
+    )  # one row a term
+    latest = sf.max(sf.when(sf.col("own").isNotNull(), sf.struct(sf.col("past.term").alias("term"), "own")))
+    is_short = sf.col("last_index") < sf.col("committed")
+    words = (sf.lit("leader of term "), sf.col("term").cast("string"))
     return (
-        leaders.join(sf.broadcast(committed.alias("past")), sf.col("past.term") < sf.col("leader.term"))
-        .groupBy("leader.node", "leader.term", "leader.last_index")
-        .agg(sf.max("committed").alias("committed"))
-        .where("last_index < committed")
+        leaders.join(sf.broadcast(past.alias("past")), sf.col("past.term") < sf.col("leader.term"))
+        .groupBy("leader.node", "leader.term", "leader.last_index", "leader.last_term")
+        .agg(sf.max("committed").alias("committed"), latest.alias("latest"))
+        .where(is_short | (sf.col("last_term") < sf.col("latest.term")))
         .select(
             sf.lit("leader-incomplete").alias("kind"),
             sf.col("node").alias("key"),
-            (sf.col("last_index") + 1).alias("position"),
-            sf.concat(
-                sf.lit("leader of term "),
-                sf.col("term").cast("string"),
-                sf.lit("; committed before: "),
-                sf.col("committed").cast("string"),
-            ).alias("detail"),
+            sf.when(is_short, sf.col("last_index") + 1).otherwise(sf.col("latest.own")).alias("position"),
+            sf.when(
+                is_short,
+                sf.concat(*words, sf.lit("; committed before: "), sf.col("committed").cast("string")),
+            )
+            .otherwise(
+                sf.concat(
+                    *words,
+                    sf.format_string(
+                        "; its log ends with entry %d of term %d; committed before, in term %d: %d",
+                        "last_index",
+                        "last_term",
+                        "latest.term",
+                        "latest.own",
+                    ),
+                )
+            )
+            .alias("detail"),
         )
+        .distinct()
     )
 
 

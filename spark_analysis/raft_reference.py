@@ -24,6 +24,7 @@ class ReplicaEvent:
     first_index: int | None = None
     last_index: int = NO_INDEX
     digest: int | None = None
+    last_term: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +101,45 @@ def _along_a_node(node: str, events: Iterable[ReplicaEvent]) -> Iterable[Replica
             yield ReplicaFinding("committed-truncated", node, event.last_index + 1, detail)
 
 
-def _incomplete_leaders(events: Iterable[ReplicaEvent]) -> Iterable[ReplicaFinding]:
-    """A leader lacks what some node knew committed in an earlier term."""
-    events = list(events)
+def _incomplete_leaders(events: Sequence[ReplicaEvent]) -> Iterable[ReplicaFinding]:
+    """A leader lacks what some node knew committed in an earlier term.
+
+    Its log is too short; or it ends in a term before one whose leader had committed an entry of its own: terms never
+    decrease along a log. Entries behind a leader's log at its election are its own.
+    """
     committed: dict[int, int] = {}
+    elected_at: dict[tuple[str, int], int] = {}
     for event in events:
         if event.kind == "commit":
             assert event.term is not None
             committed[event.term] = max(event.last_index, committed.get(event.term, NO_INDEX))
-    terms = sorted(committed)
+        elif event.kind == "role" and event.role == "leader":
+            assert event.term is not None
+            at = (event.node, event.term)
+            elected_at[at] = min(event.last_index, elected_at.get(at, event.last_index))
+    own: dict[int, int] = {}
+    for event in events:
+        if event.kind == "commit" and event.term is not None:
+            begin = elected_at.get((event.node, event.term))
+            if begin is not None and event.last_index > begin:
+                own[event.term] = max(event.last_index, own.get(event.term, NO_INDEX))
+    terms, own_terms = sorted(committed), sorted(own)
     greatest = list(accumulate((committed[term] for term in terms), max, initial=NO_INDEX))
     found: dict[ReplicaFinding, None] = {}
     for event in events:
         if event.kind == "role" and event.role == "leader":
             assert event.term is not None
             before = greatest[bisect_left(terms, event.term)]
+            latest = own_terms[place - 1] if (place := bisect_left(own_terms, event.term)) else NO_INDEX
             if event.last_index < before:
                 detail = f"leader of term {event.term}; committed before: {before}"
                 found[ReplicaFinding("leader-incomplete", event.node, event.last_index + 1, detail)] = None
+            elif event.last_term is not None and event.last_term < latest:
+                detail = (
+                    f"leader of term {event.term}; its log ends with entry {event.last_index} of term "
+                    f"{event.last_term}; committed before, in term {latest}: {own[latest]}"
+                )
+                found[ReplicaFinding("leader-incomplete", event.node, own[latest], detail)] = None
     return found
 
 

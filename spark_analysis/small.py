@@ -262,5 +262,6 @@ def _place_of_event(row: Row) -> tuple[str, str, int]:
 def _event(row: Row) -> ReplicaEvent:
     last_index = NO_INDEX if row["last_index"] is None else row["last_index"]
     return ReplicaEvent(
-        row["node"], row["kind"], row["term"], row["role"], row["first_index"], last_index, row["digest"]
+        *(row["node"], row["kind"], row["term"], row["role"], row["first_index"], last_index, row["digest"]),
+        last_term=row["last_term"],
     )

@@ -78,8 +78,9 @@ def _shows(anomaly: Anomaly) -> Column | None:
                 ((kind == "truncate") & (last == position - 1)) | ((kind == "commit") & (last == other))
             )
         case "leader-incomplete":
-            term = sf.lit(numbers_in(anomaly.detail)[0])
-            leads = node & (sf.col("role") == "leader") & (sf.col("term") == term) & (last == position - 1)
+            numbers = numbers_in(anomaly.detail)  # the second, of several: where the leader's log ended
+            term, end = sf.lit(numbers[0]), sf.lit(numbers[1]) if len(numbers) > 2 else position - 1
+            leads = node & (sf.col("role") == "leader") & (sf.col("term") == term) & (last == end)
             return leads | ((kind == "commit") & (last == other) & (sf.col("term") < term))
         case "log-mismatch":
             return either & (kind == "append") & (sf.col("first_index") == position)

@@ -64,6 +64,15 @@ def _committed_truncated(anomaly: Anomaly) -> list[str]:
 
 def _leader_incomplete(anomaly: Anomaly) -> list[str]:
     assert anomaly.position is not None
+    numbers = numbers_in(anomaly.detail)
+    if len(numbers) > 2:
+        leads, end, end_term, term, committed = numbers
+        return [
+            f"{anomaly.key} became leader of term {leads}.",
+            f"Its log ended with entry {end}, of term {end_term}.",
+            f"Entry {committed}, of term {term}, had been committed, and in a log terms never go back.",
+            "A leader makes all others agree with its own log: what it lacks is lost.",
+        ]
     return [
         f"{anomaly.key} became {anomaly.detail.split(';', maxsplit=1)[0]}.",
         f"Its log ended before entry {anomaly.position}.",

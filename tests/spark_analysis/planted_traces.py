@@ -98,8 +98,10 @@ def _replica_events(traces: Mapping[str, bytes]) -> Iterator[ReplicaEvent]:
                     pass
                 case NodeStarted(term=term, last_index=last):
                     yield ReplicaEvent(node, "start", term=term, last_index=last)
-                case RoleChanged(role=role, term=term, last_index=last):
-                    yield ReplicaEvent(node, "role", term=term, role=role, last_index=last)
+                case RoleChanged(role=role, term=term, last_index=last, last_term=last_term):
+                    yield ReplicaEvent(
+                        node, "role", term=term, role=role, last_index=last, last_term=last_term
+                    )
                 case EntriesAppended(first_index=first, last_index=last, term=term, digest=digest):
                     yield ReplicaEvent(node, "append", term, None, first, last, digest)
                 case LogTruncated(last_index=last):

@@ -66,7 +66,10 @@ class Group:
         self.start(one)
 
     def role(self, one: Replica, role: str) -> None:
-        self.events.append(ReplicaEvent(one.name, "role", one.term, role, last_index=one.last_index))
+        last_term = one.log[-1] if one.log else 0
+        self.events.append(
+            ReplicaEvent(one.name, "role", one.term, role, last_index=one.last_index, last_term=last_term)
+        )
 
     def elect(self) -> None:
         """A candidate with the votes of a majority: no voter's log is more up to date (section 5.4.1)."""
@@ -213,6 +216,22 @@ def leader_incomplete(rng: random.Random, events: Events) -> None:
     )
 
 
+def leader_stale(rng: random.Random, events: Events) -> None:
+    """A leader of a later term has a log as long as you like, which ends in a term before that of a committed entry."""
+    begun = {(one.node, one.term): one.last_index for one in events if one.role == "leader"}
+    own = [
+        one
+        for one in events
+        if one.kind == "commit" and one.last_index > begun.get((one.node, one.term), one.last_index)
+    ]
+    lost = rng.choice(own)
+    later = max(event.term or 0 for event in events) + 1
+    end = max(event.last_index for event in events) + rng.randrange(9)
+    other = rng.choice([name for name in NODES if name != lost.node])
+    last_term = rng.randrange(lost.term or 0)
+    events.append(ReplicaEvent(other, "role", later, "leader", last_index=end, last_term=last_term))
+
+
 def log_mismatch(rng: random.Random, events: Events) -> None:
     """Another node has other bytes under the same indices and term."""
     place = _place(rng, events, "append")
@@ -235,6 +254,7 @@ RAFT_MUTATIONS: dict[Callable[[random.Random, Events], None], str] = {
     commit_went_back: "commit-went-back",
     committed_truncated: "committed-truncated",
     leader_incomplete: "leader-incomplete",
+    leader_stale: "leader-incomplete",
     log_mismatch: "log-mismatch",
     prefix_mismatch: "prefix-mismatch",
 }

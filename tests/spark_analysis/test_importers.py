@@ -180,6 +180,27 @@ def test_truth_values_are_no_numbers() -> None:
         assert judge("multi-register", ("txn", write, write), ("txn", read, read)) == LINEARIZABLE
 
 
+@pytest.mark.parametrize(
+    ("written", "read", "verdict"),
+    [
+        ("{true 1 1 2}", "{1 2 true 1}", LINEARIZABLE),
+        ("{true 1 1 2}", "{1 2}", VIOLATED),  # to Python true and 1 are one key
+        ('{1 "a"}', '{"1" "a"}', VIOLATED),
+        ("#{1 true :a}", "#{:a 1 true}", LINEARIZABLE),  # a set has no order
+        ("#{1 2}", "#{1 3}", VIOLATED),
+        ("[1 2]", "[2 1]", VIOLATED),
+    ],
+)
+def test_maps_and_sets_as_values(written: str, read: str, verdict: str) -> None:
+    text = (
+        f"{{:process 0, :type :invoke, :f :write, :value {written}}}\n"
+        f"{{:process 0, :type :ok, :f :write, :value {written}}}\n"
+        "{:process 0, :type :invoke, :f :read, :value nil}\n"
+        f"{{:process 0, :type :ok, :f :read, :value {read}}}\n"
+    )
+    assert verdicts("knossos", text, "register") == {"": verdict}
+
+
 def test_keys_are_judged_apart() -> None:
     text = "".join(
         f'{{:process {key}, :type {kind}, :f {function}, :key "{key}", :value {value}}}\n'

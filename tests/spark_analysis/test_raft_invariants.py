@@ -27,6 +27,7 @@ def as_rows(events: Events) -> list[tuple[Any, ...]]:
         ends[one.node] += 40
         named = {"node": one.node, "kind": one.kind, "time_ns": time_ns, "role": one.role, "term": one.term}
         named |= {"first_index": one.first_index, "last_index": one.last_index, "digest": one.digest}
+        named["last_term"] = one.last_term
         rows.append((f"{one.node}.trace", ends[one.node], *(named.get(name) for name in schema.EVENT_NAMES)))
     return rows
 

@@ -37,6 +37,7 @@ from spark_analysis.report.run_data import (
 from spark_analysis.report.tables import Event, ReportData, Window
 from spark_analysis.report.timeline import Bar, timeline
 from spark_analysis.report.windows import places_to_draw
+from spark_analysis.stories import story
 from spark_analysis.stories.words import duration
 from spark_analysis.verdict import (
     EXPLANATIONS,
@@ -612,6 +613,14 @@ def test_replicas_events_show_both_sides() -> None:
     }
     for kind, (events, wanted) in cases.items():
         assert [event.time_ns for event in telling(EXAMPLES[kind], events)] == wanted, kind
+
+
+def test_a_leader_with_a_long_but_stale_log_is_told_as_one() -> None:
+    """Not that its log was too short, which is the other way of lacking an entry."""
+    detail = "leader of term 5; its log ends with entry 90 of term 2; committed before, in term 4: 88"
+    anomaly = Anomaly("leader-incomplete", "n2", 88, (), detail)
+    said = " ".join(story(anomaly))
+    assert "n2 became leader of term 5. Its log ended with entry 90, of term 2. Entry 88, of term 4," in said
 
 
 def test_many_faults_are_drawn_faintly() -> None:

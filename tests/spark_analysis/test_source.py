@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from broker.trace import TraceHeader, TraceWriter
 from broker.trace.format import FAIL, FAULT, INFO, INVOKE, OK, ROLE
 from spark_analysis import schema
-from spark_analysis.history import early_completions, join_halves
+from spark_analysis.history import doubtful_completions, join_halves
 from spark_analysis.log_model import LONGEST_NS
 from spark_analysis.source import TraceReader, arrow_batch, trace_files
 from spark_analysis.trace_rows import TraceSplit, read_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _RECORD, _FILE, _POSITION, _OP = range(4)
 
@@ -120,7 +120,8 @@ def test_halves_are_joined(spark: SparkSession, tmp_path: Path) -> None:
     rows = [row for part in rows_of(path, 700) for row in part]
     assert whole_and_halves(rows)[0] == 0
     halves = spark.createDataFrame(rows, schema.RECORDS).where("record <> 'damage'")
-    joined = {row["values"][0]: row for row in join_halves(halves).collect()}
+    whole = no_damage(spark)
+    joined = {row["values"][0]: row for row in join_halves(halves, whole).collect()}
     assert len(joined) == count
     for number in range(count):
         row, is_early = joined[f"a{number}"], number % 2
@@ -128,11 +129,49 @@ def test_halves_are_joined(spark: SparkSession, tmp_path: Path) -> None:
             ("info", None, None) if is_early else ("ok", 500 + number, number)
         )
     places = {row[_OP]: row[_POSITION] for row in rows if row[_RECORD] == "completion"}
-    damage = {(row["file"], row["position"], row["reason"]) for row in early_completions(halves).collect()}
+    damage = {
+        (row["file"], row["position"], row["reason"]) for row in doubtful_completions(halves, whole).collect()
+    }
     assert damage == {
         (str(path), places[number], f"append completes at time 50, before its invocation at {100 + number}")
         for number in range(1, count, 2)
     }
+
+
+def no_damage(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], "file STRING, position BIGINT, kind STRING, reason STRING")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_completion_behind_a_part_that_could_not_be_read_is_in_doubt(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The recorder began anew there, and its first operation has the number of one that is open."""
+    path = tmp_path / "long.trace"
+    header = HEADER.encode()
+    begun = [cbor2.dumps([INVOKE, 10 + n, n, "p", 1, "t/0", [f"a{n}"], None]) for n in range(2)]
+    lost = cbor2.dumps([INVOKE, 60, 0, "p", 1, "t/0", ["b"], None])
+    ended = [cbor2.dumps([OK, 90 + n, n, n, None]) for n in range(2)]
+    filling = cbor2.dumps([1 << 20, "x" * 700])  # a record of somebody else
+    content = b"".join(
+        [header, begun[0], filling, header, begun[1], lost, filling, header, ended[0], ended[1]]
+    )
+    for damaged in (False, True):
+        place = content.index(lost)
+        bent = b"\xff" * len(lost) if damaged else b""
+        path.write_bytes(content[:place] + bent + content[place + len(lost) :])
+        rows = spark.createDataFrame([row for part in rows_of(path, 600) for row in part], schema.RECORDS)
+        halves = rows.where("record <> 'damage'")
+        damage = rows.where("record = 'damage'").select("file", "position", "kind", "reason")
+        joined = {row["values"][0]: row["outcome"] for row in join_halves(halves, damage).collect()}
+        # Of the operation in the damaged part its reader knows already that nobody can say what became of it.
+        assert joined == ({"a0": "info"} if damaged else {"a0": "ok", "a1": "ok"})
+        (doubt,) = doubtful_completions(halves, damage).collect() or (None,)
+        assert (doubt is not None) == damaged
+        if doubt is not None:
+            assert doubt["position"] == path.read_bytes().index(ended[0])
+            assert doubt["reason"].startswith("operation 0 completes, or another one")
 
 
 # ---- what cannot be true -------------------------------------------------------------------------------------------
@@ -306,7 +345,8 @@ def test_halves_of_operations_with_one_number(spark: SparkSession, tmp_path: Pat
             stream.write(b"".join(HEADER.encode() + cbor2.dumps(record) for record in (*begun, *ended)))
     rows = [row for part in rows_of(path, 700) for row in part]
     assert whole_and_halves(rows)[0] == 0
-    joined = join_halves(spark.createDataFrame(rows, schema.RECORDS).where("record <> 'damage'")).collect()
+    halves = spark.createDataFrame(rows, schema.RECORDS).where("record <> 'damage'")
+    joined = join_halves(halves, no_damage(spark)).collect()
     assert {row["values"][0]: row["first_offset"] for row in joined} == {
         f"{life}:{number}": 100 * life + number if number >= life else None
         for life in range(3)
