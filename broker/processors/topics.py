@@ -52,6 +52,9 @@ _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 LIST_MAX = 1_000
 """Topics or groups in one request: they become one entry of the log."""
 
+_ALONE_ALLOWED = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE", "reserve.time": "-1"}
+"""Attributes of 5.x that change how a topic is stored, and the value that is true here."""
+
 _PERMISSION_BITS = int(Permission.READ | Permission.WRITE | Permission.INHERIT | Permission.PRIORITY)
 
 
@@ -137,6 +140,12 @@ class TopicsProcessor:
             )
         known = self._node.replica.metadata.topics.get(wanted.topic_name)
         attributes = _changed_attributes({} if known is None else known.attributes, attribute_changes)
+        for name, allowed in _ALONE_ALLOWED.items():
+            if attributes.get(name, allowed) != allowed:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the attribute {name} is {attributes[name][:80]!r}, supported is {allowed} alone",
+                )
         size = sum(len(name) + len(value) for name, value in attributes.items())
         if size > ATTRIBUTES_LENGTH_MAX:
             raise RequestError(
@@ -202,6 +211,10 @@ class TopicsProcessor:
                 f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}; retryMaxTimes is "
                 f"{config.retry_max_times}, allowed are up to {RETRIES_MAX}",
             )
+        known = self._node.replica.metadata.groups.get(config.group_name)
+        changes = ",".join(f"{name}={value}" for name, value in config.attributes.items())
+        attributes = _changed_attributes({} if known is None else known.attributes, changes)
+        config = msgspec.structs.replace(config, attributes=attributes)
         size = len(encode_body(config))
         if size > GROUP_BYTES_MAX:
             raise RequestError(

@@ -9,6 +9,7 @@ tolerantly by `json_body.decode_body`. Absent lists are empty. The bodies of adm
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import msgspec
 
@@ -174,6 +175,8 @@ class SubscriptionGroupConfig(msgspec.Struct, rename="camel", kw_only=True):
     retry_max_times: Int32 = 16
     retry_queue_nums: Int32 = 1
     which_broker_when_consume_slowly: Int64 = 1
+    group_retry_policy: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    """Of 5.x, for its POP consumers: kept and told."""
 
 
 class SubscriptionGroupTable(msgspec.Struct, rename="camel"):

@@ -7,6 +7,7 @@ positions, transactions, and what waits inside of a node.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -404,11 +405,28 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.SYSTEM_ERROR,
         "attributes have 4097 characters, at most 4096 are allowed",
     ),
+    **{
+        f"topic with {name}": (
+            functools.partial(put_topic, attributes=f"+{name}={value}"),
+            CODES.SYSTEM_ERROR,
+            f"the attribute {name} is {value!r}, supported is ",
+        )
+        for name, value in (
+            ("queue.type", "BatchCQ"),
+            ("cleanup.policy", "COMPACTION"),
+            ("reserve.time", "3600000"),
+        )
+    },
     "topic of the system": (lambda c: put_topic(c, topic="TBW102"), 1, "conflict with system topic"),
     "group with a long configuration": (
-        lambda c: put_group(c, b'{"groupName": "g2", "attributes": {"a": "%s"}}' % (b"v" * 8192)),
+        lambda c: put_group(c, b'{"groupName": "g2", "attributes": {"+a": "%s"}}' % (b"v" * 8192)),
         CODES.SYSTEM_ERROR,
         "at most 8192 are allowed",
+    ),
+    "group with an attribute that says not what to do": (
+        lambda c: put_group(c, b'{"groupName": "g2", "attributes": {"a": "v"}}'),
+        CODES.SYSTEM_ERROR,
+        "the attribute change 'a=v' is neither +name=value nor -name",
     ),
     "group with many retries": (
         lambda c: put_group(c, b'{"groupName": "g2", "retryMaxTimes": 10001}'),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from broker.remoting.bodies import (
@@ -129,6 +131,24 @@ def test_groups_are_created_changed_and_deleted(client: Client) -> None:
     missing = client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
     assert missing.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert ("g", "T") not in client.group.node(client.group.leader).replica.metadata.offsets
+
+
+def test_what_5_says_of_a_group_is_kept_and_told(client: Client) -> None:
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 10_000, "max": 7_200_000}}
+    for changes in (
+        {"attributes": {"+a": "1", "+b": "2"}},
+        {"attributes": {"-a": ""}, "groupRetryPolicy": policy},
+    ):
+        body = json.dumps({"groupName": "g", **changes}).encode()
+        client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+    group = client.group
+    group.kill(group.leader)
+    group.elect()
+    answer = group.connect().ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
+    told = json.loads(bytes(answer.body))
+    assert (told["attributes"], told["groupRetryPolicy"]) == ({"b": "2"}, policy)
+    others = group.connect().ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "TOOLS_CONSUMER"})
+    assert "groupRetryPolicy" not in json.loads(bytes(others.body)), "null would be none to RocketMQ's tools"
 
 
 def test_topics_are_created_together(client: Client) -> None:

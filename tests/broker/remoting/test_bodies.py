@@ -222,7 +222,9 @@ def test_subscription_group_of_either_line() -> None:
     assert decode_body(old, SubscriptionGroupConfig) == SubscriptionGroupConfig(
         group_name="g", consume_enable=False, retry_max_times=3
     )
-    assert decode_body(new, SubscriptionGroupConfig) == SubscriptionGroupConfig(group_name="g")
+    assert decode_body(new, SubscriptionGroupConfig) == SubscriptionGroupConfig(
+        group_name="g", group_retry_policy={"type": "CUSTOMIZED"}
+    )
 
 
 REGISTRATION = RegisterBrokerBody(
