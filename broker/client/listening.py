@@ -53,12 +53,24 @@ Handler = Callable[[MessageView], Awaitable[Handled | None]]
 """Handles one message; may be called for several at the same time."""
 
 
+class NotAsyncError(UsageError):
+    """A handler that is no async function: what it returned cannot be awaited. It ends the listening."""
+
+
+async def called(handler: Handler, message: MessageView) -> Handled | None:
+    """What the handler says of the message. Raises what it raises, and NotAsyncError."""
+    handling = handler(message)
+    if not isinstance(handling, Awaitable):
+        raise NotAsyncError(f"the handler must be an async function; {handler!r} returned {handling!r}")
+    return await handling
+
+
 async def listen(consumer: Consumer, handler: Handler, *, concurrency: int = 20) -> None:
     """Call the handler with every message, up to ``concurrency`` at a time, until cancelled.
 
     Any `Exception` of the handler sends the message back; in a broadcast consumer, which has nowhere to send it, it is
-    logged and the message is done with. Raises UsageError for a concurrency below 1 and while another task reads from
-    the consumer, ClientClosed outside its block.
+    logged and the message is done with. Raises UsageError for a concurrency below 1, for a handler that is not async,
+    and while another task reads from the consumer; ClientClosed outside its block.
     """
     if concurrency < 1:
         raise UsageError(f"a concurrency of {concurrency} handles nothing")
@@ -194,8 +206,10 @@ class _Listener:
         """Return when the message is done with: handled, stored for a retry, or not this member's any more."""
         while not reader.dropped:
             try:
-                if await self._handler(message) is not Handled.RETRY:
+                if await called(self._handler, message) is not Handled.RETRY:
                     return
+            except NotAsyncError:
+                raise
             except Exception:
                 logger.exception("group %s: the handler failed at %r", self._consumer.group, message)
             if self._consumer.broadcast:

@@ -48,10 +48,10 @@ def trace_key(queue: MessageQueue) -> str:
 class Message(msgspec.Struct, frozen=True, kw_only=False):
     """A message to send.
 
-    ``keys`` make it findable by query; ``delay_level`` 1 to 18 delays its delivery (behaviour.md 6), ``delay_ms`` by so
-    many milliseconds from when the broker stores it, ``deliver_at_ms`` until that time (since 1970, by the broker's
-    clock), of which one may be given; ``flag`` is the application's own number. ``properties`` must not name what has a
-    field of its own here.
+    ``keys``, which hold no spaces, make it findable by query; ``delay_level`` 1 to 18 delays its delivery (behaviour.md
+    6), ``delay_ms`` by so many milliseconds from when the broker stores it, ``deliver_at_ms`` until that time (since
+    1970, by the broker's clock), of which one may be given; ``flag`` is the application's own number. ``properties``
+    must not name what has a field of its own here.
     """
 
     topic: str

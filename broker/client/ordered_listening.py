@@ -22,7 +22,7 @@ import logging
 from broker.client.consumer import Consumer
 from broker.client.errors import ClientError, UsageError
 from broker.client.intake import Batch, Intake, QueueReader
-from broker.client.listening import Handled, Handler
+from broker.client.listening import Handled, Handler, NotAsyncError, called
 from broker.client.message import MessageQueue, MessageView
 from broker.client.order_locks import OrderLocks
 from broker.client.runtime import TaskGroup
@@ -123,8 +123,10 @@ class _OrderlyListener:
         """Returns whether the message is done with."""
         group = self._consumer.group
         try:
-            if await self._handler(message) is not Handled.RETRY:
+            if await called(self._handler, message) is not Handled.RETRY:
                 return True
+        except NotAsyncError:
+            raise
         except Exception:
             logger.exception("group %s: the handler failed at %r", group, message)
         offset, count = self._failed.get(message.queue, (-1, 0))

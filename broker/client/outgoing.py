@@ -24,6 +24,7 @@ from log.errors import RecordError
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """Largest body, after compression; brokers have the same limit by default."""
 PROPERTIES_BYTES_MAX = SENT_BYTES_MAX
+_BODY_TYPES = (bytes, bytearray, memoryview)
 _SYS_FLAG_ZLIB = 0x1
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY")
@@ -56,9 +57,9 @@ class Preparer:
         topic = message.topic
         if topic not in self._checked_topics:
             self._check_topic(topic)
+        body = _body(message)
         unique_key = self._unique_keys.next()
         properties = _properties(message, unique_key)
-        body: Buffer = message.body
         sys_flag = 0
         if self._compress_above is not None and len(body) > self._compress_above:
             packed = zlib.compress(body, 5)
@@ -66,8 +67,6 @@ class Preparer:
                 body, sys_flag = packed, _SYS_FLAG_ZLIB
         if len(body) > BODY_BYTES_MAX:
             raise MessageRejected(f"a body of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored")
-        if not len(body):
-            raise MessageRejected("an empty body cannot be stored")
         return Outgoing(topic, SINGLE_CODE, body, properties, sys_flag, message.flag, [unique_key])
 
     def batch(self, messages: Sequence[Message]) -> Outgoing:
@@ -86,34 +85,56 @@ class Preparer:
                 raise MessageRejected(f"a batch goes to one topic: {topic!r} and {message.topic!r}")
             if message.is_delivered_later:
                 raise MessageRejected("a batch cannot be delayed")
-            if not len(message.body):
-                raise MessageRejected("an empty body cannot be stored")
+            body = _body(message)
             unique_key = self._unique_keys.next()
             unique_keys.append(unique_key)
             properties = _properties(message, unique_key).encode()
-            items.append(BatchItem(message.flag, message.body, properties))  # type: ignore[arg-type]
+            items.append(BatchItem(message.flag, body, properties))  # type: ignore[arg-type]
         try:
-            body = encode_batch(items)
+            packed = encode_batch(items)
         except RecordError as error:
             raise MessageRejected(str(error)) from error
-        if len(body) > BODY_BYTES_MAX:
+        if len(packed) > BODY_BYTES_MAX:
             raise MessageRejected(
-                f"a batch of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored at once"
+                f"a batch of {len(packed)} bytes, at most {BODY_BYTES_MAX} can be stored at once"
             )
         # The envelope's own key: brokers that add missing keys must not add one to a batch as a whole.
-        return Outgoing(topic, BATCH_CODE, body, f"UNIQ_KEY\x01{unique_keys[0]}\x02", 0, 0, unique_keys)
+        return Outgoing(topic, BATCH_CODE, packed, f"UNIQ_KEY\x01{unique_keys[0]}\x02", 0, 0, unique_keys)
 
     def _check_topic(self, topic: str) -> None:
         check_name("topic", topic)
         self._checked_topics[topic] = None
 
 
+def _body(message: Message) -> Buffer:
+    """The body as bytes. What is none must not reach a connection, which others share. Raises MessageRejected."""
+    body = message.body
+    if type(body) is not bytes:
+        if not isinstance(body, _BODY_TYPES):
+            raise MessageRejected(f"a body is bytes, not {type(body).__name__}; text has encode()")
+        if isinstance(body, memoryview) and body.format != "B":
+            body = body.tobytes()  # whose length counts bytes
+    if not len(body):
+        raise MessageRejected("an empty body cannot be stored")
+    return body
+
+
 def check_name(kind: str, name: str) -> None:
     """Raises MessageRejected for a topic or group name that no broker takes."""
-    if not _TOPIC.fullmatch(name):
+    if not isinstance(name, str) or not _TOPIC.fullmatch(name):
         raise MessageRejected(
             f"{kind} {name!r}: 1 to 127 characters out of letters, digits and %|_- are allowed"
         )
+
+
+def _keys(keys: str | Sequence[str]) -> str:
+    """Keys as one text; a text is taken as it is, with a space between keys. Raises MessageRejected."""
+    if isinstance(keys, str):
+        return keys
+    for key in keys:
+        if not isinstance(key, str) or not key or " " in key:
+            raise MessageRejected(f"key {key!r}: keys are texts without spaces, since a space ends a key")
+    return " ".join(keys)
 
 
 def _properties(message: Message, unique_key: str) -> str:
@@ -121,12 +142,15 @@ def _properties(message: Message, unique_key: str) -> str:
     if message.tags is not None:
         text = f"{text}TAGS\x01{message.tags}\x02"
     if message.keys:
-        keys = (message.keys,) if isinstance(message.keys, str) else message.keys
-        text = f"{text}KEYS\x01{' '.join(keys)}\x02"
-    if message.is_delivered_later and (
-        bool(message.delay_level) + (message.delay_ms is not None) + (message.deliver_at_ms is not None) > 1
-    ):
-        raise MessageRejected("one of delay_level, delay_ms and deliver_at_ms at most can be given")
+        text = f"{text}KEYS\x01{_keys(message.keys)}\x02"
+    if message.is_delivered_later:
+        if (
+            bool(message.delay_level) + (message.delay_ms is not None) + (message.deliver_at_ms is not None)
+            > 1
+        ):
+            raise MessageRejected("one of delay_level, delay_ms and deliver_at_ms at most can be given")
+        if min(message.delay_level, message.delay_ms or 0) < 0:
+            raise MessageRejected("a delay cannot be negative")
     if message.delay_level:
         text = f"{text}DELAY\x01{message.delay_level}\x02"
     if message.delay_ms is not None:

@@ -254,7 +254,10 @@ class Producer:
         route = await self._route(message.topic)
         target = self._choose(route, message, queue)
         address = route.address(target.broker_name)
-        assert address is not None, "a route has an address for each of its queues"
+        lacking = route.lacks(target)
+        if lacking is not None:
+            raise NoRoute(message.topic, lacking)
+        assert address is not None, "a registered broker has an address"
         connection = self.core.pool.find(address) or await self.core.pool.get(address)
         if self._trace is not None:
             # Nothing completes it: of unknown outcome for ever.
@@ -314,12 +317,19 @@ class Producer:
                         raise
                     last_error = error
                     route = None
+            address = None
             if route is not None:
                 if target is None:
                     target = self._choose(route, message, choice, failed_groups)
-                address = route.address(target.broker_name, avoid=failed)
-                if address is None:  # the group is gone from the route
-                    address = failed[-1] if failed else route.addresses()[0][2]
+                lacking = route.lacks(target)
+                if lacking is None:
+                    address = route.address(target.broker_name, avoid=failed)
+                elif failed:
+                    address = failed[-1]  # gone from the route while it was tried: it may serve all the same
+                else:
+                    last_error = NoRoute(topic, lacking)
+            if address is not None:
+                assert target is not None, "an address is that of a queue's group"
                 attempts += 1
                 if not unknown:
                     # From the first attempt on that may be stored, the floor must stay below it.

@@ -9,7 +9,7 @@ same topic share one request, which runs in a task of its own so that none of th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.client.connection import Fields
 from broker.client.errors import (
@@ -54,6 +54,8 @@ class TopicRoute:
     brokers: Mapping[str, Mapping[int, str]]
     readable: tuple[MessageQueue, ...]
     writable: tuple[MessageQueue, ...]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """How many queues a group has of the topic, by its name; nothing of those that nobody tells."""
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID, avoid: Sequence[str] = ()) -> str | None:
         """The address of that member of the group; another one if it is not known or among those to avoid."""
@@ -67,6 +69,15 @@ class TopicRoute:
         if others:
             return others[0]
         return preferred if preferred is not None else min(addresses.items())[1]
+
+    def lacks(self, queue: MessageQueue) -> str | None:
+        """Why there is no such queue; None where there is one, or may be."""
+        if queue.broker_name not in self.brokers:
+            return f"broker {queue.broker_name!r} is not registered"
+        count = self.counts.get(queue.broker_name)
+        if count is not None and not 0 <= queue.queue_id < count:
+            return f"broker {queue.broker_name!r} has {count} queues of it, numbered from 0, and no {queue.queue_id}"
+        return None
 
     def addresses(self) -> list[tuple[str, int, str]]:
         """(broker name, id, address) of every broker of the topic, sorted."""
@@ -83,9 +94,11 @@ def parse_route(topic: str, body: bytes | memoryview) -> TopicRoute:
     brokers = {data.broker_name: dict(sorted(data.broker_addresses.items())) for data in route.broker_datas}
     readable: list[MessageQueue] = []
     writable: list[MessageQueue] = []
+    counts: dict[str, int] = {}
     for data in route.queue_datas:
         if not brokers.get(data.broker_name):
             continue
+        counts[data.broker_name] = max(data.read_queue_nums, data.write_queue_nums)
         if data.perm & Permission.READ:
             readable += [
                 MessageQueue(topic, data.broker_name, number) for number in range(data.read_queue_nums)
@@ -96,8 +109,10 @@ def parse_route(topic: str, body: bytes | memoryview) -> TopicRoute:
             ]
     if route.order_topic_conf:
         writable = _ordered_queues(topic, route.order_topic_conf, brokers)
+        for queue in writable:
+            counts[queue.broker_name] = max(counts.get(queue.broker_name, 0), queue.queue_id + 1)
     with_leader = [queue for queue in writable if MASTER_ID in brokers[queue.broker_name]]
-    return TopicRoute(topic, brokers, tuple(sorted(readable)), tuple(sorted(with_leader or writable)))
+    return TopicRoute(topic, brokers, tuple(sorted(readable)), tuple(sorted(with_leader or writable)), counts)
 
 
 def _ordered_queues(topic: str, conf: str, brokers: Mapping[str, Mapping[int, str]]) -> list[MessageQueue]:

@@ -267,3 +267,20 @@ async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtim
                 await anext(consumer)
     with pytest.raises(ClientClosed):
         await listen(consumer, gates.handle)
+
+
+async def test_a_handler_that_is_not_async_ends_the_listening_and_nothing_is_sent_back(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    broker = cluster(world, 3)
+    handled: list[bytes] = []
+
+    def handle(message: MessageView) -> None:
+        handled.append(message.body)
+
+    async with consuming(runtime) as consumer:
+        with pytest.raises(UsageError, match="must be an async function"):
+            await listen(consumer, handle)  # type: ignore[arg-type]
+        assert handled == [b"0"]
+        assert (await anext(consumer)).body == b"0"
+    assert not broker.received(SEND_BACK)

@@ -275,7 +275,7 @@ async def test_a_member_that_ends_leaves_everything_to_the_next(
 
 
 async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
-    cluster(world, 0)
+    cluster(world, 1)
     handle = Work().handler("a")
     with pytest.raises(UsageError, match="nothing to lock"):
         Consumer(NAME_SERVER, group="c", topics="t", orderly=True, broadcast=True, runtime=runtime)
@@ -291,3 +291,5 @@ async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtim
             await anext(consumer)
         with pytest.raises(UsageError, match="at least 1"):
             await listen_orderly(consumer, handle, attempts_max=0)
+        with pytest.raises(UsageError, match="async function"):
+            await listen_orderly(consumer, lambda message: None)  # type: ignore[arg-type, return-value]

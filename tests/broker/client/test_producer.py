@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -170,9 +171,15 @@ async def test_large_bodies_are_compressed_if_wanted(
         Message("a b", b"x"),
         Message("t" * 128, b"x"),
         Message("t", b""),
+        Message("t", "text"),  # type: ignore[arg-type]
+        Message("t", None),  # type: ignore[arg-type]
         Message("t", bytes(4 * 1024 * 1024 + 1)),
         Message("t", b"x", tags="a\x01b"),
         Message("t", b"x", keys=["a\x02"]),
+        Message("t", b"x", keys=["two words"]),
+        Message("t", b"x", keys=[17]),  # type: ignore[list-item]
+        Message("t", b"x", delay_level=-1),
+        Message("t", b"x", delay_ms=-1),
         Message("t", b"x", properties={"n\x01": "v"}),
         Message("t", b"x", properties={"": "v"}),
         Message("t", b"x", properties={"TAGS": "v"}),
@@ -191,6 +198,18 @@ async def test_illegal_messages_are_refused_here(
     assert not broker.received(SEND)
 
 
+async def test_bytes_of_any_kind_are_bodies(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    numbers = array.array("i", [1, 2])
+    async with producing(runtime) as producer:
+        await producer.send(Message("t", memoryview(numbers)), queue=0)
+        await producer.send_batch([Message("t", memoryview(numbers)), Message("t", bytearray(b"b"))], queue=0)
+    stored = [decode_record(record).body for record in broker.group.queues["t", 0]]
+    assert stored == [numbers.tobytes(), numbers.tobytes(), b"b"]
+
+
 async def test_illegal_batches_are_refused_here(
     autojump_clock: MockClock, world: World, runtime: FakeRuntime
 ) -> None:
@@ -202,6 +221,7 @@ async def test_illegal_batches_are_refused_here(
             [Message("%RETRY%g", b"x")],
             [Message("t", bytes(3_000_000)), Message("t", bytes(3_000_000))],
             [Message("t", b"")],
+            [Message("t", "text")],  # type: ignore[arg-type]
         ):
             with pytest.raises(MessageRejected):
                 await producer.send_batch(messages)
@@ -537,6 +557,41 @@ async def test_a_topic_that_does_not_exist_is_sent_on_the_default_route(
     assert used == {MessageQueue("new", "g", number) for number in range(4)}
     fields = broker.received(SEND)[0].fields
     assert (fields["b"], fields["c"], fields["d"]) == ("new", "TBW102", "4")
+
+
+async def test_a_queue_that_is_not_there_is_not_exchanged_for_another(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    async with producing(runtime) as producer:
+        (first, *_), message = await producer.queues("t"), Message("t", b"x")
+        for queue, why in (
+            (first._replace(broker_name="gone"), "'gone' is not registered"),
+            (first._replace(queue_id=99), "no 99"),
+        ):
+            with pytest.raises(NoRoute, match=why):
+                await producer.send(message, queue=queue)
+            with pytest.raises(NoRoute, match=why):
+                await producer.send_one_way(message, queue=queue)
+        assert not broker.received(SEND)
+
+
+async def test_a_send_is_resumed_in_its_own_group_or_not_at_all(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    """Another group does not know what its own group has stored."""
+    (lost,) = one_group(world)
+    lost.script(SEND, *[reset] * 100)
+    async with producing(runtime) as producer:
+        with pytest.raises(SendOutcomeUnknown) as caught:
+            await producer.send(Message("t", b"x"))
+        other = FakeBroker(world, "other:1", Group("other"))
+        world.routes.clear()
+        world.add_topic("t", {"other": {0: other.address}}, 1)
+        await producer.core.routes.refresh("t")
+        with pytest.raises(SendOutcomeUnknown):
+            await producer.resume(caught.value)
+        assert not other.received(SEND)
 
 
 async def test_no_route_at_all(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
