@@ -194,6 +194,11 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
     "field no number": (send(flag="many"), CODES.SYSTEM_ERROR, "<flag>"),
     "number too large": (send(flag=1 << 31), CODES.SYSTEM_ERROR, "<flag>"),
     "retry topic of nobody": (send("%RETRY%nobody"), 26, "subscription group [nobody] does not exist"),
+    "batch to be stored once that is none": (
+        batch(body=b"no batch", once=0),
+        CODES.MESSAGE_ILLEGAL,
+        "batch item 0 is cut off",
+    ),
     "stored once without a key": (send(once=0), CODES.MESSAGE_ILLEGAL, "needs a UNIQ_KEY"),
     # behaviour.md 4: batches
     "batch too long": (

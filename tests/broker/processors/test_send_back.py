@@ -133,6 +133,27 @@ def test_refusals(client: Client) -> None:
     assert unknown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
+def test_a_retry_topic_that_takes_no_messages(client: Client) -> None:
+    record = first_message(client)
+    client.create_topic(RETRY, perm=4)
+    assert give_back(client, record) == ResponseCode.NO_PERMISSION
+    client.create_topic(RETRY)
+    assert give_back(client, record) == ResponseCode.SUCCESS
+
+
+def test_no_room_for_a_topic_of_dead_letters(group: Group) -> None:
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    record = first_message(client)
+    count = len(group.node(group.leader).replica.metadata.topics)
+    client.ok(RequestCode.UPDATE_BROKER_CONFIG, None, b"limits.max_topics=%d" % count)
+    assert give_back(client, record, -1) == ResponseCode.SYSTEM_ERROR
+    client.ok(RequestCode.UPDATE_BROKER_CONFIG, None, b"limits.max_topics=%d" % (count + 1))
+    assert give_back(client, record, -1) == ResponseCode.SUCCESS
+    assert client.pull(DEAD, "g", 0).bodies == [b"body"]
+
+
 def test_ids_name_offsets(client: Client) -> None:
     receipt = client.send("T", b"x")
     assert (

@@ -280,6 +280,17 @@ def test_commit_waits_for_a_topic_that_is_gone(group: Group) -> None:
     assert bodies(client) == [b"x"]
 
 
+def test_commit_waits_for_a_queue_that_is_gone(group: Group) -> None:
+    client = group.connect()
+    half = send_half(client, b"x", 1)
+    client.create_topic("T", 1)
+    answer = client.call(RequestCode.END_TRANSACTION, end_fields(half, COMMIT))
+    assert (answer.code, "topic T has fewer queues now" in str(answer.remark)) == (1, True)
+    client.create_topic("T", 2)
+    assert end(client, half, COMMIT) == ResponseCode.SUCCESS
+    assert bodies(client, queue_id=1) == [b"x"]
+
+
 def test_immunity_ends_the_producers_time(group: Group) -> None:
     client = group.connect()
     late, checked = (send_half(client, b"x", 0, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "5"}) for _ in range(2))
@@ -548,7 +559,10 @@ def test_given_up_is_resumed_once() -> None:
     group.advance(3 * INTERVAL_S)
     (given_up,) = records(producer, CHECK_EXHAUSTED_TOPIC)
     message_id = f"7F00000100002710{given_up.physical_offset:016X}"
-    assert resume(producer, message_id) == ResponseCode.SUCCESS
+    order = {"msgId": message_id}
+    orders = [producer.start_call(RequestCode.RESUME_CHECK_HALF_MESSAGE, order) for _ in range(2)]
+    codes = [producer.wait(opaque).code for opaque in orders]
+    assert codes == [ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY]
     assert resume(producer, message_id) == ResponseCode.SUCCESS, "a repeated order does no harm"
     producer.notices.clear()
     group.advance(INTERVAL_S)
