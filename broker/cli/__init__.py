@@ -27,15 +27,8 @@ def main() -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code. For `main` and for tests."""
-    from cyclopts import CycloptsError
-
-    from broker.cli.app import build_app
-
-    app = build_app()
     try:
-        result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except CycloptsError as error:
-        return _complain(" ".join(str(error).split()) + " (see --help)", USAGE)
+        result = _call(arguments)
     except CommandError as error:
         return _complain(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -50,6 +43,19 @@ def run(arguments: list[str]) -> int:
             raise
         return code
     return result if isinstance(result, int) else 0
+
+
+def _call(arguments: list[str]) -> object:
+    """What the command that is meant returns; raises CommandError for arguments that none understands."""
+    from cyclopts import CycloptsError
+
+    from broker.cli.app import build_app
+
+    app = build_app(called=arguments[0] if arguments else "")
+    try:
+        return app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        raise CommandError(" ".join(str(error).split()) + " (see --help)", USAGE) from None
 
 
 def _expected_failure(error: BaseException) -> int | None:

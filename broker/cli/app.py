@@ -1,5 +1,5 @@
 """The table of commands. Each is imported when it is called; the one-line helps stand here so that ``trivet --help``
-imports none of them."""
+imports none of them. A command's own ``--help`` is its docstring."""
 
 from __future__ import annotations
 
@@ -28,30 +28,25 @@ _COMMANDS = (
     (
         "chaos",
         "broker.cli.chaos:chaos",
-        (
-            "Run a real group under load and faults, and judge what clients saw.\n\n"
-            "A name server and brokers behind proxies are killed, paused, restarted, cut off, slowed down, given empty "
-            "disks and replaced, by a schedule that the seed draws, while producers send and consumers read. Then the "
-            "group must recover within a minute, its stores must be byte-identical, and Spark judges the traces.\n\n"
-            "Exit codes: 0 everything holds, 1 something does not, 2 wrong usage, 3 nothing was found but the traces "
-            "were not decided, 130 interrupted."
-        ),
+        "Run a real group under load and faults, and judge what clients saw.",
     ),
     ("bench", "broker.cli.benchmark:bench", "Measure a local group against the limits of this machine."),
 )
 
 
-def build_app() -> App:
-    """The command line, nothing of it imported yet."""
+def build_app(called: str = "") -> App:
+    """The command line, nothing of it imported yet; the command that is `called` helps with its docstring."""
+    commands = {name: (target, summary) for name, target, summary in _COMMANDS}
     app = App(
         name="trivet",
         help="A RocketMQ-compatible message broker on Raft, and the tools to check it.",
         version=_version,
         backend="trio",
-        help_format="plaintext",
+        # Docstrings have lines of their own, which Markdown lets flow; the list of commands needs no parser for that.
+        help_format="markdown" if called in commands else "plaintext",
     )
-    for name, target, summary in _COMMANDS:
-        app.command(target, name=name, help=summary)
+    for name, (target, summary) in commands.items():
+        app.command(target, name=name, help=None if name == called else summary)
     return app
 
 

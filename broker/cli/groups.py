@@ -19,7 +19,6 @@ from broker.cli.options import (
 app = App(
     name="group",
     help="Show, add, promote and remove members of a group; move its leadership.",
-    help_format="plaintext",
     backend="trio",
 )
 
@@ -81,6 +80,7 @@ async def status(
 @app.command
 async def add(
     node: Node,
+    /,
     *,
     peer: Annotated[str, Parameter(help="Where it listens for its peers, HOST:PORT.")],
     group: Group = None,
@@ -106,6 +106,7 @@ async def add(
 @app.command
 async def promote(
     node: Node,
+    /,
     *,
     timeout_s: Annotated[
         float, Parameter(name="--timeout", help="Seconds to wait until it has caught up.")
@@ -126,6 +127,7 @@ async def promote(
 @app.command
 async def remove(
     node: Node,
+    /,
     *,
     group: Group = None,
     namesrv: NameServer = NAME_SERVER_DEFAULT,
@@ -143,6 +145,7 @@ async def remove(
 @app.command
 async def transfer(
     node: Node,
+    /,
     *,
     group: Group = None,
     namesrv: NameServer = NAME_SERVER_DEFAULT,

@@ -12,6 +12,9 @@ from cyclopts import Parameter
 from broker.cli.errors import FAILED, USAGE, CommandError
 from broker.cli.signals import stop_signals
 
+NODES_MAX = 9
+"""More than a group ever needs; each is a process, and a slip of the finger must not start hundreds of them."""
+
 
 async def cluster(
     *,
@@ -42,8 +45,8 @@ async def cluster(
     from broker.cluster.local import LocalCluster, LocalClusterOptions
     from broker.config import StorageSettings
 
-    if nodes < 1:
-        raise CommandError(f"--nodes {nodes}: at least 1", USAGE)
+    if not 1 <= nodes <= NODES_MAX:
+        raise CommandError(f"--nodes {nodes}: from 1 to {NODES_MAX}", USAGE)
     for name, value in (("--namesrv-port", namesrv_port), ("--port", port)):
         if not 0 <= value <= 65535 - nodes * 10:
             raise CommandError(f"{name} {value}: a port from 0 to {65535 - nodes * 10}", USAGE)

@@ -29,6 +29,7 @@ AsJsonLines = Annotated[bool, Parameter(name="--json", negative="", help="Print 
 
 async def produce(
     topic: Annotated[str, Parameter(help="Topic to send to.")],
+    /,
     *messages: Annotated[
         str, Parameter(help="Bodies; without any, every line of --file or standard input that is not empty.")
     ],
@@ -120,6 +121,7 @@ async def produce(
 
 async def consume(
     topic: Annotated[str, Parameter(help="Topic to read.")],
+    /,
     *,
     group: Annotated[str, Parameter(help="Consumer group, whose position is stored.")] = "TRIVET_CLI",
     namesrv: NameServer = NAME_SERVER_DEFAULT,
@@ -132,7 +134,8 @@ async def consume(
     ] = False,
     count: Annotated[int | None, Parameter(help="Stop after so many messages.")] = None,
     timeout_s: Annotated[
-        float, Parameter(name="--timeout", help="Stop after so many seconds without a message.")
+        float,
+        Parameter(name="--timeout", show_default=False, help="Stop after so many seconds without a message."),
     ] = math.inf,
     security: Security = IN_THE_CLEAR,
     json: AsJsonLines = False,

@@ -37,19 +37,33 @@ class Security:
     tls_ca: Annotated[
         str,
         Parameter(
+            show_default=False,
             env_var="TRIVET_TLS_CA",
             help="Authorities that certify the servers, a PEM file; implies --tls. Else the system's.",
         ),
     ] = ""
     tls_cert: Annotated[
-        str, Parameter(env_var="TRIVET_TLS_CERT", help="Certificate to show to servers that ask, PEM.")
+        str,
+        Parameter(
+            show_default=False,
+            env_var="TRIVET_TLS_CERT",
+            help="Certificate to show to servers that ask, PEM.",
+        ),
     ] = ""
-    tls_key: Annotated[str, Parameter(env_var="TRIVET_TLS_KEY", help="Its private key, PEM.")] = ""
+    tls_key: Annotated[
+        str, Parameter(show_default=False, env_var="TRIVET_TLS_KEY", help="Its private key, PEM.")
+    ] = ""
     access_key: Annotated[
-        str, Parameter(env_var="TRIVET_ACCESS_KEY", help="Account with which requests are signed.")
+        str,
+        Parameter(
+            show_default=False, env_var="TRIVET_ACCESS_KEY", help="Account with which requests are signed."
+        ),
     ] = ""
     secret_key: Annotated[
-        str, Parameter(env_var="TRIVET_SECRET_KEY", help="Its secret; better in the environment.")
+        str,
+        Parameter(
+            show_default=False, env_var="TRIVET_SECRET_KEY", help="Its secret; better in the environment."
+        ),
     ] = ""
 
     def context(self) -> ssl.SSLContext | None:

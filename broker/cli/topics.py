@@ -16,7 +16,7 @@ from broker.cli.options import (
     admin_client,
 )
 
-app = App(name="topic", help="Create, list and describe topics.", help_format="plaintext", backend="trio")
+app = App(name="topic", help="Create, list and describe topics.", backend="trio")
 
 _SYSTEM_PREFIXES = (
     "%",
@@ -34,6 +34,7 @@ _SYSTEM_TOPICS = frozenset(
 @app.command
 async def create(
     topic: Annotated[str, Parameter(help="Name: up to 127 letters, digits, _, - and %.")],
+    /,
     *,
     queues: Annotated[int, Parameter(help="Queues for reading and writing.")] = 8,
     permission: Annotated[
@@ -89,6 +90,7 @@ async def list_topics(
 @app.command
 async def describe(
     topic: Annotated[str, Parameter(help="Name of the topic.")],
+    /,
     *,
     namesrv: NameServer = NAME_SERVER_DEFAULT,
     security: Security = IN_THE_CLEAR,

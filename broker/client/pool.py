@@ -87,7 +87,7 @@ class ConnectionPool:
                 stream = await self._runtime.connect(address)
                 connection = Connection(self._runtime, address, stream, self._handlers, self._credentials)
         except OSError as error:
-            opening.failure = str(error) or type(error).__name__
+            opening.failure = error.strerror or str(error) or type(error).__name__
         finally:
             del self._openings[address]
             if connection is not None:

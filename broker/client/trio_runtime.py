@@ -180,6 +180,15 @@ def _raise_single(group: BaseExceptionGroup[BaseException]) -> None:
         raise group.exceptions[0] from None
 
 
+def _first_cause(error: OSError) -> OSError:
+    """What the system said of the first address of a host, without Trio's words around it."""
+    if isinstance(error.__cause__, ExceptionGroup) and isinstance(error.__cause__.exceptions[0], OSError):
+        error = error.__cause__.exceptions[0]
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error
+    return OSError(error.errno, os.strerror(error.errno))
+
+
 async def _secure(stream: trio.SocketStream, tls: ssl.SSLContext, host: str) -> TlsByteStream:
     secure = trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
     try:
@@ -255,9 +264,7 @@ class TrioRuntime:
         except UnicodeError as error:
             raise OSError(errno.EINVAL, f"{host!r} is no name of a host: {error}") from error
         except OSError as error:
-            if isinstance(error.__cause__, ExceptionGroup):  # one for each address of a host; they say why
-                raise error.__cause__.exceptions[0] from None
-            raise
+            raise _first_cause(error) from None
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             return await _secure(stream, self._tls, host.strip("[]"))

@@ -44,7 +44,7 @@ async def ask(
     except trio.TooSlowError:
         raise ConnectFailed(address, f"no connection within {timeout_s:g} s") from None
     except OSError as error:
-        raise ConnectFailed(address, _reason(error)) from error
+        raise ConnectFailed(address, error.strerror or str(error)) from error
     connection = Connection(runtime, address, stream, {}, credentials)
     async with runtime.task_group() as group:
         group.start_soon(connection.run)
@@ -58,16 +58,6 @@ async def ask(
     if reply.code != ResponseCode.SUCCESS:
         raise BrokerError(reply.code, reply.remark, address)
     return reply
-
-
-def _reason(error: OSError) -> str:
-    """Trio wraps the failures of a name's addresses in a group; the first of them says why."""
-    cause: BaseException | None = error.__cause__
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    if isinstance(cause, OSError):
-        error = cause
-    return (error.strerror or str(error)).lower()
 
 
 async def node_status(

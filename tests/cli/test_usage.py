@@ -25,6 +25,7 @@ COMMANDS = [
     "status",
     "demo",
     "analyze",
+    "simulate",
     "chaos",
     "group",
     "group status",
@@ -59,6 +60,21 @@ def test_every_command_has_help(trivet: CommandLine, command: str) -> None:
     assert outcome.err == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("cluster", "READY and a JSON"),
+        ("consume", '"body_base64"'),
+        ("demo", "3 the traces were not judged"),
+        ("chaos", "given empty disks"),
+        ("group status", "exit code is 1 if a voter is silent"),
+    ],
+)
+def test_help_tells_more_than_the_summary(trivet: CommandLine, command: str, said: str) -> None:
+    outcome = trivet(*command.split(), "--help")
+    assert said in " ".join(outcome.out.split())
+
+
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     """`trivet --help` must stay fast: what takes long to import is not imported."""
     script = (
@@ -86,7 +102,8 @@ def test_version(trivet: CommandLine) -> None:
     [
         (["clutser"], "clutser"),
         (["cluster"], "--dir"),
-        (["cluster", "--dir", "x", "--nodes", "0"], "--nodes 0: at least 1"),
+        (["cluster", "--dir", "x", "--nodes", "0"], "--nodes 0: from 1 to 9"),
+        (["cluster", "--dir", "x", "--nodes", "10"], "--nodes 10: from 1 to 9"),
         (["cluster", "--dir", "x", "--nodes", "three"], '"three"'),
         (["cluster", "--dir", "x", "--port", "70000"], "--port 70000: a port from 0"),
         (["cluster", "--dir", "x", "--flush", "never"], "never"),
