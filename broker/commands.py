@@ -54,7 +54,7 @@ class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):
     """Sets consumer offsets; each item is (group, topic, queue id, next offset).
 
     What consumers report does not count where they are to go elsewhere (`ResetOffsets`); an administrator's order
-    (`is_order`) ends that.
+    (`is_order`) ends that. The result says where: (group, topic, queue id) -> the group's target; None for nowhere.
     """
 
     offsets: tuple[tuple[str, str, int, int], ...]

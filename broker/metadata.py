@@ -122,7 +122,9 @@ class Metadata:
                     for group, topic, queue_id, _ in offsets:
                         self.parked.end(group, topic, queue_id)
                 elif self.parked.by_group:
-                    offsets = tuple(item for item in offsets if self.parked.get(*item[:3]) is None)
+                    targets = {item[:3]: self.parked.get(*item[:3]) for item in offsets}
+                    self._commit_offsets(item for item in offsets if targets[item[:3]] is None)
+                    return {key: target for key, target in targets.items() if target is not None}
                 self._commit_offsets(offsets)
             case ResetOffsets(offsets):
                 self._commit_offsets(offsets)

@@ -7,7 +7,7 @@ once, and so does whatever else sets or deletes positions: it goes behind what w
 and lost with the leader is reported again by its consumer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from broker.commands import CommitOffsets, ResetOffsets
@@ -28,7 +28,9 @@ StoredOffset = tuple[str, str, int, int]
 
 _Key = tuple[str, str, int]
 """Group, topic, queue id."""
-_Waiter = tuple[Callable[[], None], Callable[[], None]]
+Uncounted = Mapping[_Key, int]
+"""Which reports did not count, as the group is sent elsewhere, and where to."""
+_Waiter = tuple[Callable[[Uncounted], None], Callable[[], None]]
 """What to do once it is applied, and when nobody knows whether it will be."""
 
 
@@ -73,10 +75,12 @@ class OffsetCommits:
         topic: str,
         queue_id: int,
         offset: int,
-        done: Callable[[], None],
+        done: Callable[[int | None], None],
         lost: Callable[[], None],
     ) -> None:
         """A report that is answered: `done` once it is committed, `lost` when that is unknown.
+
+        `done` is told where the group is sent if the report does not count, else None.
 
         Raises `RequestError` when the group would be given one position too many.
         """
@@ -84,13 +88,13 @@ class OffsetCommits:
         if key not in self._staged and not self._has_room(key):
             raise _too_many(self._node.config.limits.max_stored_offsets)
         self._staged[key] = offset
-        self._waiting.append((done, lost))
+        self._waiting.append((lambda uncounted: done(uncounted.get(key)), lost))
         self._deadline.due_ns = self._node.now_ns
 
     def commit_all(
         self,
         offsets: Sequence[StoredOffset],
-        done: Callable[[object], None],
+        done: Callable[[Uncounted], None],
         lost: Callable[[], None],
         *,
         until_followed: bool = False,
@@ -116,17 +120,22 @@ class OffsetCommits:
         self,
         offsets: Sequence[StoredOffset],
         command: Callable[[tuple[StoredOffset, ...]], CommitOffsets | ResetOffsets],
-        done: Callable[[object], None],
+        done: Callable[[Uncounted], None],
         lost: Callable[[], None],
     ) -> None:
         """As commands that fit into a file; with the last one, behind which all others are applied, it is `done`."""
         under_way = _UnderWay(offsets)
+        uncounted: dict[_Key, int] = {}
 
-        def applied(result: object) -> None:
+        def some_applied(result: dict[_Key, int] | None) -> None:
+            uncounted.update(result or ())
+
+        def applied(result: dict[_Key, int] | None) -> None:
             self._under_way.remove(under_way)
-            done(result)
+            some_applied(result)
+            done(uncounted)
             for ready, _ in under_way.waiting:
-                ready()
+                ready(uncounted)
 
         def not_known() -> None:
             self._under_way.remove(under_way)
@@ -141,7 +150,7 @@ class OffsetCommits:
                 is_last = end >= len(offsets)
                 self._node.replica.propose_command(
                     command(tuple(offsets[begin:end])),
-                    applied if is_last else _nothing,
+                    applied if is_last else some_applied,
                     not_known if is_last else _nothing,
                 )
         except (ReplicaError, DiskFullError):
@@ -175,9 +184,9 @@ class OffsetCommits:
             under_way = self._proposed_last(key)
             if under_way is None:
                 return False
-            under_way.waiting.append((ready, lost))
+            under_way.waiting.append((lambda _: ready(), lost))
             return True
-        self._waiting.append((ready, lost))
+        self._waiting.append((lambda _: ready(), lost))
         self._deadline.due_ns = self._node.now_ns
         return True
 
@@ -192,10 +201,10 @@ class OffsetCommits:
         new, self._staged_new = self._staged_new, 0
         self._under_way_new += new
 
-        def done(_: object) -> None:
+        def done(uncounted: Uncounted) -> None:
             self._under_way_new -= new
             for ready, _lost in waiting:
-                ready()
+                ready(uncounted)
 
         def lost() -> None:
             self._under_way_new -= new
@@ -224,5 +233,5 @@ def _too_many(most: int) -> RequestError:
     )
 
 
-def _nothing(_: object = None) -> None:
+def _nothing() -> None:
     """Nobody waits for this."""

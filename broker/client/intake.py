@@ -90,6 +90,7 @@ class QueueReader:
         self._done: MessageView | None = None
         self._next_offset = 0
         self._broker_id = MASTER_ID
+        self._begins_after_s = 0.0
         self._avoid: list[str] = []
         self.max_offset: int | None = None
         """The queue's end as the last answer gave it."""
@@ -177,6 +178,8 @@ class QueueReader:
 
     async def _start(self) -> None:
         pause_s = _PAUSE_FIRST_S
+        if self._begins_after_s:
+            await self._intake.runtime.sleep(self._begins_after_s)
         while True:
             try:
                 self._position = self._next_offset = await self._find_start()
@@ -203,6 +206,11 @@ class QueueReader:
         self._broker_id = answer.suggested_broker_id
         if answer.is_reset:
             self._intake.on_reset(self.queue, answer.next_offset)
+            anew = self._intake.readers.get(self.queue)
+            if anew is not None and answer.next_offset == self._next_offset:
+                anew._begins_after_s = (
+                    _PAUSE_FIRST_S  # a broker that tells it for ever is not asked in a circle
+                )
             return False
         if answer.next_offset == self._next_offset:
             return False

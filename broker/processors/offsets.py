@@ -120,16 +120,11 @@ class OffsetsProcessor:
         self._offsets.commit(
             *key,
             header.commit_offset,
-            lambda: self._node.reply(
-                connection, command, ResponseCode.SUCCESS, self._why_it_does_not_count(key)
+            lambda target: self._node.reply(
+                connection, command, ResponseCode.SUCCESS, _why_it_does_not_count(target)
             ),
             lambda: self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
         )
-
-    def _why_it_does_not_count(self, key: tuple[str, str, int]) -> str | None:
-        """Looked at when the commit has just been applied: what stands then stood before it."""
-        target = self._node.replica.metadata.parked.get(*key)
-        return None if target is None else f"not stored: the group was sent to {target} and has yet to follow"
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
         """Every group's offsets, as the reference's consumerOffset.json (storage.md 6)."""
@@ -225,6 +220,10 @@ class OffsetsProcessor:
 
     def _answer(self, connection: Connection, command: RemotingCommand, offset: int) -> None:
         self._node.reply(connection, command, ResponseCode.SUCCESS, fields={"offset": str(offset)})
+
+
+def _why_it_does_not_count(target: int | None) -> str | None:
+    return None if target is None else f"not stored: the group was sent to {target} and has yet to follow"
 
 
 def _check_group(group: str) -> None:

@@ -111,6 +111,18 @@ def test_a_report_that_does_not_count_is_answered_with_why(client: Client) -> No
     assert client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 9}).remark is None
 
 
+def test_a_report_is_answered_by_what_stood_before_it_in_the_log(client: Client) -> None:
+    """The group follows, and that is committed with the report: it had not counted all the same."""
+    reset(client, 3)
+    assert_told(client.pull("T", "g", 9), 3)
+    reported = client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 9})
+    followed = client.start_pull("T", "g", 3)
+    assert client.wait(reported).remark == "not stored: the group was sent to 3 and has yet to follow"
+    assert Pulled.of(client.wait(followed)).bodies[0] == b"3"
+    assert not is_parked(client.group)
+    assert stored(client) == 3
+
+
 @pytest.mark.parametrize("brought_by", ["report", "pull"])
 def test_what_was_reported_before_it_has_followed_does_not_come_after_that(
     client: Client, brought_by: str
