@@ -137,6 +137,8 @@ class Leader:
         state.log_effects_pending = True
         state.append_configuration(index, configuration)
         self._update_peers(now)
+        if self._is_alone:
+            self._confirm_reads()  # nobody is left whose answer they could wait for
         return index
 
     def _check_votes_without(self, node: str, configuration: Configuration, now: int) -> None:
@@ -347,9 +349,10 @@ class Leader:
             peer.acknowledged_round = response.round
             if self._reads.open_round is not None:
                 self._confirm_reads()
-        if response.success and response.round < peer.trusted_round:
+        if response.round >= peer.trusted_round:
+            peer.recovering = response.recovering
+        elif response.success:
             return
-        peer.recovering = response.recovering
         if not response.success:
             peer.refuse(response.log_index, response.hint_index, response.hint_term, state.log)
         else:

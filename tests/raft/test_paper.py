@@ -624,6 +624,18 @@ class TestReads:
         cluster.settle()
         assert [effect.token for effect in ready if isinstance(effect, ReadReady)] == list(range(100))
 
+    def test_6_4_a_read_does_not_wait_for_a_voter_that_is_removed_and_leaves_the_leader_alone(self) -> None:
+        cluster = Cluster(["a", "b"])
+        leader = cluster.elect("a")
+        cluster.run_for(SECOND)
+        ready: list[Effect] = []
+        cluster.observers.append(
+            lambda _, effect: ready.append(effect) if isinstance(effect, ReadReady) else None
+        )
+        leader.turn(lambda raft: raft.read_index("r", cluster.now))
+        leader.turn(lambda raft: raft.propose_configuration(RemoveMember("b"), cluster.now))
+        assert ready == [ReadReady("r", 0)], "b's answer comes when the leader does not know it any more"
+
     def test_6_4_only_a_leader_serves_reads_and_losing_the_lead_loses_them(self) -> None:
         raft = node()
         with pytest.raises(NotLeader):
@@ -812,3 +824,14 @@ def test_recovery_ends_with_an_entry_of_the_leader_s_own_term_at_what_it_answere
 def test_recovery_refuses_to_take_over() -> None:
     raft = recovering_node(Loss.ENTRIES, [1], term=1)
     assert step(raft, TimeoutNow("b", "a", 1)) == []
+
+
+def test_recovery_what_a_peer_said_in_its_former_life_does_not_make_it_one_that_votes() -> None:
+    raft = node()
+    become_leader(raft)
+    step(raft, agrees(raft, "c", 0))
+    step(raft, RecoveryRequest("c", "a", raft.term, 5))
+    step(raft, AppendResponse("c", "a", raft.term, False, 0, 0, 1, -1, 0))  # a refusal that was under way
+    assert [peer.recovering for peer in raft.status(0).peers if peer.node == "c"] == [True]
+    step(raft, AppendResponse("c", "a", raft.term, True, 0, 0, 2))
+    assert [peer.recovering for peer in raft.status(0).peers if peer.node == "c"] == [False]
