@@ -573,8 +573,12 @@ class Replica:
         snapshot = Snapshot(frame.applied_index, bytes(frame.body))
         state = cbor2.loads(snapshot.data)
         queue_ends = {(topic, queue): end for topic, queue, end in _queue_ends(state)}
+        metadata = self._restore(snapshot.data)
+        # A log that begins anew must never be found beside the members of long ago. They are noted as those of its very
+        # beginning, for the entries that are here until then may end before theirs, or be truncated.
+        self.membership.save([(-1, effect.configuration)])
         self.store.reset(effect.first_index, frame.position, effect.base_term, queue_ends, snapshot)
-        self.metadata = self._restore(snapshot.data)
+        self.metadata = metadata
         self._metadata_index = snapshot.applied_index
         self.applied_index = self._committed_index = effect.first_index - 1
         self._save_membership()

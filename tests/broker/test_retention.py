@@ -8,12 +8,14 @@ import pytest
 import structlog
 
 from broker import peer_protocol
+from broker.membership import Configurations
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
 from broker.retention import local_hour
 from broker.topics import CHECK_EXHAUSTED_TOPIC
 from log.batch import BatchItem, encode_batch
+from raft.configuration import Configuration
 from tests.broker.harness import SECOND, Client, Group
 
 HOUR_NS = 3600 * SECOND
@@ -84,7 +86,7 @@ def test_a_node_that_was_away_gets_a_snapshot_longer_than_a_frame(monkeypatch: p
     for number in range(5):
         client.ok(
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-            body=b'{"groupName": "g%d", "attributes": {"a": "%b"}}' % (number, b"v" * 4000),
+            body=b'{"groupName": "g%d", "attributes": {"+a": "%b"}}' % (number, b"v" * 4000),
         )
     away = group.follower
     group.kill(away)
@@ -101,6 +103,48 @@ def test_a_node_that_was_away_gets_a_snapshot_longer_than_a_frame(monkeypatch: p
     group.converge()
     assert group.node(away).replica.metadata.snapshot() == state
     assert group.node(away).replica.store.log.first_index > 10
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_crash_behind_a_reset_does_not_bring_back_the_members_of_before(
+    monkeypatch: pytest.MonkeyPatch, noted: bool
+) -> None:
+    """The log begins behind the entry that changed the members: only the file of members tells of it."""
+
+    class CrashError(Exception):
+        pass
+
+    group = group_with()
+    away = group.follower
+    group.kill(away)
+    added = group.connect().call(
+        RequestCode.TRIVET_CHANGE_GROUP, {"operation": "add", "node": "n3", "address": "127.0.0.1:1"}
+    )
+    assert added.code == ResponseCode.SUCCESS
+    fill(group)
+    pass_time(group, 1.1)
+    group.start(away)
+    membership, log = group.node(away).replica.membership, group.node(away).replica.store.log
+    save = membership.save
+
+    def save_unless_reset(configurations: Configurations) -> None:
+        if noted or not log.epoch:
+            save(configurations)
+        if log.epoch:
+            raise CrashError
+
+    monkeypatch.setattr(membership, "save", save_unless_reset)
+    with pytest.raises(CrashError):
+        group.converge()
+    group.kill(away)
+    group.partition(away)
+    group.start(away)
+    replica = group.node(away).replica
+    assert replica.store.log.first_index > 10
+    assert replica.raft.configuration == Configuration(("n0", "n1", "n2"), ("n3",))
+    group.heal()
+    group.converge()
+    assert replica.raft.configuration == Configuration(("n0", "n1", "n2"), ("n3",))
 
 
 def test_only_in_the_hours_that_are_named() -> None:
