@@ -36,6 +36,7 @@ from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView
 from broker.client.offset_file import LocalOffsets
 from broker.client.order_locks import LockTimes, OrderLocks
+from broker.client.outgoing import check_name
 from broker.client.positions import StoredPositions
 from broker.client.queue_calls import QueueCalls
 from broker.client.rebalance import Strategy, allocate_averagely, allocate_everything
@@ -119,6 +120,11 @@ class Consumer:
             topics = dict.fromkeys(topics, "*")
         if not topics:
             raise UsageError("a consumer needs at least one topic")
+        check_name("group", group)
+        for topic in topics:
+            check_name("topic", topic)
+        if not (start in _CONSUME_FROM or isinstance(start, datetime.datetime) or type(start) is int):
+            raise UsageError(f'start={start!r}: "first", "last", a datetime, or milliseconds since 1970')
         if orderly and broadcast:
             raise UsageError(
                 "a broadcast consumer shares its queues with everybody: there is nothing to lock"
@@ -162,6 +168,8 @@ class Consumer:
         self._stored = StoredPositions(
             runtime, self._calls, broadcast=broadcast, local=offsets, locks=self.order_locks
         )
+        self._complaints: dict[str, str] = {}
+        """By topic, what was last said in the log of why it is not read."""
         self._rebalance_wanted: Event = runtime.event()
         self._assigned: Event = runtime.event()
         self._batch: Batch | None = None
@@ -216,13 +224,15 @@ class Consumer:
         self._handed_out = 1
         return self._batch.messages[0]
 
-    async def batches(self) -> AsyncIterator[list[MessageView]]:
+    def batches(self) -> AsyncIterator[list[MessageView]]:
         """Messages as they were fetched together, each batch of one queue; asking for the next is done with one."""
-        while True:
-            await self._next_batch()
-            assert self._batch is not None
-            self._handed_out = len(self._batch.messages)
-            yield self._batch.messages
+        return _Batches(self)
+
+    async def _take_batch(self) -> list[MessageView]:
+        await self._next_batch()
+        assert self._batch is not None
+        self._handed_out = len(self._batch.messages)
+        return self._batch.messages
 
     async def _next_batch(self) -> None:
         """Finish with the batch in hand and take the next one."""
@@ -374,23 +384,30 @@ class Consumer:
             try:
                 queues = (await self.core.routes.get(topic)).readable
                 share = await self._share_of(topic, queues)
-            except NoRoute:
-                failed.append(
-                    topic
-                )  # it may be created any moment; the retry topic is, by the first heartbeat
-                await self._calls.refresh_quietly(topic)
-                continue
-            except (BrokerError, ConnectionFailed, NameServerUnavailable) as error:
-                logger.info("group %s: no rebalance of %s: %s", self.group, topic, error)
+            except (NoRoute, BrokerError, ConnectionFailed, NameServerUnavailable) as error:
+                self._complain(topic, error)
                 await self._calls.refresh_quietly(topic)
                 failed.append(topic)
                 continue
+            self._complaints.pop(topic, None)
             if share is None:
                 failed.append(topic)
                 await self.core.heartbeat()
             else:
                 await self._take_up(topic, share)
         return failed
+
+    def _complain(self, topic: str, error: ClientError) -> None:
+        """Says once why a topic is not read: its reader waits for as long as that lasts, and raises nothing."""
+        if any(queue.topic == topic for queue in self._intake.readers):
+            logger.info("group %s: no rebalance of %s: %s", self.group, topic, error)
+        elif not (
+            isinstance(error, NoRoute) and topic.startswith(RETRY_TOPIC_PREFIX)
+        ):  # made by the first heartbeat
+            complaint = type(error).__name__
+            if self._complaints.get(topic) != complaint:
+                logger.warning("group %s does not read topic %s yet: %s", self.group, topic, error)
+            self._complaints[topic] = complaint
 
     async def _share_of(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
         """This member's queues; None when the brokers do not know this member yet."""
@@ -515,6 +532,21 @@ class Consumer:
         if reader is not None:
             reader.abandon()
             self._start_reader(queue, fixed_start=offset)
+
+
+class _Batches:
+    """An iterator and no generator: one that is left early leaves nothing behind to be closed."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> _Batches:
+        return self
+
+    async def __anext__(self) -> list[MessageView]:
+        return await self._consumer._take_batch()
 
 
 def _timestamp_ms(start: Start) -> int:

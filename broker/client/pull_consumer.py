@@ -113,6 +113,8 @@ class PullConsumer:
         What `poll` returned is passed by: `positions` are the offsets after it.
         """
         self.core.check_open()
+        if max_messages < 1:
+            raise UsageError(f"poll of {max_messages} messages: at least 1")
         if self._reading:
             raise UsageError("two tasks are polling one consumer")
         self._reading = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -155,6 +157,20 @@ async def test_batches_and_single_messages_mix(
         assert seen == [b"%d" % number for number in range(70)]
         await consumer.commit()
     assert stored_offset(broker) == 70
+
+
+@pytest.mark.filterwarnings("error")
+async def test_batches_that_are_left_early_leave_nothing_to_be_closed(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    (broker,) = one_group(world)
+    fill(broker, 6)
+    async with consuming(runtime) as consumer:
+        async for batch in consumer.batches():
+            assert bodies(batch) == [b"%d" % number for number in range(6)]
+            break
+        gc.collect()
+        await trio.sleep(1)
 
 
 async def test_an_iteration_may_be_left_and_taken_up_again(
@@ -659,3 +675,37 @@ async def test_unreachable_brokers_are_found_when_they_return(
         broker.kill()
         with pytest.raises(ConnectionFailed):
             await consumer.commit()
+
+
+async def test_why_a_topic_is_not_read_yet_is_told_once(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(RequestCode.GET_CONSUMER_LIST_BY_GROUP, *[code(16, "no such account")] * 20)
+    async with consuming(runtime, topics=["t", "missing"]) as consumer:
+        await trio.sleep(5)
+        assert consumer.assignment() == []
+        told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(told) == 2
+        assert "topic t yet" in told[0]
+        assert "no such account" in told[0]
+        assert "topic missing yet" in told[1]
+        broker.scripts.clear()
+        await trio.sleep(10)
+        assert consumer.assignment() == [MessageQueue("t", "g", 0)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"start": "latest"},
+        {"start": 1.5},
+        {"start": True},
+        {"group": "a b"},
+        {"group": ""},
+        {"topics": "a b"},
+    ],
+)
+def test_what_can_never_be_read_is_refused_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Consumer(NAME_SERVER, **{"group": "c", "topics": "t", **wrong})

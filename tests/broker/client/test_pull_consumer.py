@@ -48,6 +48,9 @@ async def test_poll_seek_and_positions(autojump_clock: MockClock, world: World, 
         await consumer.commit()
         assert (await consumer.committed(Q0), await consumer.committed(Q1)) == (5, 0)
         consumer.seek(Q0, 8)
+        for nothing in (0, -1):
+            with pytest.raises(UsageError):
+                await consumer.poll(nothing)
         assert bodies(await consumer.poll()) == [b"8", b"9"]
         started = trio.current_time()
         assert await consumer.poll(timeout_s=2) == []
