@@ -240,6 +240,11 @@ class ClientRegistry(Generic[ConnectionType]):
         found = self._consumers.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
+    def may_consume(self, group: str, topic: str) -> bool:
+        """Whether a member of the group subscribes to the topic, or nobody can tell, for want of members."""
+        found = self._consumers.get(group)
+        return found is None or topic in found.subscriptions
+
     def may_read(self, group: str, topics: Iterable[str]) -> bool:
         """Whether consumers of a group subscribe to one of the topics, or one is the group's own for retries.
 

@@ -4,6 +4,7 @@ All of it is read on the leader, after a barrier, as the offsets that clients ar
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -35,6 +36,18 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from log.consume_queue import ConsumeQueue
 from log.record import unpack_host
+
+QUEUES_TOLD_MAX: Final = 100_000
+"""Queues whose progress one answer tells; of more it would be no frame, after seconds of work for it."""
+
+
+def check_number_told(queues: int, instead: str) -> None:
+    """Raises `RequestError` where the progress in so many queues is asked for."""
+    if queues > QUEUES_TOLD_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"these are {queues} queues, an answer tells of at most {QUEUES_TOLD_MAX}: {instead}",
+        )
 
 
 class AdministrationProcessor:
@@ -84,11 +97,11 @@ class AdministrationProcessor:
         metadata = self._node.replica.metadata
         named = header.topic_list or header.topic
         topics = [name for name in named.split(";") if name] if named else self._consumed_topics(group)
+        configs = [metadata.topics[topic] for topic in dict.fromkeys(topics) if topic in metadata.topics]
+        check_number_told(sum(config.read_queue_nums for config in configs), "name a topic")
         offsets: dict[MessageQueue, ConsumeOffset] = {}
-        for topic in topics:
-            config = metadata.topics.get(topic)
-            if config is None:
-                continue
+        for config in configs:
+            topic = config.topic_name
             stored = metadata.offsets.get((group, topic), {})
             for queue_id in range(config.read_queue_nums):
                 queue = self._queue(topic, queue_id)

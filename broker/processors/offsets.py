@@ -147,7 +147,7 @@ class OffsetsProcessor:
             for (group, topic), queues in metadata.offsets.items()
             if group == header.source_group
             and header.topic in {None, "", topic}
-            and (header.offline or self._consumes(group, topic))
+            and (header.offline or self._node.registry.may_consume(group, topic))
             for queue_id, offset in queues.items()
         ]
         if not cloned:
@@ -158,11 +158,6 @@ class OffsetsProcessor:
             lambda _: self._node.reply(connection, command, ResponseCode.SUCCESS),
             lambda: self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
         )
-
-    def _consumes(self, group: str, topic: str) -> bool:
-        """Whether a member of the group subscribes to the topic, or nobody can tell, for want of members."""
-        registry = self._node.registry
-        return registry.consumer_group(group) is None or registry.subscription(group, topic) is not None
 
     # ------------------------------------------------------------------ a queue's offsets
 

@@ -13,6 +13,7 @@ import msgspec
 from broker.connection import Connection
 from broker.node import Node
 from broker.processing import Place, RequestError, Route
+from broker.processors.administration import check_number_told
 from broker.remoting.admin_bodies import ConsumeOffset, ConsumeStats, QueueTimeSpan
 from broker.remoting.admin_headers import (
     BrokerConsumeStatsHeader,
@@ -106,17 +107,29 @@ class StatisticsProcessor:
         self._reply(connection, command, encode_body(body))
 
     def broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> None:
-        """The progress of every group in every topic that it consumes; `is_order` leaves unordered topics out."""
+        """The progress of every group in every topic that it consumes; `is_order` leaves unordered topics out.
+
+        What a group with members has read once and does not subscribe to any more is left out, too.
+        """
         only_ordered = command.decode_fields(BrokerConsumeStatsHeader).is_order
         metadata = self._node.replica.metadata
+        consumed = [
+            (group, metadata.topics[topic])
+            for group, topic in metadata.offsets
+            if topic in metadata.topics and self._node.registry.may_consume(group, topic)
+        ]
+        if only_ordered:
+            consumed = [(group, config) for group, config in consumed if config.order]
+        check_number_told(
+            sum(config.write_queue_nums for _, config in consumed),
+            "ask for one group at a time (consumerProgress)",
+        )
         by_group: dict[str, list[dict[str, object]]] = {group: [] for group in metadata.groups}
         behind = 0
-        for group, topic in metadata.offsets:
-            config = metadata.topics.get(topic)
-            if config is None or (only_ordered and not config.order):
-                continue
+        for group, config in consumed:
             stats = ConsumeStats(
-                self._progress(group, config), self._stats.got_per_second(topic, group, self._node.now_ns)
+                self._progress(group, config),
+                self._stats.got_per_second(config.topic_name, group, self._node.now_ns),
             )
             behind += sum(offset.broker_offset - offset.consumer_offset for offset in stats.offsets.values())
             by_group.setdefault(group, []).append(stats.as_body())

@@ -670,6 +670,28 @@ def test_queues_of_all_topics_together() -> None:
     assert put_topic(client, topic="B", writeQueueNums=500).code == CODES.SUCCESS
 
 
+def test_queues_that_one_answer_tells_of() -> None:
+    """More would be no frame, after seconds in which nobody else is served."""
+    group = prepared()
+    client = group.connect()
+    for topic in ("A", "B"):
+        assert (
+            put_topic(client, topic=topic, readQueueNums=60_000, writeQueueNums=60_000).code == CODES.SUCCESS
+        )
+        position = {"consumerGroup": "h", "topic": topic, "queueId": 0, "commitOffset": 0}
+        client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, position)
+    questions: list[tuple[int, dict[str, Any]]] = [
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "h"}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "h", "topicList": "A;B;None"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False}),
+    ]
+    for code, fields in questions:
+        answer = client.call(code, fields)
+        assert answer.code == CODES.SYSTEM_ERROR
+        assert "these are 120000 queues, an answer tells of at most 100000" in (answer.remark or "")
+    client.ok(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "h", "topicList": "T;T;T"})
+
+
 def test_positions_of_groups() -> None:
     group = Group(1, limits={"max_stored_offsets": 10})
     group.elect()

@@ -89,6 +89,10 @@ def test_progress_of_all_groups(client: Client) -> None:
     assert '{"brokerName":"broker-a","queueId":0,"topic":"T"}:{' in text
     ordered = bytes(client.ok(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "true"}).body).decode()
     assert '"consumeStatsList":[]' in ordered
+    client.heartbeat("g", topics=["U"], version=2)
+    text = bytes(client.ok(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body).decode()
+    assert '{"g":[' not in text, "its members do not consume it any more"
+    assert '{"h":[' in text
 
 
 def test_units_of_a_queue(client: Client) -> None:
