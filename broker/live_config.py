@@ -44,6 +44,7 @@ CHANGEABLE: Final = frozenset(
         "limits.max_queues",
         "limits.max_stored_offsets",
         "limits.max_open_transactions",
+        "limits.max_order_locks",
         "retention.delete_hours",
         "retention.reserved_hours",
         "retention.interval_ms",

@@ -226,6 +226,8 @@ class LimitSettings(Settings, frozen=True):
     """Queues of all topics together."""
     max_stored_offsets: Positive = 1_000_000
     """Positions of groups in queues; beyond it no group is given one in another queue."""
+    max_order_locks: Positive = 200_000
+    """Order locks that live; beyond it requests for further ones get SYSTEM_ERROR."""
     max_open_transactions: Positive = 1_000_000
     """Undecided transactions; beyond it half messages get SYSTEM_BUSY."""
 

@@ -7,20 +7,32 @@ what the next leader judges by.
 Holders count on a lock for a while after its last renewal, so no clock may run ahead of theirs. Wall clocks of brokers
 differ and jump. What locks are judged by is therefore a time of its own: a new leader goes on from the last renewal
 that it knows, by its monotonic clock. What passed since under other leaders is not counted: locks live longer then.
+
+Anybody may ask for locks, for any group and as whom he likes, and they are memory on every node: there is a limit
+(`limits.max_order_locks`). Locks that nobody renews do not count against it, since new ones take their place.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from broker.commands import LockQueues, UnlockQueues
 from broker.connection import Connection
 from broker.node import Node
-from broker.processing import Place, RequestError, Route
+from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
+from broker.proposals import ReplicaError
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import decode_request, encode_body
 from broker.settings import BrokerSettings
 from broker.topics import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
+from log.errors import DiskFullError
+
+QUEUES_PER_COMMAND: Final = 500
+"""Names have up to 255 characters each, and a command is an entry, which must fit into a data file."""
+
+_Queue = tuple[str, int]
+"""Topic, queue id."""
 
 
 class LocksProcessor:
@@ -32,6 +44,8 @@ class LocksProcessor:
         self._term = -1
         self._began_ms = 0
         self._began_ns = 0
+        self._under_way = 0
+        """New locks that are in the log and not applied yet."""
         node.on_role_change(self._role_changed)
 
     def routes(self) -> Iterable[Route]:
@@ -43,21 +57,30 @@ class LocksProcessor:
 
     def lock(self, connection: Connection, command: RemotingCommand) -> None:
         """Grants or renews what is free, the client's own, or expired; the answer lists what it now holds."""
-        node = self._node
         body = self._body(command)
         queues = self._known_queues(body)
         if not queues:
             self._answer(connection, command, LockBatchResponseBody())
             return
 
-        def done(result: object) -> None:
-            assert isinstance(result, tuple), "the result of LockQueues"
-            granted = frozenset(result)
+        locks = self._node.replica.metadata.locks
+        new = sum((body.consumer_group, *queue) not in locks for queue in queues)
+        self._check_room(new)
+        time_ms = self._time_ms()
+
+        def answer(results: list[object]) -> None:
+            granted: dict[_Queue, None] = {}
+            for result in results:
+                assert isinstance(result, tuple), "the result of LockQueues"
+                granted |= dict.fromkeys(result)
             held = [queue for queue in body.queues if (queue.topic, queue.queue_id) in granted]
             self._answer(connection, command, LockBatchResponseBody(held))
 
-        lock = LockQueues(body.consumer_group, body.client_id, queues, self._time_ms(), self._ttl_ms)
-        node.after_command(connection, command, lock, done)
+        parts = [
+            LockQueues(body.consumer_group, body.client_id, some, time_ms, self._ttl_ms)
+            for some in _in_parts(queues)
+        ]
+        self._carry_out(connection, command, parts, answer, new=new)
 
     def unlock(self, connection: Connection, command: RemotingCommand) -> None:
         """Releases the client's own locks among the queues."""
@@ -67,12 +90,54 @@ class LocksProcessor:
         if not queues:
             node.reply(connection, command, ResponseCode.SUCCESS)
             return
-        node.after_command(
-            connection,
-            command,
-            UnlockQueues(body.consumer_group, body.client_id, queues),
-            lambda _: node.reply(connection, command, ResponseCode.SUCCESS),
+        parts = [UnlockQueues(body.consumer_group, body.client_id, some) for some in _in_parts(queues)]
+        self._carry_out(
+            connection, command, parts, lambda _: node.reply(connection, command, ResponseCode.SUCCESS)
         )
+
+    def _carry_out(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        parts: Sequence[LockQueues | UnlockQueues],
+        answer: Callable[[list[object]], None],
+        *,
+        new: int = 0,
+    ) -> None:
+        """Proposes the parts; with the last one, behind which all others are applied, the request is answered."""
+        node = self._node
+        results: list[object] = []
+
+        def all_done(result: object) -> None:
+            self._under_way -= new
+            results.append(result)
+            answer(results)
+
+        def lost() -> None:
+            self._under_way -= new
+            node.reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+
+        self._under_way += new
+        try:
+            for part in parts[:-1]:
+                node.replica.propose_command(part, results.append, _nothing)
+            node.replica.propose_command(parts[-1], all_done, lost)
+        except (ReplicaError, DiskFullError):
+            self._under_way -= new
+            raise
+
+    def _check_room(self, new: int) -> None:
+        """Raises `RequestError` where there would be too many locks; those that have expired make room for others."""
+        locks = self._node.replica.metadata.locks
+        most = self._node.config.limits.max_order_locks
+        if len(locks) + self._under_way + new <= most:
+            return
+        oldest = next(iter(locks.values()), None)  # refreshed last stands last
+        if oldest is None or oldest.refreshed_ms >= self._time_ms() - self._ttl_ms:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"there are {len(locks)} order locks, at most {most} may be (limits.max_order_locks)",
+            )
 
     def _role_changed(self) -> None:
         replica = self._node.replica
@@ -101,10 +166,10 @@ class LocksProcessor:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         return body
 
-    def _known_queues(self, body: LockBatchBody) -> tuple[tuple[str, int], ...]:
+    def _known_queues(self, body: LockBatchBody) -> tuple[_Queue, ...]:
         """The queues that exist, each once: nobody can make this group remember locks of anything else."""
         topics = self._node.replica.metadata.topics
-        known: dict[tuple[str, int], None] = {}
+        known: dict[_Queue, None] = {}
         for queue in body.queues:
             config = topics.get(queue.topic)
             if config is not None and 0 <= queue.queue_id < max(
@@ -115,3 +180,14 @@ class LocksProcessor:
 
     def _answer(self, connection: Connection, command: RemotingCommand, body: LockBatchResponseBody) -> None:
         self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
+
+
+def _in_parts(queues: Sequence[_Queue]) -> list[tuple[_Queue, ...]]:
+    return [
+        tuple(queues[begin : begin + QUEUES_PER_COMMAND])
+        for begin in range(0, len(queues), QUEUES_PER_COMMAND)
+    ]
+
+
+def _nothing() -> None:
+    """The last part says it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
-from tests.broker.harness import Client, Group
+from tests.broker.harness import SMALL_STORE, Client, Group
 
 QUEUES = (0, 1)
 
@@ -88,6 +90,43 @@ def test_queues_that_do_not_exist_are_not_granted(group: Group) -> None:
     assert lock(connection, "a", 0, 2, -1) == [0]
     assert lock(connection, "a", 0, topic="none") == []
     unlock(connection, "a", 7)
+
+
+def test_very_many_queues_at_once() -> None:
+    """One command would be an entry that does not fit into a data file."""
+    group = Group(1, options=replace(SMALL_STORE, data_file_bytes=1 << 17))
+    group.elect()
+    connection = group.connect()
+    topic = "t" * 127
+    connection.create_topic(topic, 1_500)
+    every = range(1_500)
+    assert lock(connection, "a", *every, topic=topic) == [*every]
+    assert lock(connection, "b", 0, 1_499, topic=topic) == []
+    connection.ok(RequestCode.UNLOCK_BATCH_MQ, None, body("a", tuple(every), topic))
+    assert lock(connection, "b", 0, 1_499, topic=topic) == [0, 1_499]
+
+
+def test_there_is_room_for_so_many_that_live() -> None:
+    group = Group(1, limits={"max_order_locks": 3})
+    group.elect()
+    connection = group.connect()
+    connection.create_topic("T", 2)
+    assert lock(connection, "a", 0, 1) == [0, 1]
+    assert lock(connection, "a", 0, group="h") == [0]
+    refused = connection.call(RequestCode.LOCK_BATCH_MQ, None, body("a", (1,), group="h"))
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert refused.remark == "there are 3 order locks, at most 3 may be (limits.max_order_locks)"
+    group.advance(30)
+    assert lock(connection, "a", 0, 1) == [0, 1], "renewed"
+    group.advance(31)
+    assert lock(connection, "a", 1, group="h") == [1], "in the place of one that has expired"
+    unlock(connection, "a", 0)
+    pending = [
+        connection.start_call(RequestCode.LOCK_BATCH_MQ, None, body("a", (0,), group=name))
+        for name in ("i", "j")
+    ]
+    codes = [connection.wait(opaque).code for opaque in pending]
+    assert codes == [ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR], "what is under way counts"
 
 
 def test_locks_go_with_their_topic(group: Group) -> None:
