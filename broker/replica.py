@@ -205,6 +205,8 @@ class Replica:
         self._preparing = False
         self._checkpoint_due_ns = now_ns + CHECKPOINT_INTERVAL_NS
         self._checkpointed_index = self.applied_index
+        self._waiting_snapshot: Snapshot | None = None
+        """Written when all that it reflects is durable here."""
         self._configuration_waiter: tuple[int, Waiter] | None = None
         self._dismissed_index = -1
         """The newest configuration of which another node has said that this node is not in it."""
@@ -577,6 +579,7 @@ class Replica:
         # A log that begins anew must never be found beside the members of long ago. They are noted as those of its very
         # beginning, for the entries that are here until then may end before theirs, or be truncated.
         self.membership.save([(-1, effect.configuration)])
+        self._waiting_snapshot = None
         self.store.reset(effect.first_index, frame.position, effect.base_term, queue_ends, snapshot)
         self.metadata = metadata
         self._metadata_index = snapshot.applied_index
@@ -761,6 +764,7 @@ class Replica:
         self.now_ns = now_ns
         self._flushing = False
         durable = self._log.flushed(job)
+        self._write_snapshot()
         if self._sync_flush:
             self.raft.persisted(durable, self._flush_generation, self.now_ns)
             self._carry_out()
@@ -814,7 +818,13 @@ class Replica:
     def close(self, now_ns: int) -> None:
         """An orderly stop: everything flushed, the checkpoint written. No call may follow."""
         self._trace.stopped(now_ns)
-        self.save_snapshot()
+        try:
+            self.store.flush()
+            self._waiting_snapshot = None
+            self.save_snapshot()
+        except BaseException:
+            self.store.abandon()
+            raise
         self.store.close(self._committed_index)
 
     # ------------------------------------------------------------------ snapshots and membership
@@ -946,12 +956,21 @@ class Replica:
         return removed
 
     def save_snapshot(self) -> None:
-        """Writes the applied state durably; the log before it may be deleted then.
+        """Writes the applied state durably, as soon as the log is; what comes before it may be deleted then.
 
         After a start dispatch may begin before what the last snapshot reflects: until it is past that, that one stays.
+        A snapshot never reflects what a power failure could still take: if a majority loses it, too, the group goes on
+        with other entries in that place, and this node would hold the commands of those for applied.
         """
-        if self.applied_index >= self._metadata_index:
-            self.store.save_snapshot(self.applied_index, self._state_snapshot())
+        if self._waiting_snapshot is None and self.applied_index >= self._metadata_index:
+            self._waiting_snapshot = Snapshot(self.applied_index, self._state_snapshot())
+        self._write_snapshot()
+
+    def _write_snapshot(self) -> None:
+        snapshot = self._waiting_snapshot
+        if snapshot is not None and snapshot.applied_index <= self._log.durable_index:
+            self._waiting_snapshot = None
+            self.store.save_snapshot(snapshot.applied_index, snapshot.data)
 
 
 def _queue_ends(state: dict[str, Any]) -> list[tuple[str, int, int]]:

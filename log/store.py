@@ -384,6 +384,14 @@ class Store:
         self.index.delete_before(self.log.first_position)
         return removed
 
+    def flush(self) -> None:
+        """Makes durable what was appended, before a clean stop. No job may be running; one that is out has failed, and
+        nothing becomes durable then. Raises FlushError."""
+        job = self.flush_job()
+        if job is not None:
+            job.run()
+            self.flushed(job)
+
     def close(self, commit_index: int) -> None:
         """A clean stop: everything is flushed and noted. No job may be running. Raises DiskError, FlushError
         (the next start then treats the stop as unclean).
@@ -392,10 +400,7 @@ class Store:
         now without writing them, so nothing may vouch for them until a start has stored them again.
         """
         try:
-            job = self.flush_job()
-            if job is not None:
-                job.run()
-                self.flushed(job)
+            self.flush()
             if not self.log.damaged and not self.log.flush_is_out:
                 self._write_checkpoint(commit_index)
                 self._disk.remove(ABORT)

@@ -296,11 +296,58 @@ def test_a_topic_deleted_between_the_notes_and_the_snapshot_stays_deleted() -> N
     assert replica.store.queues.get("T", 0) is None
 
 
+def test_a_snapshot_reflects_nothing_that_a_power_failure_of_all_may_take() -> None:
+    """Asynchronous flush: the group goes on with other entries in the place of those that it lost."""
+    group = Group(3, flush="async")
+    group.elect()
+    client = group.connect()
+    client.create_topic("Kept", queues=1)
+    group.converge()
+    group.advance(1)  # flushed
+    client.create_topic("Lost", queues=1)
+    group.advance(0.03)
+    node = group.follower
+    replica = group.node(node).replica
+    assert "Lost" in replica.metadata.topics
+    replica.save_snapshot()
+    assert replica.store.snapshot_index <= replica.store.log.durable_index < replica.applied_index
+    disks = {member.id: member.disk.crash(lambda path, page: False) for member in group.members.values()}
+    for member in group.members.values():
+        group.kill(member.id)
+        member.disk = disks[member.id]
+    for started in group.members:
+        group.start(started)
+    group.elect()
+    group.connect().create_topic("New", queues=1)
+    group.converge()
+    states = [member.alive.replica.metadata.snapshot() for member in group.alive()]
+    assert states[0] == states[1] == states[2]
+    topics = group.node(node).replica.metadata.topics
+    assert ("Kept" in topics, "Lost" in topics, "New" in topics) == (True, False, True)
+
+
+def test_a_snapshot_is_written_when_the_flush_of_what_it_reflects_has_come_back() -> None:
+    group = Group(1, flush="async")
+    group.elect()
+    sent(group, 3)
+    replica = group.node("n0").replica
+    replica.save_snapshot()
+    index = replica.applied_index
+    assert replica.store.snapshot_index < index
+    sent(group, 1)
+    group.advance(1)
+    assert replica.store.snapshot_index == index
+    group.connect().send("T", b"last")
+    replica.close(group.now_ns)
+    assert replica.store.snapshot_index == replica.applied_index > index
+
+
 def test_queue_ends_survive_in_the_snapshot_alone() -> None:
     group = Group(1)
     group.elect()
     group.connect().create_topic("T", queues=1)
     sent(group, 5)
+    group.advance(1)  # flushed
     replica = group.node("n0").replica
     replica.save_snapshot()
     log = replica.store.log

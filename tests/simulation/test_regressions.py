@@ -324,10 +324,13 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
     The start after that applied the commands in between a second time.
     """
     saved: list[tuple[int, bytes]] = []
-    replica = SimpleNamespace(
+    replica: SimpleNamespace = SimpleNamespace(
         applied_index=5,
         _metadata_index=9,
         _state_snapshot=lambda: b"state of 9",
+        _waiting_snapshot=None,
+        _write_snapshot=lambda: Replica._write_snapshot(cast("Replica", replica)),
+        _log=SimpleNamespace(durable_index=9),
         store=SimpleNamespace(save_snapshot=lambda index, data: saved.append((index, data))),
     )
     Replica.save_snapshot(cast("Replica", replica))
