@@ -19,6 +19,7 @@ CLIENT_VERSION = 407
 
 GET_ROUTE_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
+QUERY_DATA_VERSION = 322
 UPDATE_AND_CREATE_TOPIC = 17
 GET_MAX_OFFSET = 30
 
@@ -103,6 +104,21 @@ def broker_addresses(name_server: str) -> dict[str, dict[int, str]]:
         name: {int(identity): address for identity, address in data["brokerAddrs"].items()}
         for name, data in table.items()
     }
+
+
+def term(name_server: str) -> int:
+    """The latest term in which a node of the only group has registered: Trivet's data versions hold it."""
+    info = cluster_info(name_server)
+    versions = [0]
+    for name, data in (info.get("brokerAddrTable") or {}).items():
+        for identity, address in data["brokerAddrs"].items():
+            fields = {"brokerName": name, "brokerAddr": address, "brokerId": identity}
+            fields["clusterName"] = data["cluster"]
+            known = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+            answer = call(name_server, QUERY_DATA_VERSION, fields, json.dumps(known).encode())
+            if answer.code == SUCCESS and answer.body:
+                versions.append(json.loads(answer.body)["stateVersion"])
+    return max(versions)
 
 
 def topic_queue_count(name_server: str, topic: str) -> int | None:
