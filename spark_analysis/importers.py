@@ -50,13 +50,15 @@ class BadLine:
     """A line that was left out, and why.
 
     ``records``: as how many it may have been written; one that nobody can read may be two that were joined.
-    ``is_cut``: the file ends inside of it, so that nothing of it was ever wrong.
+    ``is_cut``: the file ends inside of it, so that nothing of it was ever wrong. ``completes``: it is the completion of
+    an operation whose invocation is good.
     """
 
     number: int
     reason: str
     records: int = 1
     is_cut: bool = False
+    completes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,7 @@ def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
         if not line.strip():
             continue
         try:
-            form = json.loads(line)
+            form = json.loads(line, parse_constant=_no_constant)
             if "\\u" in line:  # half a surrogate pair is no text
                 json.dumps(form, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
@@ -214,6 +216,10 @@ def _jsonl(text: Iterable[str]) -> Iterator[Line | BadLine]:
         yield Line(
             *(number, time_ns, process, form["type"], form["f"], key, value, group or None, rebalanced)
         )
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is none of its numbers")
 
 
 def _problem(form: Any) -> str | None:
@@ -235,6 +241,12 @@ def _problem(form: Any) -> str | None:
 _PARSERS: Final = {"jsonl": _jsonl, "knossos": _edn, "porcupine-kv": _edn, "jepsen-etcd": _jepsen_etcd}
 
 
+OVERLAPPING: Final = "invokes while an operation of its own is open"
+STRAY: Final = "which it has not invoked"
+"""How the complaints end that together say that one name was several clients' (``damage_facts`` of
+:mod:`spark_analysis.proofs`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """An invocation that the text does not complete; ``lost``: how many records behind it could not be read."""
@@ -254,12 +266,12 @@ class Orphan:
     def bad_line(self) -> BadLine:
         """What it is if the text is the whole history."""
         process, function = self.line.process, self.line.function
-        return BadLine(self.line.number, f"process {process} completes {function}, which it has not invoked")
+        return BadLine(self.line.number, f"process {process} completes {function}, {STRAY}")
 
 
 def second_invocation(line: Line) -> BadLine:
     """The complaint about an invocation of a process that has one open; that one counts as never answered."""
-    return BadLine(line.number, f"process {line.process} invokes while an operation of its own is open")
+    return BadLine(line.number, f"process {line.process} {OVERLAPPING}")
 
 
 def early_completion(begun: Line, ended: Line) -> BadLine:

@@ -19,6 +19,8 @@ from spark_analysis import schema
 from spark_analysis.importers import (
     CUT,
     LOST_BETWEEN,
+    OVERLAPPING,
+    STRAY,
     BadLine,
     Line,
     Open,
@@ -31,7 +33,7 @@ from spark_analysis.importers import (
 )
 from spark_analysis.json_rows import Row, log_rows
 from spark_analysis.moments import SAMPLE, Period, middle, period_around
-from spark_analysis.proofs import CUT_LINE, LINE
+from spark_analysis.proofs import CUT_LINE, LINE, OVERLAPPING_LINE, STRAY_LINE
 from spark_analysis.source import ARROW_TYPES
 
 if TYPE_CHECKING:
@@ -84,7 +86,11 @@ def load_json_lines(
         .select(
             sf.lit(path).alias("file"),
             (sf.col("number") + sf.col("before")).alias("position"),
-            sf.when(sf.col("bad") == CUT, sf.lit(CUT_LINE)).otherwise(sf.lit(LINE)).alias("kind"),
+            sf.when(sf.col("bad") == CUT, sf.lit(CUT_LINE))
+            .when(sf.endswith("bad", sf.lit(OVERLAPPING)), sf.lit(OVERLAPPING_LINE))
+            .when(sf.endswith("bad", sf.lit(STRAY)), sf.lit(STRAY_LINE))
+            .otherwise(sf.lit(LINE))
+            .alias("kind"),
             sf.col("bad").alias("reason"),
         )
     )
@@ -186,13 +192,17 @@ def _half(part: int, half: str, line: Line, lost: int = 0) -> Row:
     return (*_NO_OPERATION, None, line.number, part, half, line.process, text)
 
 
-def _rows(part: int, one: tuple[Line, Line | None] | BadLine) -> Iterator[Row]:
+def _rows(
+    part: int, one: tuple[Line, Line | None] | BadLine, completed_in: int | None = None
+) -> Iterator[Row]:
+    """``completed_in``: the part with the completion, if it is another one."""
     if isinstance(one, BadLine):
         yield (*_NO_OPERATION, one.reason, one.number, part, None, None, None)
         return
     for row in log_rows((part << PART_SHIFT) + one[0].number, *one):
         if isinstance(row, BadLine):
-            yield (*_NO_OPERATION, row.reason, row.number, part, None, None, None)
+            place = completed_in if row.completes and completed_in is not None else part
+            yield (*_NO_OPERATION, row.reason, row.number, place, None, None, None)
         else:
             yield (*row, None, None, part, None, None, None)
 
@@ -206,10 +216,11 @@ def join_process(table: pa.Table, lost_in: Mapping[int, int]) -> pa.Table:
     rows: list[Row] = []
     opened: tuple[int, Line, int] | None = None
 
-    def close(ended: Line | None) -> None:
+    def close(ended: Line | None, part: int | None = None) -> None:
         nonlocal opened
         if opened is not None:
-            rows.extend(row[: len(_NO_OPERATION) + 3] for row in _rows(opened[0], (opened[1], ended)))
+            told = _rows(opened[0], (opened[1], ended), part)
+            rows.extend(row[: len(_NO_OPERATION) + 3] for row in told)
         opened = None
 
     def bad(part: int, line: BadLine) -> None:
@@ -230,7 +241,7 @@ def join_process(table: pa.Table, lost_in: Mapping[int, int]) -> pa.Table:
                 elif opened[2] + between + lost >= LOST_BETWEEN:
                     bad(row["part"], doubtful_completion(line))
                     close(None)
-                close(line)
+                close(line, row["part"])
             case "ended":
                 bad(row["part"], Orphan(line).bad_line())
             case "first":

@@ -11,7 +11,9 @@ which proves what it returned, and no poll, which would say where the consumer s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from spark_analysis import schema
@@ -25,7 +27,30 @@ ASSIGNMENTS: Final = ("assign", "subscribe", "seek")
 
 
 def log_rows(number: int, begun: Line, ended: Line | None) -> Iterator[Row | BadLine]:
-    """The rows of one operation; ``ended`` is None if nobody ever answered it."""
+    """The rows of one operation; ``ended`` is None if nobody ever answered it.
+
+    An operation whose invocation cannot be understood is left out; one whose completion cannot is of unknown outcome.
+    """
+    told = None if ended is None else ended.value
+    what = f"{begun.function} with {begun.value!r:.60} -> {told!r:.60}"
+    try:
+        rows = _rows(number, begun, ended)
+    except _NOT_UNDERSTOOD as error:
+        bad = BadLine(begun.number, f"{what}: {error}")
+        try:
+            rows = _rows(number, begun, None) if ended is not None else []
+        except _NOT_UNDERSTOOD:
+            rows = []
+        if rows and ended is not None:
+            bad = replace(bad, number=ended.number, completes=True)
+        yield bad
+    yield from rows
+
+
+_NOT_UNDERSTOOD: Final = (KeyError, TypeError, ValueError, IndexError)
+
+
+def _rows(number: int, begun: Line, ended: Line | None) -> list[Row]:
     outcome = "info" if ended is None else ended.kind
     row: dict[str, Any] = dict.fromkeys(schema.OPERATION_NAMES)
     row |= {"op": number, "client": begun.process, "function": begun.function, "outcome": outcome}
@@ -33,23 +58,31 @@ def log_rows(number: int, begun: Line, ended: Line | None) -> Iterator[Row | Bad
     row |= {"group": begun.group, "invoke_ns": begun.time_ns, "filtered": False}
     row["complete_ns"] = ended.time_ns if ended is not None and outcome != "info" else None
     told = ended.value if ended is not None else None
-    try:
-        if _has_micro_operations(begun, told):
-            rows = [*_micro_rows(row, begun.value, ended)]
-        elif begun.function == "poll":
-            rows = [*_poll_rows(row, told if outcome == "ok" else None)]
-        else:
-            if begun.function not in _FILLERS:
-                known = ", ".join((*_FILLERS, *MICRO_OPERATIONS))
-                raise ValueError(f"no such function; the log model has {known}")
-            if not row["key"] and begun.function not in ASSIGNMENTS:
-                raise ValueError("no key")
-            _FILLERS[begun.function](row, begun.value, told if outcome == "ok" else None, outcome == "ok")
-            rows = [tuple(row.values())]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        yield BadLine(begun.number, f"{begun.function} with {begun.value!r:.60} -> {told!r:.60}: {error}")
-        return
-    yield from rows
+    if _has_micro_operations(begun, told):
+        return [*_micro_rows(row, begun.value, ended)]
+    if begun.function == "poll":
+        return [*_poll_rows(row, told if outcome == "ok" else None)]
+    if begun.function not in _FILLERS:
+        known = ", ".join((*_FILLERS, *MICRO_OPERATIONS))
+        raise ValueError(f"no such function; the log model has {known}")
+    if not row["key"] and begun.function not in ASSIGNMENTS:
+        raise ValueError("no key")
+    if row["key"].endswith("/") and begun.function not in ASSIGNMENTS:
+        if begun.function != "append":
+            raise ValueError(f"{row['key']} names no queue")
+        if outcome == "ok":
+            raise ValueError(f"the completion does not say in which queue of {row['key']}")
+    _FILLERS[begun.function](row, begun.value, told if outcome == "ok" else None, outcome == "ok")
+    return [tuple(row.values())]
+
+
+def _text(value: Any) -> str:
+    """A message's value; of what is no text, its JSON, with one form for ``1`` and ``1.0``."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def _integer(value: Any) -> int:
@@ -61,13 +94,13 @@ def _integer(value: Any) -> int:
 def _pairs(told: Any) -> Pairs:
     if not isinstance(told, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in told):
         raise ValueError("what was returned is no list of [offset, text]")
-    return [(_integer(offset), str(value)) for offset, value in told]
+    return [(_integer(offset), _text(value)) for offset, value in told]
 
 
 def _fill_append(row: dict[str, Any], asked: Any, told: Any, is_ok: bool) -> None:
     if asked is None or asked == []:
         raise ValueError("nothing is appended")
-    row["values"] = [str(value) for value in (asked if isinstance(asked, list) else [asked])]
+    row["values"] = [_text(value) for value in (asked if isinstance(asked, list) else [asked])]
     if is_ok:
         row["first_offset"] = _integer(told)
 
@@ -153,10 +186,10 @@ def _micro_rows(row: dict[str, Any], asked: Any, ended: Line | None) -> Iterator
         match micro:
             case ["send", key, [offset, value]]:
                 sent.setdefault(str(key), []).append(
-                    (None if offset is None else _integer(offset), str(value))
+                    (None if offset is None else _integer(offset), _text(value))
                 )
             case ["send", key, value] if not isinstance(value, list):
-                sent.setdefault(str(key), []).append((None, str(value)))
+                sent.setdefault(str(key), []).append((None, _text(value)))
             case ["poll"] | ["poll", None]:
                 pass
             case ["poll", dict(queues)]:
@@ -164,6 +197,8 @@ def _micro_rows(row: dict[str, Any], asked: Any, ended: Line | None) -> Iterator
                     polled.setdefault(str(key), []).extend(_pairs(pairs))
             case _:
                 raise ValueError(f"micro-operation {place}, {micro!r:.60}, is no send to a key and no poll")
+    if any(key.endswith("/") for key in (*sent, *polled)):
+        raise ValueError("a micro-operation names no queue: its key ends with a slash")
     for key, pairs in sent.items():
         yield from _send_rows(row | {"key": key, "function": "append"}, pairs)
     rebalanced = {str(key) for key in ended.rebalanced} if ended is not None else set()

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_analysis.frozen import as_json, freeze
-from spark_analysis.importers import BadLine, KeyedCall, calls, parse
+from spark_analysis.importers import OVERLAPPING, STRAY, BadLine, KeyedCall, calls, parse
 from spark_analysis.models import MODELS, Model
-from spark_analysis.proofs import CUT_LINE, LINE, damage_facts
+from spark_analysis.proofs import CUT_LINE, LINE, OVERLAPPING_LINE, STRAY_LINE, damage_facts
 from spark_analysis.search import Budget, Call
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
 
@@ -76,11 +76,20 @@ def judge_files(
         sf.count("op").alias("operations"),
         sf.count("bad").alias("bad"),
         sf.count_if("cut").alias("cut"),
+        sf.count_if(sf.endswith("bad", sf.lit(OVERLAPPING))).alias("overlapping"),
+        sf.count_if(sf.endswith("bad", sf.lit(STRAY))).alias("stray"),
     )
     told = sizes.where((sf.col("operations") > MOST_OPERATIONS_OF_A_KEY) | (sf.col("bad") > 0)).collect()
     huge = [row for row in told if not row["bad"]]
     bad_count = {
-        row["path"]: {LINE: row["bad"] - row["cut"], CUT_LINE: row["cut"]} for row in told if row["bad"]
+        row["path"]: {
+            LINE: row["bad"] - row["cut"] - row["overlapping"] - row["stray"],
+            CUT_LINE: row["cut"],
+            OVERLAPPING_LINE: row["overlapping"],
+            STRAY_LINE: row["stray"],
+        }
+        for row in told
+        if row["bad"]
     }
     judged: list[Any] = [_unjudged(row["path"], row["key"], row["operations"]) for row in huge]
     if huge:

@@ -108,17 +108,27 @@ def circle_anomalies(
 
 LINE: Final = "line"
 CUT_LINE: Final = "cut line"
+OVERLAPPING_LINE: Final = "overlapping line"
+STRAY_LINE: Final = "stray line"
 """Kinds of damage to texts, whose position is the number of a line; ``bad`` and ``cut`` are at a byte."""
 
 
 def damage_facts(counts: Mapping[str, int]) -> dict[str, int]:
-    """``counts``: of damage, by kind."""
-    return {"bad_lines": sum(counts.values()), "cut": counts.get("cut", 0) + counts.get(CUT_LINE, 0)}
+    """``counts``: of damage, by kind.
+
+    A process that invokes while an operation of its own is open may have given that one up, and nothing is in doubt.
+    But where completions are left over as well, several clients went by one name, and nobody knows whose they are.
+    """
+    return {
+        "bad_lines": sum(counts.values()),
+        "cut": counts.get("cut", 0) + counts.get(CUT_LINE, 0),
+        "mispaired": counts.get(STRAY_LINE, 0) if counts.get(OVERLAPPING_LINE) else 0,
+    }
 
 
 def _damage_line(row: Mapping[str, Any]) -> str:
     """Where a recording could not be read, and why."""
-    unit = "line" if row["kind"] in (LINE, CUT_LINE) else "byte"
+    unit = "line" if row["kind"].endswith(LINE) else "byte"
     return f"{row['file']}: {unit} {row['position']}: {row['reason']}"
 
 

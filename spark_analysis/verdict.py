@@ -182,6 +182,12 @@ def unsure_place(one: Anomaly) -> str:
     return f"{one.key}: {place}" if one.key else place
 
 
+_SEVERAL_CLIENTS: Final = (
+    "processes that had several operations open at once, and completions without an operation: several clients seem to "
+    "have one name, so nobody knows which completion answers which invocation"
+)
+
+
 def of_what_was_read(verdict: Verdict) -> Verdict:
     """What a recording shows, be it without a single answer, or readable in parts only.
 
@@ -191,6 +197,13 @@ def of_what_was_read(verdict: Verdict) -> Verdict:
     """
     if verdict.verdict == LINEARIZABLE and not verdict.answered:
         return replace(verdict, verdict=UNDECIDED, undecided=(_nothing_to_judge(verdict),))
+    if verdict.facts.get("mispaired"):
+        listed = (
+            f"{unsure_place(one)}; it depends on which completion answers which invocation"
+            for one in verdict.anomalies
+        )
+        undecided = (_SEVERAL_CLIENTS, *verdict.undecided, *listed)
+        return replace(verdict, verdict=UNDECIDED, counts={}, anomalies=(), undecided=undecided)
     if not verdict.damage:
         return verdict
     counts = {kind: count for kind, count in verdict.counts.items() if kind not in MISSING_MAY_EXPLAIN}

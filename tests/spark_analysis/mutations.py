@@ -21,7 +21,6 @@ from spark_analysis.models import MODELS
 from spark_analysis.raft_reference import replica_findings
 from spark_analysis.reference import check_queue
 from spark_analysis.registers import check_register
-from spark_analysis.search import search
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 from tests.spark_analysis.log_mutations import (
     CATALOGUE_MUTATIONS,
@@ -94,8 +93,7 @@ def _verdict(
     if name == OFFSETS:
         findings, unsure = check_register(accesses(calls))
         return VIOLATED if findings else UNDECIDED if unsure else LINEARIZABLE
-    model = MODELS[name]
-    return search(calls, model.step, model.initial).verdict
+    return MODELS[name].decide(calls).verdict
 
 
 def raft_scores(seed: int, turns: int = 150) -> Iterator[Judged]:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.cli import run
 from spark_analysis.check import check
 from spark_analysis.edn import EdnError, read_all
 from spark_analysis.history import History, no_events
@@ -31,7 +32,7 @@ from spark_analysis.models import MODELS
 from spark_analysis.moments import Period
 from spark_analysis.schema import OPERATION_NAMES
 from spark_analysis.search import Call, search
-from spark_analysis.verdict import LINEARIZABLE, VIOLATED
+from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -295,11 +296,13 @@ def test_bad_json_lines_are_located() -> None:
         '{"time": 5, "process": "r", "type": "invoke", "f": "read", "key": "t/0", "value": 0}\n',
     ]
     rows = list(log_operations(parse("jsonl", lines)))
-    assert [row.number for row in rows if isinstance(row, BadLine)] == [1, 2, 4, 5]
-    (open_read,) = [
-        dict(zip(OPERATION_NAMES, row, strict=True)) for row in rows if not isinstance(row, BadLine)
+    assert [row.number for row in rows if isinstance(row, BadLine)] == [1, 3, 4, 5]
+    left = [dict(zip(OPERATION_NAMES, row, strict=True)) for row in rows if not isinstance(row, BadLine)]
+    # The append's answer is what is bad: whether it had effect, nobody knows.
+    assert [(one["function"], one["outcome"], one["complete_ns"]) for one in left] == [
+        ("append", "info", None),
+        ("read", "info", None),
     ]
-    assert (open_read["function"], open_read["outcome"], open_read["complete_ns"]) == ("read", "info", None)
 
 
 @pytest.mark.spark
@@ -344,6 +347,89 @@ def test_a_completion_behind_lines_that_are_bad_may_be_of_another_operation() ->
         ("ok", "a", 0)
     ]
     assert operations_of("\ufeff" + first, answer) == [("ok", "a", 0)]
+
+
+def append_lines(*events: tuple[str, str, Any], key: str = "t/0") -> list[str]:
+    """(process, type, value) of lines about appends, one after the other."""
+    names = ("time", "process", "type", "value")
+    return [
+        json.dumps(dict(zip(names, (at, *event), strict=True)) | {"f": "append", "key": key}) + "\n"
+        for at, event in enumerate(events)
+    ]
+
+
+def test_an_answer_must_say_which_queue_was_picked() -> None:
+    """Otherwise the offsets of all queues of a topic would be those of one."""
+    asked, told = append_lines(("p", "invoke", "a"), ("p", "ok", 0), key="t/")
+    assert operations_of(asked, told) == [("info", "a", None)]
+    assert operations_of(asked, told.replace("t/", "t/3")) == [("ok", "a", 0)]
+    (bad,) = (one for one in log_operations(parse("jsonl", [asked, told])) if isinstance(one, BadLine))
+    assert (bad.number, bad.completes) == (2, True)
+    assert "in which queue of t/" in bad.reason
+    read = asked.replace("append", "read").replace('"a"', "0")
+    (bad,) = log_operations(parse("jsonl", [read]))
+    assert isinstance(bad, BadLine)
+    assert bad.reason.endswith("t/ names no queue")
+
+
+def test_values_that_are_no_texts_have_one_form() -> None:
+    """A tool that writes numbers as floats has read what was appended; NaN is no JSON, and equal to nothing."""
+    for asked, told in ((1, 1.0), (True, True), (None, None), ({"b": 1, "a": 2}, {"a": 2, "b": 1})):
+        pair = append_lines(("p", "invoke", [asked]), ("p", "ok", 0))
+        seen = [
+            line.replace("append", "read")
+            for line in append_lines(("p", "invoke", 0), ("p", "ok", [[0, told]]))
+        ]
+        rows = list(log_operations(parse("jsonl", [*pair, *seen])))
+        (one,), (other,) = (
+            row[OPERATION_NAMES.index("values")] for row in rows if not isinstance(row, BadLine)
+        )
+        assert one == other
+    (bad,) = parse("jsonl", append_lines(("p", "invoke", float("nan"))))
+    assert isinstance(bad, BadLine)
+    assert "NaN" in bad.reason
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["jsonl", "knossos"])
+def test_several_clients_of_one_name_are_not_accused(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], format: str
+) -> None:
+    """Whose a completion is nobody knows; a process that merely gave an operation up is judged as always."""
+    both = [
+        ("p", "invoke", "a"),
+        ("p", "invoke", "b"),
+        ("p", "ok", 0),
+        ("p", "ok", 1),
+    ]  # in truth a has 0, b has 1
+    given_up = [*both[:2], ("p", "ok", 0)]
+    files = []
+    for name, events in (("both", both), ("given-up", given_up)):
+        lines = append_lines(*events)
+        for offset, value in enumerate("ab" if name == "both" else "c"):
+            seen = append_lines(("q", "invoke", offset), ("q", "ok", [[offset, value]]))
+            lines += [line.replace("append", "read").replace('"time": ', '"time": 9') for line in seen]
+        if format == "knossos":
+            lines = [
+                f"{{:process {process}, :type :{kind}, :f :write, :value {value}}}\n"
+                for process, kind, value in [("p", kind, value) for _, kind, value in events]
+            ]
+            read = 9 if name == "both" else '"c"'
+            lines += [
+                f"{{:process q, :type :{kind}, :f :read, :value {read}}}\n" for kind in ("invoke", "ok")
+            ]
+        path = tmp_path / f"{name}.{format}"
+        path.write_text("".join(lines))
+        files.append(str(path))
+    code = run(["analyze", "--json", "--format", format, *files])
+    both_found, given_up_found = json.loads(capsys.readouterr().out)["histories"]
+    assert both_found["verdict"] == UNDECIDED
+    assert "several clients seem to have one name" in both_found["undecided"][0]
+    assert (both_found["mispaired"], given_up_found["mispaired"]) == (1, 0)
+    # An offset with two values is proved by what was read; what a search finds may be explained by another line.
+    assert given_up_found["verdict"] == (VIOLATED if format == "jsonl" else UNDECIDED)
+    assert code == (1 if format == "jsonl" else 3)
 
 
 def test_tags_and_files_of_another_format() -> None:
@@ -575,10 +661,13 @@ def test_micro_operations(kind: str, told: str, more: str, expected: list[tuple[
     ],
 )
 def test_what_is_not_accepted_is_explained(function: str, asked: str, told: str, complaint: str) -> None:
-    (bad,) = log_operations(parse("jsonl", completed(asked, told, function=function)))
+    bad, *rows = log_operations(parse("jsonl", completed(asked, told, function=function)))
     assert isinstance(bad, BadLine)
-    assert bad.number == 1
     assert re.search(complaint, bad.reason), bad.reason
+    # Where the invocation alone can be understood, the completion is the bad line.
+    alone = parse("jsonl", completed(asked, told, function=function)[:1])
+    assert rows == [row for row in log_operations(alone) if not isinstance(row, BadLine)]
+    assert bad.number == (2 if rows else 1)
 
 
 def test_a_file_that_was_cut_is_told() -> None:
