@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from broker.cli.errors import USAGE, CommandError
+from broker.cli.errors import INTERRUPTED, USAGE, CommandError
 
 
 def main() -> NoReturn:
@@ -19,10 +19,14 @@ def main() -> NoReturn:
     Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted; ``analyze`` has its own. Whatever
     goes wrong is one line on stderr that says what and, where it is known, what to do.
     """
-    from broker.cluster.parent_death import die_with_parent
+    try:
+        from broker.cluster.parent_death import die_with_parent
 
-    die_with_parent()
-    sys.exit(run(sys.argv[1:]))
+        die_with_parent()
+        exit_code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # before a command has begun
+        exit_code = INTERRUPTED
+    sys.exit(exit_code)
 
 
 def run(arguments: list[str]) -> int:
@@ -32,7 +36,7 @@ def run(arguments: list[str]) -> int:
     except CommandError as error:
         return _complain(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has seen enough; say nothing, and do not fail again when stdout is closed.
         sys.stdout = open((sys.platform == "win32" and "NUL") or "/dev/null", "w")  # noqa: SIM115, PTH123

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import trio
 
 from broker.access.accounts import AccountsError
-from broker.cli.errors import FAILED, USAGE, CommandError
+from broker.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 from broker.client.errors import ClientError, UsageError
 from broker.cluster.child import ChildDiedError
 from broker.cluster.compare import StoresDifferError
@@ -33,7 +33,7 @@ def describe(error: BaseException) -> Failure | None:
     if isinstance(error, CommandError):
         return Failure(str(error), error.exit_code)
     if isinstance(error, KeyboardInterrupt):
-        return Failure("interrupted", 130)
+        return Failure("interrupted", INTERRUPTED)
     if isinstance(error, (AccountsError, ConfigError, ImpossibleSettingError, UsageError)):
         return Failure(str(error), USAGE)
     if isinstance(
@@ -60,7 +60,7 @@ def _describe_group(group: BaseExceptionGroup[BaseException]) -> Failure | None:
     expected = [failure for failure in failures if failure is not None]
     if len(expected) < len(failures):
         return None
-    return next((failure for failure in expected if failure.exit_code != 130), expected[0])
+    return next((failure for failure in expected if failure.exit_code != INTERRUPTED), expected[0])
 
 
 def _os_error(error: OSError) -> str:

@@ -6,10 +6,11 @@ import base64
 import datetime
 import json as json_text
 import math
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -205,22 +206,35 @@ async def _say_if_there_is_no_route(consumer: Consumer, topic: str) -> None:
 
 
 async def _bodies(messages: tuple[str, ...], file: Path | None) -> AsyncIterator[bytes]:
-    import trio
-
     if messages:
         for message in messages:
             yield message.encode()
         return
     if file is None:
-        source: BinaryIO = sys.stdin.buffer
-        while line := await trio.to_thread.run_sync(source.readline, abandon_on_cancel=True):
-            if body := line.rstrip(b"\r\n"):
+        async for line in _lines_of_standard_input():
+            if body := line.rstrip(b"\r"):
                 yield body
         return
     with file.open("rb") as source:
         for line in source:
             if body := line.rstrip(b"\r\n"):
                 yield body
+
+
+async def _lines_of_standard_input() -> AsyncIterator[bytes]:
+    """Without their ends, as they come.
+
+    Not through Python's own buffer: a thread that waits in it for a terminal holds its lock, and an interpreter that is
+    to end meanwhile (Ctrl-C) aborts over that.
+    """
+    import trio
+
+    begun = b""
+    while data := await trio.to_thread.run_sync(os.read, sys.stdin.fileno(), 1 << 16, abandon_on_cancel=True):
+        *lines, begun = (begun + data).split(b"\n")
+        for line in lines:
+            yield line
+    yield begun
 
 
 def _result_fields(result: SendResult) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import CommandLine, run_process
+from tests.cli.conftest import RUN_LIMIT_S, CommandLine, run_process
 
 COMMANDS = [
     "namesrv",
@@ -201,3 +202,26 @@ def test_a_peer_address_needs_a_port(trivet: CommandLine) -> None:
     outcome = trivet("group", "add", "n3", "--peer", "10.0.0.4")
     assert outcome.exit_code == 2
     assert "--peer 10.0.0.4: needs the form host:port" in outcome.err
+
+
+def test_interrupted_while_it_waits_for_lines() -> None:
+    """Ctrl-C ends it in order, though a thread still waits for the terminal."""
+    with socket.create_server(("127.0.0.1", 0)) as name_server:
+        address = f"127.0.0.1:{name_server.getsockname()[1]}"
+        producing = subprocess.Popen(
+            [sys.executable, "-m", "trivet", "produce", "T", "--namesrv", address],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert producing.stdin is not None
+        producing.stdin.write(b"first\n")
+        producing.stdin.flush()
+        connection, _ = name_server.accept()  # the first line is on its way, and the second one is waited for
+        with connection:
+            producing.send_signal(signal.SIGINT)
+            return_code = producing.wait(timeout=RUN_LIMIT_S)  # its standard input stays open
+        assert return_code == 130
+        assert producing.stderr is not None
+        assert producing.stderr.read() in (b"", b"trivet: interrupted\n")
+        producing.stdin.close()
+        producing.stderr.close()
