@@ -139,6 +139,22 @@ def test_what_was_reported_before_it_has_followed_does_not_come_after_that(
     assert stored(client) == 3
 
 
+def test_a_follower_that_has_not_heard_of_it_gives_what_it_has_and_moves_nothing(group: Group) -> None:
+    follower = group.follower
+    client = group.connect(follower)
+    group.partition(follower)
+    fields = {"topic": "T", "group": "g", "timestamp": 0, "isForce": False, "queueId": 0, "offset": 3}
+    group.connect().ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    given = client.pull("T", "g", 6)
+    assert (given.code, given.bodies) == (ResponseCode.SUCCESS, [b"6", b"7", b"8", b"9"])
+    group.heal()
+    group.elect()
+    report(client, 10)
+    assert stored(client) == 3
+    group.converge()
+    assert_told(client.pull("T", "g", 10), 3)
+
+
 def test_who_stands_there_by_chance_hears_of_it_all_the_same(client: Client) -> None:
     """It drops what it has fetched and not consumed: as with a reset to the end."""
     reset(client, 10)
