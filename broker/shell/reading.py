@@ -8,13 +8,20 @@ had theirs, so that nobody who sends much keeps anybody waiting. Nor does one wh
 `PASS_S` the turn comes first, and then the sockets that are left, before any that have been read; and of a connection
 whose last read took so long, fewer bytes are read (broker/shell/sockets.py).
 
+While one message comes soon after another, a pass of Trio's scheduler between them is much of what they cost. So a task
+that was woken soon after it had begun to wait goes on waiting in the set itself, as long as nobody else wants
+anything: no other task is ready to run, none waits for room in a socket, and no turn is due before long. After
+`AWAY_S` Trio has its pass in any case: new connections, timers and worker threads wait for it no longer than that. An
+idle node stays with Trio; and where nothing came in such a wait, as when clients run in the node's own event loop, the
+next ones are left out, each time twice as many.
+
 A socket that is not to be read from is taken out: epoll would report its end again and again.
 """
 
 import select
 import sys
 from collections.abc import Callable
-from time import perf_counter
+from time import monotonic_ns, perf_counter
 from typing import Final, NoReturn
 
 import trio
@@ -27,6 +34,32 @@ _READY_AT_ONCE: Final = 256
 PASS_S: Final = 0.02
 """How long sockets are read before a turn, beyond what one read takes: heartbeats wait for it."""
 
+AWAY_S: Final = 0.003
+"""How long the task may stay away from Trio, beyond one wait and one pass of reads."""
+
+_WAIT_S: Final = 0.001
+"""One wait for sockets away from Trio: the shortest that epoll knows."""
+
+_SOON_NS: Final = 2_000_000
+"""What comes this soon after what was before has the next waited for there; a turn that is due so soon is Trio's."""
+
+_SHORT_NS: Final = 250_000
+_LITTLE_BYTES: Final = 4096
+"""After reads and a turn that took longer, or brought more, Trio's pass costs little beside them, and no time: what
+comes meanwhile shares the next turn."""
+
+_WAITS_LEFT_OUT_MAX: Final = 63
+
+
+class _ReadyTasks(trio.abc.Instrument):
+    """The tasks that are ready to run and have not run yet, but for the one that asks."""
+
+    def __init__(self) -> None:
+        self.tasks: set[trio.lowlevel.Task] = set()
+        # Methods of the set itself, since Trio calls these at every step of every task.
+        self.task_scheduled = self.tasks.add  # type: ignore[assignment, method-assign]
+        self.before_task_step = self.tasks.discard  # type: ignore[assignment, method-assign]
+
 
 class Reading:
     """Reads, then runs the turn. Linux only: see `begin`."""
@@ -38,6 +71,10 @@ class Reading:
         self._readers: dict[int, Callable[[], None]] = {}
         self._left: list[tuple[int, int]] = []
         """Ready sockets that the last pass had no time for."""
+        self.bytes_read = 0
+        """In this pass; for those who read to count."""
+        self.waiting_writers = 0
+        """Tasks that wait, with Trio, until a socket takes more."""
         self.now = 0.0
         """Trio's time when the reads began that are under way."""
 
@@ -59,29 +96,60 @@ class Reading:
 
     async def run(self) -> NoReturn:
         """Reads and runs turns until cancelled."""
-        turns, poll, readers = self._turns, self._epoll.poll, self._readers
+        turns, poll = self._turns, self._epoll.poll
         descriptor = self._epoll.fileno()
         wait_readable, current_time = trio.lowlevel.wait_readable, trio.current_time
         checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
+        others = _ReadyTasks()
+        trio.lowlevel.add_instrument(others)
+        found: list[tuple[int, int]] = []
+        away_ns = int(AWAY_S * 1e9)
 
         def read() -> None:
-            found = self._left or poll(0, _READY_AT_ONCE)
-            self._left = []
-            until = perf_counter() + PASS_S
-            for place, (ready, _) in enumerate(found, 1):
-                reader = readers.get(ready)
-                if reader is not None:  # else another's bytes have closed it
-                    reader()
-                if perf_counter() > until:
-                    self._left = found[place:]
-                    return
+            self._read(found)
 
         try:
+            waiting_since_ns = 0
+            waits_left_out = next_wait = 0
             while True:
                 await wait_readable(descriptor)
                 await checkpoint_if_cancelled()  # the node may have failed in a task of the same batch
-                self.now = current_time()
-                turns.run_after(read)
+                woken_ns = began_ns = monotonic_ns()
+                next_wait = max(next_wait - 1, 0)
+                may_wait = not next_wait and woken_ns - waiting_since_ns <= _SOON_NS
+                found = self._left or poll(0, _READY_AT_ONCE)
+                self._left = []
+                while True:
+                    self.now = current_time()
+                    self.bytes_read = 0
+                    turns.run_after(read)
+                    if not may_wait or others.tasks or self._left or self.waiting_writers:
+                        break
+                    ended_ns = monotonic_ns()
+                    if ended_ns - began_ns > _SHORT_NS or self.bytes_read > _LITTLE_BYTES:
+                        break
+                    if ended_ns - woken_ns > away_ns or turns.is_due_within(_SOON_NS):
+                        break
+                    found = poll(_WAIT_S, _READY_AT_ONCE)
+                    if not found:
+                        waits_left_out = next_wait = min(2 * waits_left_out + 1, _WAITS_LEFT_OUT_MAX)
+                        break
+                    waits_left_out = 0
+                    began_ns = monotonic_ns()
+                turns.set_timer()
+                waiting_since_ns = monotonic_ns()
         finally:
-            readers.clear()
+            trio.lowlevel.remove_instrument(others)
+            self._readers.clear()
             self._epoll.close()
+
+    def _read(self, found: list[tuple[int, int]]) -> None:
+        readers = self._readers
+        until = perf_counter() + PASS_S
+        for place, (descriptor, _) in enumerate(found, 1):
+            reader = readers.get(descriptor)
+            if reader is not None:  # else another's bytes have closed it
+                reader()
+            if perf_counter() > until:
+                self._left = found[place:]
+                return

@@ -135,6 +135,7 @@ class SocketConnection:
             data = b""  # reset by the remote end: the same to the caller
         if data:
             self._last_active = self._reading.now
+            self._reading.bytes_read += len(data)
             began = perf_counter()
             try:
                 self._received(data)
@@ -283,7 +284,7 @@ class SocketConnection:
                     self._has_unsent = trio.Event()
                     await self._has_unsent.wait()
                     continue  # it may have been closed, or written, meanwhile
-                await trio.lowlevel.wait_writable(sock)
+                await self._wait_writable(sock)
                 sent = self._try([unsent[k] for k in range(min(len(unsent), 64))])
                 self.connection.unsent_bytes -= sent
                 while unsent and sent >= len(unsent[0]):
@@ -296,6 +297,17 @@ class SocketConnection:
             return
         finally:
             self.close()
+
+    async def _wait_writable(self, sock: socket.socket) -> None:
+        reading = self._reading
+        if reading is None:
+            await trio.lowlevel.wait_writable(sock)
+            return
+        reading.waiting_writers += 1
+        try:
+            await trio.lowlevel.wait_writable(sock)
+        finally:
+            reading.waiting_writers -= 1
 
     def last_active(self) -> float:
         """When something was read, or written as far as these calls see it: a write costs no look at the clock."""

@@ -51,9 +51,13 @@ class Turns:
             await trio.lowlevel.checkpoint_if_cancelled()
             if self._wanted:
                 self._run()
+                self.set_timer()
 
     def run_after(self, read: Callable[[], None]) -> None:
-        """Calls `read`, and runs the turn at once if anything that it did wants one."""
+        """Calls `read`, and runs the turn at once if anything that it did wants one.
+
+        `set_timer` is to be called before other tasks run.
+        """
         self._reading = True
         try:
             read()
@@ -64,8 +68,15 @@ class Turns:
 
     def _run(self) -> None:
         self._wanted = False
-        deadline_ns = self._turn()
-        self._deadline_ns = deadline_ns
+        self._deadline_ns = self._turn()
+
+    def is_due_within(self, time_ns: int) -> bool:
+        """Whether the next turn's deadline is no further away."""
+        return self._deadline_ns - self._now_ns() <= time_ns
+
+    def set_timer(self) -> None:
+        """Has the timer wake this up in time for the last turn's deadline."""
+        deadline_ns = self._deadline_ns
         if deadline_ns < self._timer_until_ns and self._timer_scope is not None:
             self._timer_until_ns = deadline_ns
             self._timer_scope.deadline = self._trio_time(deadline_ns)

@@ -14,7 +14,7 @@ import trio.testing
 
 from broker.connection import Connection, Outgoing
 from broker.peer_protocol import PeerProtocolError
-from broker.shell.reading import PASS_S, Reading
+from broker.shell.reading import AWAY_S, PASS_S, Reading
 from broker.shell.sockets import RECEIVE_BYTES, RECEIVE_BYTES_LEAST, UNSENT_BYTES_HIGH, SocketConnection
 from broker.shell.tls import RefusedError
 from broker.shell.turns import Turns
@@ -191,6 +191,77 @@ async def test_of_more_than_are_read_at_once_none_is_left_out(remotes: list[sock
         await trio.testing.wait_all_tasks_blocked()
         assert len(server.turns) == 2
         assert sorted(name for turn in server.turns for name, _ in turn) == sorted(server.connections)
+
+
+class Pump:
+    """What comes at once after every turn: a socket of the server has always something to read."""
+
+    def __init__(self, server: Server, remote: socket.socket, turns_max: int) -> None:
+        self.turns = 0
+        self._remote = remote
+        self._turns_max = turns_max
+        self._then: dict[int, Callable[[], object]] = {}
+        server.in_turn = self._in_turn
+        remote.send(b"x")
+
+    def after(self, turns: int, act: Callable[[], object]) -> None:
+        """Calls `act` in that turn."""
+        self._then[turns] = act
+
+    def _in_turn(self, _: object) -> None:
+        self.turns += 1
+        self._then.pop(self.turns, int)()
+        if self.turns < self._turns_max:
+            self._remote.send(b"x")
+
+
+async def test_a_task_that_a_turn_wakes_runs_before_the_sockets_are_waited_for_again(
+    remotes: list[socket.socket],
+) -> None:
+    async with serving() as server:
+        remotes.append(server.connect("a"))
+        await trio.testing.wait_all_tasks_blocked()
+        woken = trio.Event()
+        pump = Pump(server, remotes[0], turns_max=200)
+        pump.after(100, woken.set)
+        await woken.wait()
+        # In the next batch of tasks: the one that reads may have come before this one in it.
+        assert pump.turns in (100, 101)
+
+
+async def test_however_busy_the_sockets_timers_and_other_descriptors_have_their_time(
+    remotes: list[socket.socket],
+) -> None:
+    async with serving() as server:
+        remotes.append(server.connect("a"))
+        await trio.testing.wait_all_tasks_blocked()
+        turns_max = 200_000
+        pump = Pump(server, remotes[0], turns_max)
+        await trio.sleep(AWAY_S / 10)
+        ours, theirs = socket.socketpair()
+        remotes += [ours, theirs]
+        pump.after(pump.turns + 100, lambda: theirs.send(b"x"))
+        await trio.lowlevel.wait_readable(ours)
+        assert pump.turns < turns_max, "they had to wait until nothing came any more"
+        server.in_turn = lambda _: None
+
+
+async def test_a_task_that_waits_for_room_in_a_socket_is_not_kept_waiting(
+    remotes: list[socket.socket],
+) -> None:
+    async with serving() as server:
+        remote, other = server.connect("a"), server.connect("b")
+        remotes += [remote, other]
+        await trio.testing.wait_all_tasks_blocked()
+        answer = bytes(UNSENT_BYTES_HIGH // 2)
+        server.in_turn = lambda _: server.connections["a"].connection.send(answer)
+        other.send(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.reading.waiting_writers == 1
+        server.in_turn = lambda _: None
+        assert len(await _receive(remote, len(answer))) == len(answer)
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.reading.waiting_writers == 0
 
 
 async def test_who_sends_much_is_read_from_once_a_turn_and_keeps_nobody_waiting(
