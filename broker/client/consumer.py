@@ -86,6 +86,9 @@ class Consumer:
     member reads all queues, and keeps its own positions: in ``offsets`` (`OffsetFile`), else in memory only. ``trace``
     records pulls and positions.
 
+    ``max_retries`` is how often a message may be sent back before it is a dead letter; by default the group's
+    configuration says it (16).
+
     An ``orderly`` consumer handles a queue only while it holds the queue's lock (order_locks.py, `listen_orderly`);
     ``lock_times`` says for how long a lock is good, for brokers that are set to other times than usual.
 
@@ -104,6 +107,7 @@ class Consumer:
         offsets: LocalOffsets | None = None,
         orderly: bool = False,
         lock_times: LockTimes | None = None,
+        max_retries: int | None = None,
         limits: FetchLimits | None = None,
         trace: TraceWriter | None = None,
         runtime: Runtime | None = None,
@@ -129,11 +133,16 @@ class Consumer:
             raise UsageError(
                 "a broadcast consumer shares its queues with everybody: there is nothing to lock"
             )
+        if max_retries is not None and (broadcast or max_retries < 0):
+            raise UsageError(
+                f"max_retries={max_retries}: 0 or more, and none with broadcast, as nothing is sent back"
+            )
         if offsets is not None and not broadcast:
             raise UsageError("brokers keep the positions of a group; only a broadcast consumer has its own")
         version = runtime.wall_ms()
         self.group = group
         self._start = start
+        self._max_retries = max_retries
         self.broadcast = broadcast
         """Whether every member reads everything; there is no sending back then."""
         self._strategy = allocate_everything if broadcast else strategy
@@ -324,14 +333,16 @@ class Consumer:
         return {queue: at for queue in sorted(readers) if (at := readers[queue].position) is not None}
 
     async def send_back(self, message: MessageView, delay_level: int = 0) -> None:
-        """Let the group have this message again later (behaviour.md 8.4); after 16 times it goes to ``%DLQ%group``.
+        """Let the group have this message again later (behaviour.md 8.4).
+
+        After 16 times, or what ``max_retries`` says, it goes to ``%DLQ%group``.
 
         ``delay_level`` 0 takes longer each time, -1 gives up at once. What retention has taken meanwhile this member
         sends itself (give_back.py). Raises as `commit` does.
         """
         if self.broadcast:
             raise UsageError("a broadcast consumer has no retry topic")
-        await give_back(self._calls, self.group, message, delay_level)
+        await give_back(self._calls, self.group, message, delay_level, self._max_retries)
 
     async def reply(
         self,

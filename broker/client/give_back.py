@@ -28,8 +28,13 @@ _OF_THE_RECORD = SYS_FLAG_TRANSACTION_MASK | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_ST
 _STORED = tuple(int(status) for status in SendStatus)
 
 
-async def give_back(calls: QueueCalls, group: str, message: MessageView, delay_level: int) -> None:
-    """Return when the group is to have the message again. Raises as `QueueCalls.ask`."""
+async def give_back(
+    calls: QueueCalls, group: str, message: MessageView, delay_level: int, max_retries: int | None
+) -> None:
+    """Return when the group is to have the message again. Raises as `QueueCalls.ask`.
+
+    ``max_retries`` is how often that may be before it is a dead letter; None leaves it to the group's configuration.
+    """
     fields = {
         "offset": str(message.head.physical_offset),
         "group": group,
@@ -38,6 +43,8 @@ async def give_back(calls: QueueCalls, group: str, message: MessageView, delay_l
         "originTopic": message.topic,
         "unitMode": "false",
     }
+    if max_retries is not None:
+        fields["maxReconsumeTimes"] = str(max_retries)
     try:
         await calls.ask(message.queue, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
     except BrokerError as error:
@@ -45,10 +52,12 @@ async def give_back(calls: QueueCalls, group: str, message: MessageView, delay_l
             raise
         if await calls.min_offset(message.queue) <= message.queue_offset:
             raise
-        await _send_again(calls, group, message, delay_level)
+        await _send_again(calls, group, message, delay_level, max_retries)
 
 
-async def _send_again(calls: QueueCalls, group: str, message: MessageView, delay_level: int) -> None:
+async def _send_again(
+    calls: QueueCalls, group: str, message: MessageView, delay_level: int, max_retries: int | None
+) -> None:
     record = decode_record(message.record_bytes())
     properties = dict(message.properties)
     properties.setdefault("RETRY_TOPIC", message.topic)
@@ -67,6 +76,7 @@ async def _send_again(calls: QueueCalls, group: str, message: MessageView, delay
         properties=encode_properties(properties).decode(),
         reconsume_times=record.reconsume_times + 1,
         unit_mode=False,
+        max_reconsume_times=max_retries,
         batch=False,
     )
     queue = message.queue._replace(topic=topic)

@@ -6,11 +6,11 @@ import pytest
 from trio.testing import MockClock
 
 from broker.client.consumer import Consumer
-from broker.client.errors import BrokerError
+from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageView
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response
-from broker.remoting.headers import SendMessageHeaderV2
+from broker.remoting.headers import ConsumerSendMessageBackHeader, SendMessageHeaderV2
 from log.properties import encode_properties, parse_properties
 from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, FakeRuntime, Link, World, one_group
 
@@ -55,6 +55,31 @@ async def test_what_retention_has_taken_the_member_sends_itself(
         "ORIGIN_MESSAGE_ID": message.offset_message_id,
         "DELAY": "3",
     }
+
+
+async def test_how_often_is_what_the_consumer_says(
+    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    (broker,) = one_group(world)
+    world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
+    async with Consumer(
+        NAME_SERVER, group="c", topics="t", start="first", max_retries=2, runtime=runtime
+    ) as consumer:
+        message = await one_message(consumer, broker)
+        broker.script(SEND_BACK, lambda link, command: response(command, 0))
+        await consumer.send_back(message)
+        take_away(broker)
+        broker.script(SEND, stored)
+        await consumer.send_back(message)
+    for asked in broker.received(SEND_BACK):
+        assert asked.decode_fields(ConsumerSendMessageBackHeader).max_reconsume_times == 2
+    (sent,) = broker.received(SEND)
+    assert sent.decode_fields(SendMessageHeaderV2).max_reconsume_times == 2
+    for times, broadcast in ((-1, False), (1, True)):
+        with pytest.raises(UsageError, match="max_retries"):
+            Consumer(
+                NAME_SERVER, group="c", topics="t", runtime=runtime, max_retries=times, broadcast=broadcast
+            )
 
 
 async def test_what_is_still_there_is_not_sent_a_second_time(
