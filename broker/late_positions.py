@@ -12,6 +12,7 @@ import msgspec
 
 from broker.remoting.codes import PullSysFlag, RequestCode
 from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import HeaderFieldError
 from broker.remoting.headers import PullMessageHeader
 
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
@@ -25,8 +26,14 @@ def without_late_position(command: RemotingCommand) -> RemotingCommand:
     """
     if command.code not in _PULLS:
         return command
-    sys_flag = command.decode_fields(PullMessageHeader).sys_flag
-    if not sys_flag & PullSysFlag.COMMIT_OFFSET:
+    header = command.decode_fields(PullMessageHeader)
+    if not header.sys_flag & PullSysFlag.COMMIT_OFFSET:
         return command
-    fields = {**command.fields, "sysFlag": str(sys_flag & ~int(PullSysFlag.COMMIT_OFFSET))}
+    header.sys_flag &= ~int(PullSysFlag.COMMIT_OFFSET)
+    try:
+        fields = {**command.fields, "sysFlag": str(header.sys_flag)}
+    except (
+        HeaderFieldError
+    ):  # of a field that nobody has read so far: what the request needs is in the header
+        return msgspec.structs.replace(command, header=header)
     return msgspec.structs.replace(command, header=fields)
