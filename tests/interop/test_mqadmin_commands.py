@@ -181,6 +181,19 @@ ONLY_5 = {
     "progress_of_a_topic": scenario(
         ("consumerProgress -g {group} -t {topic}", r"{topic}\s+{broker}\s+0\s", r"Diff Total: 0"),
     ),
+    "attributes": scenario(
+        (
+            'updateSubGroup -b {leader} -g {made}-5 --attributes +a=b -p {{"type":"EXPONENTIAL"}}',
+            r"to {leader} success",
+        ),
+        ('updateSubGroup -b {leader} -g {made}-5 -r 5 -p {{"type":"EXPONENTIAL"}}', r"to {leader} success"),
+        ("getConsumerConfig -g {made}-5", r"retryMaxTimes\s+=\s+5", r"EXPONENTIAL", r"a=b"),
+        ("updateTopic -b {leader} -t {made}-5 -a +message.type=FIFO", r"create topic to {leader} success"),
+        (
+            "updateTopic -b {leader} -t {made}-batches -a +queue.type=BatchCQ",
+            r"CODE: 1 .*the attribute queue.type is 'BatchCQ', supported is SimpleCQ alone",
+        ),
+    ),
     "lists": scenario(
         ("updateTopicList -c {cluster} -f {folder}/topics.json", r"to {leader} success"),
         ("topicRoute -t {made}-listed", r'"readQueueNums":\s?2'),
