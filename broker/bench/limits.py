@@ -7,6 +7,7 @@ resulting rate is the ceiling that workload C is compared with.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import socket
@@ -95,8 +96,9 @@ def _loopback_rate() -> float:
 
 def _send_all(sender: socket.socket) -> None:
     data = os.urandom(_CHUNK)
-    for _ in range(_LOOPBACK_BYTES // _CHUNK):
-        sender.sendall(data)
+    with contextlib.suppress(OSError):  # who receives was interrupted, and has closed both ends
+        for _ in range(_LOOPBACK_BYTES // _CHUNK):
+            sender.sendall(data)
 
 
 def _flush_ms(directory: Path) -> float:

@@ -7,10 +7,11 @@ nothing, each command lives in a module of its own that is imported when it is c
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
-from broker.cli.errors import INTERRUPTED, USAGE, CommandError
+from broker.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 
 
 def main() -> NoReturn:
@@ -35,18 +36,25 @@ def run(arguments: list[str]) -> int:
         result = _call(arguments)
     except CommandError as error:
         return _complain(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has seen enough; say nothing, and do not fail again when stdout is closed.
-        sys.stdout = open((sys.platform == "win32" and "NUL") or "/dev/null", "w")  # noqa: SIM115, PTH123
-        return 1
     except BaseException as error:
+        if _consists_of(error, KeyboardInterrupt):
+            return INTERRUPTED
+        if _consists_of(error, BrokenPipeError):
+            # The reader of our output has seen enough; say nothing, and do not fail again when stdout is closed.
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+            return FAILED
         code = _expected_failure(error)
         if code is None:
             raise
         return code
     return result if isinstance(result, int) else 0
+
+
+def _consists_of(error: BaseException, kind: type[BaseException]) -> bool:
+    """Whether it is such an exception, or a group of nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(kind)[1] is None
+    return isinstance(error, kind)
 
 
 def _call(arguments: list[str]) -> object:

@@ -1,22 +1,31 @@
-"""Which exceptions are news for the user rather than bugs, and what to tell. Imported only when something failed."""
+"""Which exceptions are news for the user rather than bugs, and what to tell.
+
+They are named and not imported: a wrong word on the command line need not wait for the client and the cluster to load.
+"""
 
 from __future__ import annotations
 
 import errno
+import sys
 from typing import NamedTuple
 
-import trio
-
-from broker.access.accounts import AccountsError
 from broker.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
-from broker.client.errors import ClientError, UsageError
-from broker.cluster.child import ChildDiedError
-from broker.cluster.compare import StoresDifferError
-from broker.cluster.ports import PortInUseError
-from broker.config import ConfigError
-from broker.demo.scenario import DemoFailed
-from broker.settings import ImpossibleSettingError
-from log.errors import LogFault
+
+_WRONG_USE = (
+    "broker.access.accounts:AccountsError",
+    "broker.client.errors:UsageError",
+    "broker.config:ConfigError",
+    "broker.settings:ImpossibleSettingError",
+)
+_FAILURES = (
+    "broker.client.errors:ClientError",
+    "broker.cluster.child:ChildDiedError",
+    "broker.cluster.compare:StoresDifferError",
+    "broker.cluster.ports:PortInUseError",
+    "broker.demo.scenario:DemoFailed",
+    "log.errors:LogFault",
+    "trio:TooSlowError",
+)
 
 
 class Failure(NamedTuple):
@@ -34,24 +43,19 @@ def describe(error: BaseException) -> Failure | None:
         return Failure(str(error), error.exit_code)
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", INTERRUPTED)
-    if isinstance(error, (AccountsError, ConfigError, ImpossibleSettingError, UsageError)):
+    if isinstance(error, _loaded(_WRONG_USE)):
         return Failure(str(error), USAGE)
-    if isinstance(
-        error,
-        (
-            ClientError,
-            ChildDiedError,
-            DemoFailed,
-            StoresDifferError,
-            PortInUseError,
-            LogFault,
-            trio.TooSlowError,
-        ),
-    ):
+    if isinstance(error, _loaded(_FAILURES)):
         return Failure(str(error) or "took too long", FAILED)
     if isinstance(error, OSError):
         return Failure(_os_error(error), FAILED)
     return None
+
+
+def _loaded(names: tuple[str, ...]) -> tuple[type[BaseException], ...]:
+    """Those of the exceptions whose modules are there: from what was never imported nothing can have come."""
+    places = [name.split(":") for name in names]
+    return tuple(getattr(sys.modules[module], name) for module, name in places if module in sys.modules)
 
 
 def _describe_group(group: BaseExceptionGroup[BaseException]) -> Failure | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from broker.cli.errors import FAILED, USAGE, CommandError
+from broker.cli.run_directory import reuse_directory
 from broker.cli.signals import stop_signals
 
 NODES_MAX = 9
@@ -62,14 +63,13 @@ async def cluster(
             config, node=msgspec.structs.replace(config.node, vip=vip)
         ),
     )
+    reuse_directory(dir, "cluster")
     with stop_signals() as stopped:
         async with LocalCluster(options) as local, trio.open_nursery() as nursery:
 
-            async def announce() -> None:
-                await local.wait_ready(ready_timeout)
+            async def announce_and_report_deaths() -> None:
+                await local.wait_ready(ready_timeout)  # raises for a server that ends meanwhile
                 print("READY " + json.dumps(await local.ready_report()), flush=True)
-
-            async def report_deaths() -> None:
                 async for child in local.deaths:
                     node = local.nodes.get(child.name)
                     again = (
@@ -83,8 +83,7 @@ async def cluster(
                         flush=True,
                     )
 
-            nursery.start_soon(announce)
-            nursery.start_soon(report_deaths)
+            nursery.start_soon(announce_and_report_deaths)
             await stopped()
             nursery.cancel_scope.cancel()
         unclean = [child for child in local.children() if child.return_code not in (0, None)]

@@ -18,12 +18,9 @@ from broker.cli.errors import USAGE, CommandError
 from broker.cli.options import IN_THE_CLEAR, NAME_SERVER_DEFAULT, NameServer, Security, name_servers
 
 if TYPE_CHECKING:
-    from broker.client.consumer import Consumer
     from broker.client.message import Message, MessageView, SendResult
 
 PRODUCER_GROUP = "TRIVET_CLI"
-_PATIENCE_S = 3.0
-"""How long `consume` waits for a route before it says that there is none."""
 
 AsJsonLines = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object a line.")]
 
@@ -149,6 +146,7 @@ async def consume(
     """
     import trio
 
+    from broker.cli.output import tell_warnings
     from broker.cli.signals import stop_signals
     from broker.client.consumer import Consumer
 
@@ -156,6 +154,7 @@ async def consume(
         raise CommandError(f"--count {count}: at least 1", USAGE)
     if not timeout_s > 0:
         raise CommandError(f"--timeout {timeout_s:g}: seconds, more than 0", USAGE)
+    tell_warnings()  # such as of a topic that does not exist yet: its reader waits, a person may have mistyped it
     consumed = 0
     with stop_signals() as stopped:
         async with (
@@ -176,7 +175,6 @@ async def consume(
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(cancel_when_told)
-            nursery.start_soon(_say_if_there_is_no_route, consumer, topic)
             with trio.move_on_after(timeout_s) as silence:
                 async for message in consumer:
                     silence.deadline = math.inf
@@ -190,19 +188,6 @@ async def consume(
     if count is not None and consumed < count:
         raise CommandError(f"only {consumed} of {count} messages came")
     return 0
-
-
-async def _say_if_there_is_no_route(consumer: Consumer, topic: str) -> None:
-    """The consumer waits for a topic that is made later; a person who has mistyped its name does not want to."""
-    import trio
-
-    from broker.client.errors import ClientError
-
-    await trio.sleep(_PATIENCE_S)
-    try:
-        await consumer.core.routes.refresh(topic)
-    except ClientError as error:
-        print(f"trivet: {error}; waiting for it", file=sys.stderr, flush=True)
 
 
 async def _bodies(messages: tuple[str, ...], file: Path | None) -> AsyncIterator[bytes]:

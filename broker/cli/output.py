@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,6 +17,11 @@ def print_json(value: object) -> None:
         msgspec.to_builtins(value), sys.stdout, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False
     )
     sys.stdout.write("\n")
+
+
+def tell_warnings() -> None:
+    """What the client warns of becomes a line on stderr like all others."""
+    logging.basicConfig(format="trivet: %(message)s")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:

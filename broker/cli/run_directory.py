@@ -1,4 +1,8 @@
-"""What ``demo`` and ``chaos`` share: a directory that a run fills and the next replaces, and its traces' verdict."""
+"""Directories that commands fill, one process at a time; and the verdict on the traces in them.
+
+``demo`` and ``chaos`` begin with an empty one, and replace only what an earlier run of theirs left. ``cluster`` goes on
+with what is there.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,15 @@ def prepare_directory(directory: Path, command: str) -> None:
         raise CommandError(
             f"--dir {directory}: is no directory that can be used: {error.strerror}", USAGE
         ) from error
+
+
+def reuse_directory(directory: Path, command: str) -> None:
+    """The directory with what is in it, for this process alone as long as it runs."""
+    directory.mkdir(parents=True, exist_ok=True)
+    marker = directory / f".trivet-{command}"
+    marker.touch()
+    if not _take(marker):
+        raise CommandError(f"--dir {directory}: another {command} runs there", USAGE)
 
 
 def _take(marker: Path) -> bool:
