@@ -25,7 +25,11 @@ def tell_warnings() -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table on stdout; numbers stand on the right."""
+    """A table on stdout; numbers stand on the right.
+
+    On a terminal that is too narrow it goes without its frame, and on one that is narrower still each row is a list, so
+    that no value is ever cut into pieces.
+    """
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", header_style="bold")
@@ -37,7 +41,22 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in kept:
         table.add_row(*(_cell(value) for value in row))
-    console().print(table)
+    screen = console()
+    without_bounds = screen.options.update(max_width=10_000)
+    if screen.measure(table, options=without_bounds).maximum > screen.width:
+        table.box, table.padding = None, (0, 1, 0, 0)
+    if screen.measure(table, options=without_bounds).maximum <= screen.width:
+        screen.print(table)
+        return
+    if title:
+        print(title)
+    width = max(map(len, columns))
+    for row in kept:
+        print(
+            *(f"{column:>{width}}  {_cell(value)}" for column, value in zip(columns, row, strict=True)),
+            "",
+            sep="\n",
+        )
 
 
 def console(*, stderr: bool = False) -> Any:

@@ -53,8 +53,8 @@ _SHOWN = (
     "applied",
     "last",
     "lag",
-    "recovering",
 )
+"""Of the table, and "recovering" where a node is."""
 
 
 async def status(
@@ -89,7 +89,9 @@ async def status(
             "no broker is registered; for a group without a leader, name its brokers: trivet status HOST:PORT..."
         )
     else:
-        print_table(_SHOWN, [[row[column] for column in _SHOWN] for row in rows])
+        is_recovering = any(row["recovering"] is not None for row in rows)
+        shown = (*_SHOWN, "recovering") if is_recovering else _SHOWN
+        print_table(shown, [[row[column] for column in shown] for row in rows])
         for row in rows:
             if row["error"] is not None:
                 # A client's error begins with the address that it is about.
