@@ -63,7 +63,7 @@ def processes_of(directory: Path) -> list[str]:
 
 
 def test_a_short_run_holds(tmp_path: Path) -> None:
-    with chaos(tmp_path / "run", "--minutes", "0.4", "--seed", "1", "--json") as process:
+    with chaos(tmp_path / "run", "--minutes", "0.25", "--seed", "1", "--json") as process:
         output, narration = process.communicate()
     assert process.returncode == 0, narration
     summary = json.loads(output)

@@ -133,23 +133,19 @@ REPORTED: list[Damage] = [
 ]
 """What a sound disk cannot have done to a node that was killed."""
 
-MENDED: list[Damage] = [
-    half_written_entry,
-    garbage_behind_the_end,
-    remove_the_entry_index,
-    flip_bits_in_the_entry_index,
-    remove_the_queues,
-    flip_bits_in_the_queues,
-    remove_the_message_index,
-    garble_the_checkpoint,
+MENDED: list[list[Damage]] = [
+    [half_written_entry, remove_the_message_index],
+    [garbage_behind_the_end, flip_bits_in_the_queues],
+    [remove_the_entry_index, remove_the_queues],
+    [flip_bits_in_the_entry_index, garble_the_checkpoint],
 ]
-"""What any crash may leave, or what is built again from the log."""
+"""What any crash may leave, or what is built again from the log: two at a time, to files that are mended apart."""
 
 
 async def damage_a_follower(
-    tmp_path: Path, damages: list[Damage], check_report: Callable[[str], None], *, cleanly: bool = False
+    tmp_path: Path, damages: list[list[Damage]], check_report: Callable[[str], None], *, cleanly: bool = False
 ) -> None:
-    """Under load: stop a follower, damage its files, start it, compare all stores; for one damage after the other.
+    """Under load: stop a follower, damage its files, start it, compare all stores; for one group after the other.
 
     In the end the node leads, and answers from what it has repaired.
     """
@@ -159,13 +155,14 @@ async def damage_a_follower(
             await load.wait_for(MESSAGES)
         leader = await cluster.leader()
         victim = next(node for node in cluster.nodes.values() if node is not leader)
-        for damage in damages:
+        for together in damages:
             try:
                 async with load.running():
                     await load.wait_for(50)
                     await (cluster.stop(victim.id) if cleanly else cluster.kill(victim.id))
                     await load.wait_for(20)
-                    damage(victim)
+                    for damage in together:
+                        damage(victim)
                     logged = victim.log_path.stat().st_size
                     cluster.start(victim.id)
                     await cluster.wait_ready()
@@ -173,7 +170,7 @@ async def damage_a_follower(
                 await check_identical(cluster)
                 check_report(victim.log_path.read_text()[logged:])
             except BaseException as error:
-                error.add_note(f"after {damage.__name__}")
+                error.add_note(f"after {', '.join(damage.__name__ for damage in together)}")
                 raise
         async with AdminClient(cluster.name_server_address) as admin:
             while (await cluster.leader()) is not victim:
@@ -190,12 +187,12 @@ def names_the_damaged_file(report: str) -> None:
 
 
 async def test_damage_is_reported_and_repaired_from_the_group(tmp_path: Path) -> None:
-    await damage_a_follower(tmp_path, REPORTED, names_the_damaged_file)
+    await damage_a_follower(tmp_path, [[damage] for damage in REPORTED], names_the_damaged_file)
 
 
 async def test_the_loss_of_a_whole_log_is_reported_and_repaired(tmp_path: Path) -> None:
     """A node without its log must not vote as if nothing had ever been in it."""
-    await damage_a_follower(tmp_path, [remove_all_data_files], names_the_damaged_file, cleanly=True)
+    await damage_a_follower(tmp_path, [[remove_all_data_files]], names_the_damaged_file, cleanly=True)
 
 
 async def test_what_a_crash_leaves_is_mended(tmp_path: Path) -> None:
