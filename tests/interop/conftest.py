@@ -112,11 +112,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for attempt in range(1, ATTEMPTS + 1):
         _terms.update(_terms_now())
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        failed = any(report.failed for report in reports)
+        failed = [report for report in reports if report.failed]
         shares = "cluster" in getattr(item, "fixturenames", ())
         if not (failed and shares and attempt < ATTEMPTS and _has_elected()):
             break
-        item.warn(pytest.PytestWarning(f"run again: the group elected meanwhile, attempt {attempt} failed"))
+        reason = failed[0].longreprtext[-1500:]
+        item.warn(pytest.PytestWarning(f"run again, since the group elected while this failed:\n{reason}"))
         item._initrequest()  # type: ignore[attr-defined]  # fixtures of the test are made anew
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
