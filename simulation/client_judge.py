@@ -164,6 +164,12 @@ class ClientJudge:
         self._positions.setdefault(asked.position_key, []).append(request)
         asked.position = request
 
+    def ordered(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """An administrator's order is being committed, which stores a position as a request of the group's would."""
+        now_ns = self._now_ns()
+        request = PositionRequest(offset, now_ns, now_ns)
+        self._positions.setdefault((group, topic, queue_id), []).append(request)
+
     def offset_stored(self, asked: _Asked) -> None:
         """An acknowledged consumer offset was committed since the request left, or outdone at once by another."""
         self.answered += 1

@@ -19,8 +19,10 @@ from broker.commands import (
     CommitOffsets,
     DeleteGroup,
     DeleteTopic,
+    EndResets,
     ForgetOffsets,
     PutTopic,
+    ResetOffsets,
     Several,
     decode_command,
 )
@@ -116,6 +118,8 @@ class GroupModel:
         self.queues: dict[tuple[str, int], CommittedQueue] = {}
         self.offsets: dict[tuple[str, str, int], list[tuple[int, int | None]]] = {}
         """(group, topic, queue id) -> (time, next offset; None for none), in the order of the log."""
+        self._parked: dict[tuple[str, str, int], int] = {}
+        """(group, topic, queue id) -> where the group is to go; until it has, its reports move nothing."""
         self.kept_from = 0
         """The highest position at which the log of any node has begun: all nodes keep what is there and behind it, and
         readers may be sent forward to there."""
@@ -330,15 +334,27 @@ class GroupModel:
             for listener in self.listeners:
                 listener.applied(single, now_ns)
             match single:
-                case CommitOffsets(offsets):
+                case CommitOffsets(offsets, is_order):
+                    for group, topic, queue_id, offset in offsets:
+                        if is_order:
+                            self._parked.pop((group, topic, queue_id), None)
+                        if topic in self._topics and (group, topic, queue_id) not in self._parked:
+                            self.offsets.setdefault((group, topic, queue_id), []).append((now_ns, offset))
+                case ResetOffsets(offsets):
                     for group, topic, queue_id, offset in offsets:
                         if topic in self._topics:
                             self.offsets.setdefault((group, topic, queue_id), []).append((now_ns, offset))
+                            self._parked[group, topic, queue_id] = offset
+                case EndResets(offsets):
+                    for group, topic, queue_id, offset in offsets:
+                        if self._parked.get((group, topic, queue_id)) == offset:
+                            del self._parked[group, topic, queue_id]
                 case ForgetOffsets(offsets):
                     for group, topic, queue_id, offset in offsets:
                         history = self.offsets.get((group, topic, queue_id), [])
                         if history and history[-1][1] == offset:
                             history.append((now_ns, None))
+                            self._parked.pop((group, topic, queue_id), None)
                 case PutTopic(config):
                     self._topics[config.topic_name] = None
                 case DeleteTopic(topic, _):
@@ -348,8 +364,11 @@ class GroupModel:
                         del self.queues[key]
                     for history in [h for key, h in self.offsets.items() if key[1] == topic]:
                         history.append((now_ns, None))
-                case DeleteGroup(group, True, _):
-                    for history in [h for key, h in self.offsets.items() if key[0] == group]:
-                        history.append((now_ns, None))
+                    self._parked = {key: to for key, to in self._parked.items() if key[1] != topic}
+                case DeleteGroup(group, cleans_offsets, _):
+                    if cleans_offsets:
+                        for history in [h for key, h in self.offsets.items() if key[0] == group]:
+                            history.append((now_ns, None))
+                    self._parked = {key: to for key, to in self._parked.items() if key[0] != group}
                 case _:
                     pass

@@ -21,6 +21,7 @@ from simulation.workload.produce import produce
 from simulation.workload.pull import Pulls, pull
 from simulation.workload.receive import Broadcasts, receive
 from simulation.workload.request import Letters, correspond
+from simulation.workload.reset import Resets, reset
 from simulation.workload.retry import Retries, deliver
 from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
@@ -53,5 +54,6 @@ ACTORS: Final[dict[str, Actor]] = {
     "inquirer": Actor(inquire, share=0.3, invariant=Inquiries),
     "correspondent": Actor(correspond, share=0.35, processes=lambda plan: 2, invariant=Letters),
     "poster": Actor(post, share=0.3, at_most_once=True, invariant=Notes),
+    "resetter": Actor(reset, share=0.3, processes=lambda plan: 2, invariant=Resets),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

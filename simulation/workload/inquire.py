@@ -20,7 +20,7 @@ from broker.client.queue_calls import SearchBoundary
 from broker.trace import TraceWriter
 from log.message_id import offset_message_id
 from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, CommittedQueue, Violation
+from simulation.group_model import CommittedMessage, CommittedQueue, GroupModel, Violation
 from simulation.workload.actor import Invariant
 from simulation.workload.names import TOPIC as EVENTS
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simulation.broker_host import BrokerHost
     from simulation.world import World
 
-__all__ = ["TOPIC", "Extent", "Inquiries", "inquire", "is_found_by_time"]
+__all__ = ["TOPIC", "Extent", "Inquiries", "extent_of", "inquire", "is_found_by_time"]
 
 TOPIC: Final = "ledger"
 _KEYS: Final = 12
@@ -51,6 +51,13 @@ class Extent:
     def may_end_at(self, offset: int) -> bool:
         """Whether the queue's end may have been there."""
         return self.lowest_end <= offset <= self.highest_end
+
+
+def extent_of(model: GroupModel, topic: str, queue_id: int, since_ns: int) -> Extent:
+    """That of a queue for a question that left then."""
+    known = model.queues.get((topic, queue_id), CommittedQueue())
+    begins = [known.first_kept(0, len(known.keys), position) for position in model.begins_since(since_ns)]
+    return Extent(list(dict.fromkeys(begins)), known.end_at(since_ns), len(known.keys))
 
 
 def is_found_by_time(
@@ -196,10 +203,7 @@ class Inquiries(Invariant):
     # ---- inside --------------------------------------------------------------------------------------
 
     def _extent(self, queue: MessageQueue, since_ns: int) -> Extent:
-        model = self.world.monitor.model
-        known = model.queues.get((queue.topic, queue.queue_id), CommittedQueue())
-        begins = [known.first_kept(0, len(known.keys), position) for position in model.begins_since(since_ns)]
-        return Extent(list(dict.fromkeys(begins)), known.end_at(since_ns), len(known.keys))
+        return extent_of(self.world.monitor.model, queue.topic, queue.queue_id, since_ns)
 
     def _check_found(
         self,

@@ -26,6 +26,7 @@ class Attempt:
 
     is_confirmed: bool = False
     is_refused: bool = False
+    answer: RemotingCommand | None = None
 
 
 Watch = Callable[[Fields, Buffer], AbstractContextManager[Attempt]]
@@ -70,6 +71,7 @@ class WatchedPool(ConnectionPool):
                 attempt.is_refused = not error.request_left
                 failure = error
             else:
+                attempt.answer = answer
                 attempt.is_confirmed = answer.code == ResponseCode.SUCCESS
                 attempt.is_refused = answer.code in BUSY_CODES
                 return answer

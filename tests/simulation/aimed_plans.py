@@ -91,6 +91,20 @@ def _leaders_lost_with_requests_under_way(random: Random) -> list[Fault]:
     return faults + _often("transfer", "kill", gap_s=0.7, seconds=(0, 1))(random)
 
 
+def _answers_cut_off(random: Random) -> list[Fault]:
+    """For longer than all questions take, brokers hear nothing of two clients, which hear everything.
+
+    What those answer arrives afterwards.
+    """
+    at_ns = int(random.uniform(_BEGIN_S, _BEGIN_S + 4) * SECOND)
+    clients = (5, 6)  # of the two name servers, an administrator, two operators and two transactors
+    return [
+        Fault(at_ns, "cut one way", (1 << 8) | broker << 1, 19 * SECOND, 0.6 + 0.4 * (client + 0.5) / 7)
+        for broker in range(3)
+        for client in clients
+    ]
+
+
 def _stops_of_failing_disks(random: Random) -> list[Fault]:
     """Disks take their time, so that flushes are out while leadership goes.
 
@@ -136,6 +150,22 @@ AIMED: dict[str, Aim] = {
     ),
     "orderly stop without the last flush": Aim(
         _often("stop", gap_s=1), "an orderly stop keeps everything", {"think_ms": 300}
+    ),
+    "transaction: given up stays open": Aim(
+        _answers_cut_off,
+        "decided once",
+        _LONGER | {"nodes": 3, "actors": ("administrator", "operator", "transactor")},
+    ),
+    "queue ends of an earlier term": Aim(_often("transfer", gap_s=1), "queue order"),
+    "reset: failed report repeated": Aim(
+        _leaders_lost_with_requests_under_way,
+        "members report where they are",
+        {"actors": ("administrator", "operator", "resetter")},
+    ),
+    "reset: repeated by the broker": Aim(
+        _leaders_lost_with_requests_under_way,
+        "a reset is done once",
+        {"flush": "sync", "actors": ("administrator", "operator", "resetter")},
     ),
     # With a handler at work in a client that is cut off.
     "order: lock counted on for ever": Aim(_clients_cut_off, "handled under its own lock"),

@@ -51,6 +51,7 @@ from tests.simulation import (
     planted_orders,
     planted_reads,
     planted_requests,
+    planted_resets,
     planted_retries,
     planted_timers,
     planted_transactions,
@@ -381,6 +382,23 @@ def unit_at_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeQueue, "append", append)
 
 
+def queue_ends_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
+    """A leader that leads again goes on where the queues ended when it led last."""
+    kept: dict[Replica, dict[tuple[str, int], int]] = {}
+    start_serving, stop_leading = Replica._start_serving, Replica._stop_leading
+
+    def patched_start(self: Replica) -> None:
+        start_serving(self)
+        self._queue_ends = kept.get(self) or self._queue_ends
+
+    def patched_stop(self: Replica) -> None:
+        kept[self] = self._queue_ends or kept.get(self, {})
+        stop_leading(self)
+
+    patch.setattr(Replica, "_start_serving", patched_start)
+    patch.setattr(Replica, "_stop_leading", patched_stop)
+
+
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(broker.forwarding, "_ONCE", frozenset())
 
@@ -421,7 +439,7 @@ def offsets_acknowledged_from_memory(patch: pytest.MonkeyPatch) -> None:
         self: OffsetCommits, group: str, topic: str, queue_id: int, offset: int, done: Any, lost: Any
     ) -> None:
         self.stage(group, topic, queue_id, offset)
-        done()
+        done(None)
 
     patch.setattr(OffsetCommits, "commit", commit)
 
@@ -605,6 +623,9 @@ PLANTED: dict[str, Planted] = {
     "acknowledged before commit": Planted(acknowledged_before_commit, "ack without a majority"),
     "queues built before commit": Planted(queues_built_before_commit, "dispatch up to the log's end"),
     "unit at the wrong place": Planted(unit_at_the_wrong_place, "queue and log disagree"),
+    "queue ends of an earlier term": Planted(
+        queue_ends_of_an_earlier_term, "DLedger: offsets are the leader's"
+    ),
     "send repeated by the broker": Planted(repeated_by_the_broker, "a forwarded send of unknown outcome"),
     "duplicate on retry where none is promised": Planted(
         repeated_by_the_client, "the client takes a lost answer for a refusal"
@@ -637,6 +658,36 @@ PLANTED: dict[str, Planted] = {
     "transaction: finished ones not in the snapshot": Planted(
         planted_transactions.finished_ones_not_in_the_snapshot,
         "the log's head is gone, its decisions must not be",
+        actor="transactor",
+    ),
+    "transaction: given up stays open": Planted(
+        planted_transactions.given_up_stays_open,
+        "a late answer decides again",
+        actor="transactor",
+    ),
+    "transaction: given up after two questions": Planted(
+        planted_transactions.given_up_after_two_questions,
+        "transactionCheckMax",
+        actor="transactor",
+    ),
+    "transaction: asked about by their leader only": Planted(
+        planted_transactions.asked_about_by_their_leader_only,
+        "open ones in a broker's memory",
+        actor="transactor",
+    ),
+    "transaction: operations owed forgotten": Planted(
+        planted_transactions.operations_owed_forgotten,
+        "what is owed in a broker's memory",
+        actor="transactor",
+    ),
+    "transaction: acknowledged before it is committed": Planted(
+        planted_transactions.acknowledged_before_it_is_committed,
+        "an answer from the leader's log",
+        actor="transactor",
+    ),
+    "transaction: unknown taken for rollback": Planted(
+        planted_transactions.unknown_taken_for_rollback,
+        "behaviour.md 7: the broker asks again",
         actor="transactor",
     ),
     "timer: nothing counted at takeover": Planted(
@@ -672,11 +723,17 @@ PLANTED: dict[str, Planted] = {
         "where another member was, not where it is",
         actor="clerk",
     ),
+    "order: done with before it is handled": Planted(
+        planted_orders.finished_before_it_is_handled, "at most once", actor="clerk"
+    ),
     "filter: unknown negated is true": Planted(
         planted_orders.unknown_negated_is_true, "three-valued logic of SQL92", actor="picker"
     ),
     "retry: delay dropped": Planted(
         planted_retries.delay_dropped, "what is given back is in the retry topic at once", actor="courier"
+    ),
+    "retry: delays do not grow": Planted(
+        planted_retries.delays_that_do_not_grow, "behaviour.md 8.4: level 3 + retries", actor="courier"
     ),
     "retry: due at once": Planted(planted_retries.due_at_once, "a level without its time", actor="courier"),
     "retry: held up by a clock that was ahead": Planted(
@@ -793,6 +850,44 @@ PLANTED: dict[str, Planted] = {
     ),
     "outbox: last come, first sent": Planted(
         planted_one_way.last_come_first_sent, "a queue that is a pile", actor="poster"
+    ),
+    "reset: forgotten by the next leader": Planted(
+        planted_resets.forgotten_by_the_next_leader, "orders in the memory of one broker", actor="resetter"
+    ),
+    "reset: old report counts": Planted(
+        planted_resets.old_report_counts, "a late report takes the group back", actor="resetter"
+    ),
+    "reset: kept after it was followed": Planted(
+        planted_resets.kept_after_it_was_followed, "members are told for ever", actor="resetter"
+    ),
+    "reset: done with when it is told": Planted(
+        planted_resets.done_with_when_it_is_told, "5.x: forgotten with the first answer", actor="resetter"
+    ),
+    "reset: applied by the leader only": Planted(
+        planted_resets.applied_by_the_leader_only, "metadata outside the log", actor="resetter"
+    ),
+    "reset: acknowledged before it is committed": Planted(
+        planted_resets.acknowledged_before_it_is_committed,
+        "an answer from the leader's log",
+        actor="resetter",
+    ),
+    "reset: repeated by the broker": Planted(
+        planted_resets.repeated_by_the_broker, "a forwarded request of unknown outcome", actor="resetter"
+    ),
+    "reset: force ignored": Planted(
+        planted_resets.force_ignored, "nobody is ever sent forward", actor="resetter"
+    ),
+    "reset: forward without force": Planted(
+        planted_resets.forward_without_force, "past what was not read", actor="resetter"
+    ),
+    "reset: of one queue for all": Planted(
+        planted_resets.of_one_queue_for_all, "4.9 knows no queue id here", actor="resetter"
+    ),
+    "reset: what was fetched comes all the same": Planted(
+        planted_resets.fetched_comes_all_the_same, "behaviour.md 5.2: it is dropped", actor="resetter"
+    ),
+    "reset: failed report repeated": Planted(
+        planted_resets.failed_report_repeated, "found here", actor="resetter"
     ),
     "offset rewind after failover": Planted(
         offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: offsets acknowledged from memory"

@@ -10,14 +10,16 @@ import pytest
 
 from broker import subscriptions
 from broker.client.consumer import Consumer
-from broker.client.message import MessageQueue
+from broker.client.message import MessageQueue, MessageView
 from broker.client.order_locks import OrderLocks
+from broker.client.ordered_listening import _OrderlyListener
 from broker.filters import sql92
 from broker.metadata import Metadata, OrderLock
 from broker.processors.locks import LocksProcessor
 
 __all__ = [
     "every_lock_is_granted",
+    "finished_before_it_is_handled",
     "given_back_before_the_handler_has_ended",
     "lock_counted_on_for_ever",
     "locks_forgotten_with_their_leader",
@@ -102,6 +104,19 @@ def position_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
         reader._find_start = find_start
 
     patch.setattr(Consumer, "_start_reader", start_reader)
+
+
+def finished_before_it_is_handled(patch: pytest.MonkeyPatch) -> None:
+    """A message counts as done with when its handler gets it: at most once, when the process ends."""
+    original = _OrderlyListener._handle
+
+    async def handle(self: _OrderlyListener, message: MessageView) -> bool:
+        reader = self._intake.readers.get(message.queue)
+        if reader is not None:
+            reader.finished(message)
+        return await original(self, message)
+
+    patch.setattr(_OrderlyListener, "_handle", handle)
 
 
 def unknown_negated_is_true(patch: pytest.MonkeyPatch) -> None:

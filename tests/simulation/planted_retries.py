@@ -28,6 +28,7 @@ __all__ = [
     "body_lost",
     "confirmed_before_it_is_committed",
     "delay_dropped",
+    "delays_that_do_not_grow",
     "done_with_before_it_is_confirmed",
     "due_at_once",
     "held_up_by_a_clock_that_was_ahead",
@@ -66,6 +67,23 @@ def delay_dropped(patch: pytest.MonkeyPatch) -> None:
         waiter: Any,
     ) -> None:
         original(self, record, topic, queue_id, 0, waiter)
+
+    _append_instead(patch, append)
+
+
+def delays_that_do_not_grow(patch: pytest.MonkeyPatch) -> None:
+    """Each retry waits as long as the first."""
+
+    def append(
+        original: Append,
+        self: SendBackProcessor,
+        record: Record,
+        topic: str,
+        queue_id: int,
+        level: int,
+        waiter: Any,
+    ) -> None:
+        original(self, record, topic, queue_id, min(level, send_back_module.FIRST_RETRY_LEVEL), waiter)
 
     _append_instead(patch, append)
 

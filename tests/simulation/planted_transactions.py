@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import broker.processors.send as send_module
+from broker.client.message import MessageView
+from broker.client.transactions import Check, TransactionalProducer
+from broker.client.transactions import Decision as Answer
 from broker.proposals import ReplicaError
+from broker.remoting.codes import ResponseCode
 from broker.transactions import state as state_module
-from broker.transactions.decisions import Decisions
-from broker.transactions.messages import Decision, decision_of
+from broker.transactions.checks import TransactionChecks
+from broker.transactions.decisions import Decisions, _Deciding
+from broker.transactions.messages import EXHAUSTED_TOPIC_BYTES, Decision, decision_of
 from broker.transactions.state import Transactions
+from log.record import Record, peek
 
 __all__ = [
+    "acknowledged_before_it_is_committed",
+    "asked_about_by_their_leader_only",
     "decision_under_way_not_known",
     "finished_ones_not_in_the_snapshot",
+    "given_up_after_two_questions",
+    "given_up_stays_open",
     "half_message_in_its_own_topic",
     "only_operation_messages_decide",
+    "operations_owed_forgotten",
     "questions_not_counted",
+    "unknown_taken_for_rollback",
 ]
 
 
@@ -73,3 +87,88 @@ def questions_not_counted(patch: pytest.MonkeyPatch) -> None:
 def finished_ones_not_in_the_snapshot(patch: pytest.MonkeyPatch) -> None:
     """A node that starts from a snapshot holds for open what was decided before it."""
     patch.setattr(Transactions, "from_fields", classmethod(lambda cls, fields: cls()))
+
+
+def given_up_stays_open(patch: pytest.MonkeyPatch) -> None:
+    """The copy for operators decides nothing: a late answer of the producer does, too."""
+
+    def decision(record: memoryview) -> Decision | None:
+        head = peek(record)
+        if record[head.topic_begin : head.topic_end] == EXHAUSTED_TOPIC_BYTES:
+            return None
+        return decision_of(record)
+
+    patch.setattr(state_module, "decision_of", decision)
+
+
+def given_up_after_two_questions(patch: pytest.MonkeyPatch) -> None:
+    """A limit that is not the one that was set."""
+    original = TransactionChecks.__init__
+
+    def init(self: TransactionChecks, *arguments: Any) -> None:
+        original(self, *arguments)
+        self._check_max = 2
+
+    patch.setattr(TransactionChecks, "__init__", init)
+
+
+def asked_about_by_their_leader_only(patch: pytest.MonkeyPatch) -> None:
+    """A leader asks about what came in its own term; what its predecessors had open is forgotten."""
+    began: dict[TransactionChecks, int] = {}
+    role_changed, look_at = TransactionChecks._role_changed, TransactionChecks._look_at
+
+    def patched_role_changed(self: TransactionChecks) -> None:
+        began.setdefault(self, self._decisions.half_queue_end())
+        if not self._node.replica.serving:
+            del began[self]
+        role_changed(self)
+
+    def patched_look_at(self: TransactionChecks, half_offset: int) -> Record | None:
+        return look_at(self, half_offset) if half_offset >= began.get(self, 0) else None
+
+    patch.setattr(TransactionChecks, "_role_changed", patched_role_changed)
+    patch.setattr(TransactionChecks, "_look_at", patched_look_at)
+
+
+def operations_owed_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Which commits lack their operation message only their leader knows."""
+    original = Decisions._role_changed
+
+    def role_changed(self: Decisions) -> None:
+        original(self)
+        self.state.operations_owed.clear()
+
+    patch.setattr(Decisions, "_role_changed", role_changed)
+
+
+def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """A decision is answered from the leader's log."""
+    original = _Deciding.__init__
+
+    class AtOnce(list):  # type: ignore[type-arg]
+        def __init__(self, decisions: Decisions) -> None:
+            self._decisions = decisions
+
+        def append(self, request: Any) -> None:
+            connection, command = request
+            self._decisions.node.reply(connection, command, ResponseCode.SUCCESS)
+
+    def init(self: _Deciding, decisions: Decisions, *arguments: Any) -> None:
+        original(self, decisions, *arguments)
+        self.requests = AtOnce(decisions)
+
+    patch.setattr(_Deciding, "__init__", init)
+
+
+def unknown_taken_for_rollback(patch: pytest.MonkeyPatch) -> None:
+    """A producer that does not know yet rolls back."""
+    original = TransactionalProducer.__init__
+
+    def init(self: TransactionalProducer, *arguments: Any, check: Check, **options: Any) -> None:
+        async def answered(message: MessageView) -> Answer:
+            answer = await check(message)
+            return Answer.ROLLBACK if answer is Answer.UNKNOWN else answer
+
+        original(self, *arguments, check=answered, **options)
+
+    patch.setattr(TransactionalProducer, "__init__", init)

@@ -1,0 +1,305 @@
+"""Groups that an administrator sends elsewhere while they read, or while nobody of them is there.
+
+Each machine has a member of one group, which comes and goes, and a plain reader with a group of its own; and an
+administrator who has any of these groups reset: by time or of one queue, with force or without. `reset_rules` says
+what must hold of that. Half of the readers bring their position with each pull, as Java's consumers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from broker.client.admin import AdminClient
+from broker.client.connection import Connection, Fields
+from broker.client.consumer import Consumer
+from broker.client.core import BUSY_CODES
+from broker.client.errors import ClientError, ConnectionFailed
+from broker.client.intake import FetchLimits
+from broker.client.message import Message, MessageQueue, trace_key
+from broker.client.producer import Producer
+from broker.client.pull_consumer import PullConsumer
+from broker.client.runtime import Buffer
+from broker.processing import OUTCOME_UNKNOWN
+from broker.remoting.admin_bodies import QueueOffsets
+from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.trace import TraceHeader, TraceWriter
+from simulation.client_judge import ClientWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import Violation
+from simulation.workload.reset_rules import TOPIC, Member, Report, ResetRequest, Resets
+from simulation.workload.watched_pool import Attempt, WatchedPool
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["Resets", "reset"]
+
+GROUP: Final = "listeners"
+
+_ASKED: Final = (
+    RequestCode.PULL_MESSAGE,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+)
+_LIMITS: Final = FetchLimits(messages=8, batch=8, suspend_s=4.0)
+"""Low: who has so much to do pulls nothing, and hears of no order, while it goes on and reports."""
+_SEND_PAUSE_S: Final = 0.8
+_RESET_PAUSE_S: Final = 4.0
+_COMMITS: Final = 0.15
+"""How often, of all messages or polls, the position is stored."""
+_IS_LONG: Final = 0.1
+_LONG_S: Final = 1.0
+"""How often a message takes its time, and how long at most."""
+
+
+class _Reports(ClientWriter):
+    """Tells judge and rules what a member asks and reports. Nothing is written: a trace knows no resets."""
+
+    __slots__ = ("_member", "_open", "_world")
+
+    def __init__(self, world: World, member: Member, name: str) -> None:
+        header = TraceHeader("client", name, "", 0)
+        super().__init__(lambda data: None, header, world.judge, lambda: world.scheduler.now_ns)
+        self._world = world
+        self._member = member
+        self._open: dict[int, Report] = {}
+
+    def flush(self) -> None:
+        """There is no file."""
+        self._buffer.clear()
+
+    def invoke_commit_offset(self, time_ns: int, process: str, key: str, group: str, offset: int) -> int:
+        """A report leaves."""
+        operation = super().invoke_commit_offset(time_ns, process, key, group, offset)
+        topic, _, queue = key.rpartition("/")
+        if topic == TOPIC:
+            self._open[operation] = self._member.reports(int(queue.rpartition(":")[2]), offset)
+        return operation
+
+    def ok_commit_offset(self, time_ns: int, operation: int) -> None:
+        """It has counted."""
+        with self._found_at_once():
+            super().ok_commit_offset(time_ns, operation)
+        self._ended(operation)
+
+    def ok_fetch_offset(self, time_ns: int, operation: int, offset: int | None) -> None:
+        """Where the group stands."""
+        with self._found_at_once():
+            super().ok_fetch_offset(time_ns, operation, offset)
+
+    def fail(self, time_ns: int, operation: int, reason: str | None = None) -> None:
+        """It does not count."""
+        super().fail(time_ns, operation, reason)
+        self._ended(operation)
+
+    @contextmanager
+    def _found_at_once(self) -> Iterator[None]:
+        """The client's tasks take a while to end."""
+        try:
+            yield
+        except Violation as violation:
+            self._world.found(violation)
+            raise
+
+    def _ended(self, operation: int) -> None:
+        report = self._open.pop(operation, None)
+        if report is not None:
+            report.until_ns = self._now_ns()
+
+
+async def reset(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Sends, reads as a member and as a plain reader, and has groups reset."""
+    rules = world.invariant(Resets)
+    reader_group = f"listener-{runtime.local_address().replace('.', '-')}"
+    async with runtime.task_group() as group:
+        group.start_soon(_send, world, runtime)
+        group.start_soon(_administer, world, runtime, rules, (GROUP, reader_group))
+        group.start_soon(_read, world, runtime, rules, reader_group)
+        while True:
+            await _consume(world, runtime, rules)
+            longest_s = 1.0 if world.is_calm() else 6.0
+            await runtime.sleep(longest_s * runtime.random.random())
+
+
+async def _send(world: World, runtime: ClientRuntime) -> None:
+    random = runtime.random
+    async with Producer(world.name_server_addresses, group="authors", runtime=runtime) as producer:
+        while True:
+            await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
+            if world.load_stopped:
+                continue
+            try:
+                await producer.send(Message(TOPIC, random.randbytes(random.choice((10, 200)))))
+            except ClientError:
+                await runtime.sleep(0.05)
+
+
+# ---- readers -------------------------------------------------------------------------------------------------
+
+
+async def _consume(world: World, runtime: ClientRuntime, rules: Resets) -> None:
+    """Reads as a member of the group for a while."""
+    random = runtime.random
+    member = Member(rules, GROUP, f"member {runtime.local_address()}")
+    consumer = Consumer(
+        world.name_server_addresses,
+        group=GROUP,
+        topics=TOPIC,
+        start="first",
+        limits=_LIMITS,
+        trace=_Reports(world, member, "listener"),
+        runtime=runtime,
+    )
+
+    hears_calls = random.random() < 0.5
+    """Java's clients of 5.x are not called, and follow what their pulls are told."""
+
+    def called(connection: Connection, command: RemotingCommand) -> None:
+        if not hears_calls:
+            return
+        reads = consumer.assignment()
+        try:
+            for queue, offset in QueueOffsets.decode(command.body).offsets.items():
+                if MessageQueue(queue.topic, queue.broker_name, queue.queue_id) in reads:
+                    member.sent(queue.queue_id, offset)
+        except Violation as violation:
+            world.found(violation)
+        assert follow is not None, "a consumer follows such calls"
+        follow(connection, command)
+
+    follow = consumer.core.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, called)
+    async with consumer:
+        consumer.core.pool = WatchedPool(consumer.core.pool, _ASKED, member.asking)
+        stay_s = random.expovariate(1 / 15) if not world.load_stopped else 3600.0
+        with runtime.move_on_after(stay_s):
+            async for message in consumer:
+                member.got(message)
+                if random.random() < _IS_LONG and not world.is_calm():
+                    await runtime.sleep(random.random() * _LONG_S)
+                if random.random() < _COMMITS:
+                    try:
+                        await consumer.commit()
+                    except ClientError:
+                        pass
+
+
+async def _read(world: World, runtime: ClientRuntime, rules: Resets, group: str) -> None:
+    """Reads all queues, from where the group was when the process began, unless it is sent elsewhere."""
+    random = runtime.random
+    member = Member(rules, group, f"reader {runtime.local_address()}")
+    reports = _Reports(world, member, group)
+    brings_position = random.random() < 0.5
+
+    @contextmanager
+    def asking(fields: Fields, body: Buffer) -> Iterator[Attempt]:
+        if brings_position and isinstance(fields, dict) and "queueOffset" in fields:
+            bring(fields)
+        with member.asking(fields, body) as attempt:
+            yield attempt
+
+    def bring(fields: dict[str, str]) -> None:
+        queue_id = int(fields["queueId"])
+        for queue, position in consumer.positions().items():
+            if queue.queue_id == queue_id:
+                fields["sysFlag"] = str(int(fields["sysFlag"]) | PullSysFlag.COMMIT_OFFSET)
+                fields["commitOffset"] = str(position)
+                operation = reports.invoke_commit_offset(0, group, trace_key(queue), group, position)
+                reports.info(0, operation)  # nothing ever says what became of it
+
+    async with PullConsumer(
+        world.name_server_addresses, group=group, limits=_LIMITS, trace=reports, runtime=runtime
+    ) as consumer:
+        consumer.core.pool = WatchedPool(consumer.core.pool, _ASKED, asking)
+        await _assign(consumer, runtime, member)
+        while True:
+            for message in await consumer.poll(max_messages=random.choice((1, 5, 32)), timeout_s=1.0):
+                member.got(message)
+            if random.random() < _IS_LONG and not world.is_calm():
+                await runtime.sleep(random.random() * _LONG_S)
+            if random.random() < _COMMITS:
+                try:
+                    await consumer.commit()
+                except ClientError:
+                    pass
+
+
+async def _assign(consumer: PullConsumer, runtime: ClientRuntime, member: Member) -> None:
+    starts: dict[MessageQueue, int] | None = None
+    while starts is None:
+        try:
+            starts = {queue: await consumer.committed(queue) or 0 for queue in await consumer.queues(TOPIC)}
+        except ClientError:
+            await runtime.sleep(0.2)
+    consumer.assign(starts)
+
+
+# ---- the administrator ---------------------------------------------------------------------------------------
+
+
+async def _administer(world: World, runtime: ClientRuntime, rules: Resets, groups: tuple[str, str]) -> None:
+    random = runtime.random
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    async with AdminClient(world.name_server_addresses, runtime=runtime) as admin:
+        while True:
+            await runtime.sleep(random.expovariate(1 / _RESET_PAUSE_S))
+            if world.load_stopped:
+                continue
+            try:
+                addresses = [
+                    address
+                    for broker in (await admin.cluster_info()).broker_table.values()
+                    for address in broker.broker_addresses.values()
+                ]
+            except ClientError:
+                continue
+            if not addresses:
+                continue
+            request = _draw(world, rules, random, random.choice(groups))
+            rules.asks(request)
+            try:
+                answer = await admin.call(random.choice(addresses), code, _fields(request))
+            except ConnectionFailed as error:
+                if not error.request_left:
+                    rules.refused(request, str(error))
+            else:
+                _judge(rules, request, answer)
+
+
+def _draw(world: World, rules: Resets, random: Random, group: str) -> ResetRequest:
+    """Most resets are by time: of a message, or a moment beside it, or to the end."""
+    now_ns = world.scheduler.now_ns
+    times = rules.times()
+    queue_id = random.randrange(world.plan.queues) if random.random() < 0.5 else None
+    if queue_id is not None and random.random() < 0.5:
+        end = rules.end(queue_id)
+        return ResetRequest(group, now_ns, 0, False, queue_id, random.randrange(end + 2))
+    timestamp_ms = (
+        random.choice(times) + random.choice((-1, 0, 1)) if times and random.random() < 0.85 else -1
+    )
+    return ResetRequest(group, now_ns, timestamp_ms, random.random() < 0.5, queue_id, None)
+
+
+def _fields(request: ResetRequest) -> dict[str, str]:
+    fields = {
+        "topic": TOPIC,
+        "group": request.group,
+        "timestamp": str(request.timestamp_ms),
+        "isForce": "true" if request.is_force else "false",
+    }
+    if request.queue_id is not None:
+        fields["queueId"] = str(request.queue_id)
+    if request.offset is not None:
+        fields["offset"] = str(request.offset)
+    return fields
+
+
+def _judge(rules: Resets, request: ResetRequest, answer: RemotingCommand) -> None:
+    if answer.code == ResponseCode.SUCCESS:
+        offsets = QueueOffsets.decode(answer.body).offsets
+        rules.acknowledged(request, {queue.queue_id: offset for queue, offset in offsets.items()})
+    elif answer.code in BUSY_CODES or answer.remark != OUTCOME_UNKNOWN:
+        rules.refused(request, f"{answer.code}: {answer.remark}")

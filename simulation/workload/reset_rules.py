@@ -1,0 +1,465 @@
+"""What must hold of groups that an administrator sends elsewhere (request 222, broker/offset_resets.py).
+
+What the log says. Each order in it has a request of its own, and says what that asked for. While one stands, what
+members report moves nothing; it ends when a member that was told has pulled from there. So the position of a group
+follows from the commands, and every node must have derived the same.
+
+What members see. Each message follows the one before it, or the position that the member was given: by the brokers
+when it asked, or by an order, and from then on nothing else comes, and nothing else is reported. So what a group's
+position passes has come to some member since the last order, but what retention took.
+
+One thing an order cannot help. A report says nothing of which order its sender knew. One that left before its sender
+heard of an order, and was on its way until others had followed, counts like any report: as with RocketMQ. Nothing but
+such a report excuses a position that passes what nobody read, and how often that happened is counted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from broker.client.connection import Fields
+from broker.client.message import MessageView
+from broker.client.runtime import Buffer
+from broker.commands import Command, CommitOffsets, EndResets, ResetOffsets
+from broker.offset_resets import TOLD_MAX
+from broker.remoting.codes import ResponseCode
+from simulation.group_model import CommittedMessage, CommittedQueue, Violation
+from simulation.scheduler import SECOND
+from simulation.stored_positions import NEVER
+from simulation.workload.actor import Invariant
+from simulation.workload.inquire import extent_of, is_found_by_time
+from simulation.workload.watched_pool import Attempt
+
+if TYPE_CHECKING:
+    from broker.node import Node
+    from simulation.broker_host import BrokerHost
+    from simulation.world import World
+
+__all__ = ["TOPIC", "Member", "Report", "ResetRequest", "Resets"]
+
+TOPIC: Final = "chapters"
+
+_LOOKS_NS: Final = SECOND // 4
+_SETTLED_AFTER_NS: Final = 5 * SECOND
+"""By the end of a run an order that was given so long before has been followed: it is long after all faults."""
+
+
+@dataclass(slots=True, eq=False)
+class ResetRequest:
+    """An administrator asks for a reset. With an offset, one of one queue, that is where to go."""
+
+    group: str
+    since_ns: int
+    timestamp_ms: int
+    is_force: bool
+    queue_id: int | None
+    offset: int | None
+    is_over: bool = False
+    """Answered: nothing of it is to come."""
+    is_done: bool = False
+    """There is an order in the log that no other request accounts for."""
+
+
+@dataclass(slots=True)
+class _Asking:
+    """A member's pull from an offset, or its question for the position. Whoever answers it tells of an order."""
+
+    offset: int | None
+    since_ns: int
+    until_ns: int = NEVER
+
+
+@dataclass(slots=True)
+class Report:
+    """A position that a member reports; it knew of the orders up to a time."""
+
+    position: int
+    known_ns: int
+    until_ns: int = NEVER
+
+
+@dataclass(slots=True)
+class _Place:
+    """What is known of a group in a queue."""
+
+    position: int | None = None
+    parked: int | None = None
+    orders: list[tuple[int, int]] = field(default_factory=list)
+    """When each was committed, and its target."""
+    read: set[int] = field(default_factory=set)
+    """Offsets that some member got since the last order."""
+    asking: list[_Asking] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    is_excused: bool = False
+    """A late report has counted since the last order."""
+
+    @property
+    def ordered_ns(self) -> int:
+        return self.orders[-1][0] if self.orders else -1
+
+    @property
+    def begin(self) -> int:
+        return self.orders[-1][1] if self.orders else 0
+
+    def ordered(self, now_ns: int, target: int) -> None:
+        self.position = self.parked = target
+        self.orders.append((now_ns, target))
+        self.read.clear()
+        self.is_excused = False
+        self.asking = [asking for asking in self.asking if asking.until_ns >= now_ns]
+        self.reports = [report for report in self.reports if report.until_ns >= now_ns]
+
+
+@dataclass(slots=True)
+class _Run:
+    """A member's reading of a queue since it was given a position."""
+
+    begin: int
+    known_ns: int
+    reached: int
+    """One past the last message that it got, or the begin."""
+
+
+class Resets(Invariant):
+    """Resets are followed, whatever fails: see the head of this module."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._places: dict[tuple[str, int], _Place] = {}
+        self._requests: dict[str, list[ResetRequest]] = {}
+        self._orders: list[tuple[int, str, dict[int, int], list[ResetRequest]]] = []
+        """When it was committed, the group, queue id -> target, and who may have asked for it."""
+        self._times: dict[int, list[int]] = {}
+        """Queue id -> when each message was stored."""
+        world.scheduler.after(_LOOKS_NS, self._look)
+
+    def place(self, group: str, queue_id: int) -> _Place:
+        """What is known of a group in a queue."""
+        return self._places.setdefault((group, queue_id), _Place())
+
+    # ---- what administrators tell --------------------------------------------------------------------
+
+    def times(self) -> list[int]:
+        """When messages were stored, for resets by time."""
+        return [time_ms for times in self._times.values() for time_ms in times]
+
+    def end(self, queue_id: int) -> int:
+        """How many messages a queue has got."""
+        return len(self._times.get(queue_id, ()))
+
+    def asks(self, request: ResetRequest) -> None:
+        """A request leaves; its outcome is unknown until it is `refused` or `acknowledged`."""
+        self._requests.setdefault(request.group, []).append(request)
+
+    def refused(self, request: ResetRequest, reason: str) -> None:
+        """Nothing was done, and will be."""
+        request.is_over = True
+        if request.is_done:
+            raise self._violation("refused resets leave nothing", request, reason)
+
+    def acknowledged(self, request: ResetRequest, targets: Mapping[int, int]) -> None:
+        """The answer says where the group goes: that is in the log."""
+        request.is_over = True
+        self.world.did("reset acknowledged")
+        if not targets:
+            if any(self._stood_at(request, queue_id) for queue_id in self._queues_of(request)):
+                raise self._violation(
+                    "acknowledged resets are in the log", request, "the answer names no queue"
+                )
+            return
+        for committed_ns, group, items, candidates in self._orders:
+            if (
+                committed_ns >= request.since_ns
+                and (group, items) == (request.group, targets)
+                and request in candidates
+            ):
+                return
+        raise self._violation("acknowledged resets are in the log", request, f"told {targets}")
+
+    def _queues_of(self, request: ResetRequest) -> range:
+        queue_id = request.queue_id
+        return range(self.world.plan.queues) if queue_id is None else range(queue_id, queue_id + 1)
+
+    def _stood_at(self, request: ResetRequest, queue_id: int) -> bool:
+        """Whether the group had a position in a queue when the request left; it has one for ever then."""
+        history = self.world.monitor.model.offsets.get((request.group, TOPIC, queue_id), [])
+        return bool(history) and history[0][0] < request.since_ns
+
+    # ---- what the group commits ----------------------------------------------------------------------
+
+    def committed(self, message: CommittedMessage) -> None:
+        """When what is reset by time was stored."""
+        record = message.record
+        if record.topic == TOPIC:
+            self._times.setdefault(record.queue_id, []).append(record.store_timestamp)
+
+    def applied(self, command: Command, now_ns: int) -> None:
+        """Positions, orders, and their ends."""
+        match command:
+            case CommitOffsets(offsets):
+                for group, topic, queue_id, offset in offsets:
+                    if topic == TOPIC:
+                        self._reported(group, queue_id, offset, now_ns)
+            case ResetOffsets(offsets):
+                by_group: dict[str, dict[int, int]] = {}
+                for group, topic, queue_id, offset in offsets:
+                    if topic == TOPIC:
+                        by_group.setdefault(group, {})[queue_id] = offset
+                for group, targets in by_group.items():
+                    self._ordered(group, targets, now_ns)
+            case EndResets(offsets):
+                for group, topic, queue_id, offset in offsets:
+                    if topic == TOPIC:
+                        self._ended(group, queue_id, offset, now_ns)
+            case _:
+                pass
+
+    def _reported(self, group: str, queue_id: int, offset: int, now_ns: int) -> None:
+        """A member's report, which counts unless an order stands; it passes nothing that nobody got."""
+        place = self.place(group, queue_id)
+        if place.parked is not None:
+            self.world.did("report while a reset stood")
+            return
+        place.position = offset
+        skipped = self._first_unread(place, queue_id, offset)
+        if skipped is None or place.is_excused:
+            return
+        if any(
+            report.position == offset and report.until_ns >= now_ns and report.known_ns < place.ordered_ns
+            for report in place.reports
+        ):
+            place.is_excused = True
+            self.world.did("late report after a reset")
+            return
+        raise Violation(
+            "positions pass what was read, or reset",
+            "group",
+            f"{group} at {TOPIC}/{queue_id}: {offset} is stored, nobody got {skipped}; sent to {place.orders[-1:]}",
+        )
+
+    def _first_unread(self, place: _Place, queue_id: int, end: int) -> int | None:
+        """The first message, from where the last order sent the group to an offset, that is kept and nobody got."""
+        model = self.world.monitor.model
+        queue = model.queues.get((TOPIC, queue_id), CommittedQueue())
+        begin = queue.first_kept(place.begin, max(end, place.begin), model.kept_from)
+        return next((offset for offset in range(begin, end) if offset not in place.read), None)
+
+    def _ordered(self, group: str, targets: dict[int, int], now_ns: int) -> None:
+        """An order: of whom? Each request gives one at most."""
+        asked = [request for request in self._requests.get(group, ()) if not request.is_over]
+        candidates = [request for request in asked if self._may_order(request, targets)]
+        if not candidates:
+            detail = f"{group}: {targets}; asked for {asked}, stored {self._stored(group, targets)}"
+            raise Violation("resets are ordered", "group", detail)
+        backwards = [request for request in candidates if self._keeps_its_way(request, targets)]
+        if not backwards:
+            detail = f"{group}: {targets}; asked for {candidates}, stored {self._stored(group, targets)}"
+            raise Violation("without force backwards only", "group", detail)
+        if len(backwards) == 1:
+            (request,) = backwards
+            if request.is_done:
+                raise self._violation("a reset is done once", request, f"again {targets}")
+            request.is_done = True
+        self._orders.append((now_ns, group, targets, backwards))
+        for queue_id, target in targets.items():
+            self.place(group, queue_id).ordered(now_ns, target)
+            self.world.judge.ordered(group, TOPIC, queue_id, target)
+        self.world.did("reset ordered")
+
+    def _stored(self, group: str, targets: Mapping[int, int]) -> dict[int, int | None]:
+        return {queue_id: self.place(group, queue_id).position for queue_id in targets}
+
+    def _may_order(self, request: ResetRequest, targets: Mapping[int, int]) -> bool:
+        """Whether a request may have come to this, as to queues and places."""
+        for queue_id in self._queues_of(request):
+            if queue_id not in targets and (request.is_force or self._stood_at(request, queue_id)):
+                return False
+        return all(
+            queue_id in self._queues_of(request) and self._may_be_sent(request, queue_id, target)
+            for queue_id, target in targets.items()
+        )
+
+    def _may_be_sent(self, request: ResetRequest, queue_id: int, target: int) -> bool:
+        if request.offset is not None:
+            return target == request.offset
+        if self._is_at_time(request, queue_id, target):
+            return True
+        # Without force a group stays where it is that has not come so far.
+        end = self.end(queue_id)
+        return (
+            not request.is_force
+            and target in self._stood_since(request, queue_id)
+            and any(self._is_at_time(request, queue_id, offset) for offset in range(target, end + 1))
+        )
+
+    def _stood_since(self, request: ResetRequest, queue_id: int) -> list[int | None]:
+        """Where the group has been since a request left."""
+        history = self.world.monitor.model.offsets.get((request.group, TOPIC, queue_id), [])
+        first = bisect_left(history, request.since_ns, key=lambda item: item[0])
+        return [position for _, position in history[max(first - 1, 0) :]]
+
+    def _is_at_time(self, request: ResetRequest, queue_id: int, offset: int) -> bool:
+        extent = extent_of(self.world.monitor.model, TOPIC, queue_id, request.since_ns)
+        if request.timestamp_ms < 0:
+            return extent.may_end_at(offset)
+        times = self._times.get(queue_id, [])
+        return is_found_by_time(times, extent, request.timestamp_ms, "lower", offset)
+
+    def _keeps_its_way(self, request: ResetRequest, targets: Mapping[int, int]) -> bool:
+        """Whether a reset without force leads backwards only. Who names an offset is not asked which way it is."""
+        return (
+            request.is_force
+            or request.offset is not None
+            or all(
+                position is not None and targets[queue_id] <= position
+                for queue_id, position in self._stored(request.group, targets).items()
+            )
+        )
+
+    def _ended(self, group: str, queue_id: int, offset: int, now_ns: int) -> None:
+        """An order ends when a member has followed: it was told, by an answer, and then pulled from there."""
+        place = self.place(group, queue_id)
+        if place.parked != offset:
+            return
+        place.parked = None
+        heard = [asking for asking in place.asking if asking.until_ns >= place.ordered_ns]
+        has_followed = any(asking.offset == offset for asking in heard) and len(heard) > 1
+        if not has_followed and sum(asking.offset is not None for asking in heard) <= TOLD_MAX:
+            raise Violation(
+                "orders end when they are followed",
+                "group",
+                f"{group} at {TOPIC}/{queue_id}: sent to {offset}, since then asked {heard}",
+            )
+        self.world.did("reset followed")
+
+    # ---- nodes ---------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """At those that have applied everything."""
+        for host in self.world.brokers:
+            process = host.process
+            if process and process.node.replica.applied_index == self.world.monitor.model.last_index:
+                self.check_node(host, process.node)
+        self.world.scheduler.after(_LOOKS_NS, self._look)
+
+    def check_node(self, host: BrokerHost, node: Node) -> None:
+        """Each node knows the same of each group."""
+        metadata = node.replica.metadata
+        for (group, queue_id), place in self._places.items():
+            stored = metadata.offsets.get((group, TOPIC), {}).get(queue_id)
+            parked = metadata.parked.get(group, TOPIC, queue_id)
+            if (stored, parked) != (place.position, place.parked):
+                raise Violation(
+                    "positions and orders are known",
+                    host.name,
+                    f"{group} at {TOPIC}/{queue_id}: at {stored}, to go to {parked}; by the log "
+                    f"{place.position} and {place.parked}",
+                )
+
+    # ---- at the end ----------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """Orders have been followed, and everything from there on was read."""
+        long_ago_ns = self.world.scheduler.now_ns - _SETTLED_AFTER_NS
+        for (group, queue_id), place in self._places.items():
+            if place.ordered_ns > long_ago_ns:
+                continue
+            if place.parked is not None:
+                detail = f"{group} at {TOPIC}/{queue_id}: sent to {place.parked}, and has not gone"
+                raise Violation("orders are followed", "group", detail)
+            end = self.end(queue_id)
+            unread = self._first_unread(place, queue_id, end)
+            if unread is not None and not place.is_excused:
+                detail = (
+                    f"{group} at {TOPIC}/{queue_id}: nobody got {unread} of {end}; sent to {place.orders}"
+                )
+                raise Violation("liveness", "group", detail)
+
+    def _violation(self, invariant: str, request: ResetRequest, detail: str) -> Violation:
+        violation = Violation(invariant, "administrators", f"{request}: {detail}")
+        self.world.found(violation)  # at once: the administrator's tasks take a while to end
+        return violation
+
+
+class Member:
+    """A process that reads for a group, and what it was told."""
+
+    def __init__(self, rules: Resets, group: str, name: str) -> None:
+        self._rules = rules
+        self._world = rules.world
+        self.group = group
+        self._name = name
+        self._runs: dict[int, _Run] = {}
+
+    def _now_ns(self) -> int:
+        return self._world.scheduler.now_ns
+
+    def begins(self, queue_id: int, offset: int, known_ns: int) -> None:
+        """The brokers have said, since then, that the group stands there, or that the queue begins there."""
+        self._runs[queue_id] = _Run(offset, known_ns, offset)
+
+    def sent(self, queue_id: int, offset: int) -> None:
+        """It has heard of an order."""
+        orders = self._rules.place(self.group, queue_id).orders
+        known_ns = next((time_ns for time_ns, target in reversed(orders) if target == offset), None)
+        if known_ns is None:
+            raise self._violation("resets are ordered", queue_id, f"sent to {offset}; orders were {orders}")
+        self._runs[queue_id] = _Run(offset, known_ns, offset)
+        self._world.did("member sent elsewhere")
+
+    def got(self, message: MessageView) -> None:
+        """The message behind the last one, or at the begin."""
+        queue_id, offset = message.queue.queue_id, message.queue_offset
+        run = self._runs.get(queue_id)
+        if run is None or not self._may_pass(queue_id, run.reached, offset):
+            raise self._violation("members go on where they were sent", queue_id, f"got {offset}, {run}")
+        run.reached = offset + 1
+        self._rules.place(self.group, queue_id).read.add(offset)
+        self._world.did("message read after resets")
+
+    def reports(self, queue_id: int, position: int) -> Report:
+        """It is about to report that: something that it came to since its begin."""
+        run = self._runs.get(queue_id)
+        if (
+            run is None
+            or position < run.begin
+            or not (position <= run.reached or self._may_pass(queue_id, run.reached, position))
+        ):
+            raise self._violation("members report where they are", queue_id, f"reports {position}, {run}")
+        report = Report(position, run.known_ns)
+        self._rules.place(self.group, queue_id).reports.append(report)
+        return report
+
+    @contextmanager
+    def asking(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
+        """A pull, or a question for the position or the begin, leaves."""
+        assert isinstance(fields, dict), "as calls about queues are made"
+        attempt = Attempt()
+        if fields["topic"] != TOPIC:
+            yield attempt
+            return
+        queue_id, since_ns = int(fields["queueId"]), self._now_ns()
+        is_pull = "queueOffset" in fields
+        asking = _Asking(int(fields["queueOffset"]) if is_pull else None, since_ns)
+        self._rules.place(self.group, queue_id).asking.append(asking)
+        yield attempt
+        answer = attempt.answer
+        if answer is None:
+            return
+        asking.until_ns = self._now_ns()
+        if not is_pull and answer.code == ResponseCode.SUCCESS:
+            self.begins(queue_id, int(answer.fields["offset"]), since_ns)
+        elif is_pull and answer.code == ResponseCode.PULL_OFFSET_MOVED and answer.remark == "OFFSET_RESET":
+            self.sent(queue_id, int(answer.fields["nextBeginOffset"]))
+
+    def _may_pass(self, queue_id: int, begin: int, end: int) -> bool:
+        return self._world.monitor.model.may_pass(TOPIC, queue_id, begin, end)
+
+    def _violation(self, invariant: str, queue_id: int, detail: str) -> Violation:
+        violation = Violation(invariant, self._name, f"{self.group} at {TOPIC}/{queue_id}: {detail}")
+        self._world.found(violation)  # at once: the member's tasks take a while to end
+        return violation

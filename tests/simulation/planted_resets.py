@@ -1,0 +1,172 @@
+"""Mistakes about groups that are sent elsewhere, each put into the real code by a patch; `planted_bugs` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+import broker.forwarding as forwarding_module
+import broker.processors.resets as resets_module
+from broker.client.consumer import Consumer
+from broker.client.intake import QueueReader
+from broker.client.message import MessageQueue
+from broker.commands import Command, CommitOffsets
+from broker.metadata import Metadata
+from broker.offset_commits import OffsetCommits, StoredOffset
+from broker.offset_resets import OffsetResets
+from broker.parked_offsets import ParkedOffsets
+from broker.processors.resets import ResetsProcessor
+from broker.remoting.admin_headers import ResetOffsetHeader
+from broker.remoting.bodies import TopicConfig
+from broker.remoting.codes import RequestCode
+from broker.replica import Replica
+
+__all__ = [
+    "acknowledged_before_it_is_committed",
+    "applied_by_the_leader_only",
+    "done_with_when_it_is_told",
+    "failed_report_repeated",
+    "fetched_comes_all_the_same",
+    "force_ignored",
+    "forgotten_by_the_next_leader",
+    "forward_without_force",
+    "kept_after_it_was_followed",
+    "of_one_queue_for_all",
+    "old_report_counts",
+    "repeated_by_the_broker",
+]
+
+
+def forgotten_by_the_next_leader(patch: pytest.MonkeyPatch) -> None:
+    """An order is in the memory of one broker, as with 5.x."""
+    original = OffsetResets._role_changed
+
+    def role_changed(self: OffsetResets) -> None:
+        original(self)
+        self._node.replica.metadata.parked.by_group.clear()
+
+    patch.setattr(OffsetResets, "_role_changed", role_changed)
+
+
+def old_report_counts(patch: pytest.MonkeyPatch) -> None:
+    """What members report while an order stands takes them back, as a client's late report does with 4.9."""
+    original = Metadata.apply
+
+    def apply(self: Metadata, command: Command) -> object:
+        parked = self.parked
+        if isinstance(command, CommitOffsets):
+            self.parked = ParkedOffsets()
+        try:
+            return original(self, command)
+        finally:
+            self.parked = parked
+
+    patch.setattr(Metadata, "apply", apply)
+
+
+def kept_after_it_was_followed(patch: pytest.MonkeyPatch) -> None:
+    """Members are told for ever."""
+    patch.setattr(OffsetResets, "pulled", lambda *_: None)
+
+
+def done_with_when_it_is_told(patch: pytest.MonkeyPatch) -> None:
+    """As 5.x: the order is gone with the first answer that tells of it, whether that arrives or not."""
+    original = OffsetResets.told
+
+    def told(self: OffsetResets, group: str, topic: str, queue_id: int, *, by_pull: bool) -> None:
+        original(self, group, topic, queue_id, by_pull=by_pull)
+        target = self.target(group, topic, queue_id)
+        if target is not None:
+            self.pulled(group, topic, queue_id, target)
+
+    patch.setattr(OffsetResets, "told", told)
+
+
+def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
+    """Orders are in the log, and no part of what a follower derives from it."""
+    original = Replica._apply_internal
+
+    def apply_internal(self: Replica, index: int, record: memoryview) -> None:
+        parked = self.metadata.parked
+        if not self.serving:
+            self.metadata.parked = ParkedOffsets()
+        original(self, index, record)
+        self.metadata.parked = parked
+
+    patch.setattr(Replica, "_apply_internal", apply_internal)
+
+
+def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """An answer from the leader's log."""
+    original = OffsetCommits.commit_all
+
+    def commit_all(
+        self: OffsetCommits,
+        offsets: Sequence[StoredOffset],
+        done: Callable[[object], None],
+        lost: Callable[[], None],
+        **options: bool,
+    ) -> None:
+        original(self, offsets, lambda _: None, lambda: None, **options)
+        done(None)
+
+    patch.setattr(OffsetCommits, "commit_all", commit_all)
+
+
+def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
+    """A node that loses its leader has the next one do what the last one may have done."""
+    once = forwarding_module._ONCE - {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET}
+    patch.setattr(forwarding_module, "_ONCE", once)
+
+
+def _with_force(patch: pytest.MonkeyPatch, force: bool) -> None:
+    original = ResetsProcessor._targets
+
+    def targets(self: ResetsProcessor, header: ResetOffsetHeader, config: TopicConfig) -> dict[int, int]:
+        header.is_force = force
+        return original(self, header, config)
+
+    patch.setattr(ResetsProcessor, "_targets", targets)
+
+
+def force_ignored(patch: pytest.MonkeyPatch) -> None:
+    """No group is ever sent forward."""
+    _with_force(patch, False)
+
+
+def forward_without_force(patch: pytest.MonkeyPatch) -> None:
+    """A group is sent past what it has not read, although nobody wanted that."""
+    _with_force(patch, True)
+
+
+def of_one_queue_for_all(patch: pytest.MonkeyPatch) -> None:
+    """A 4.9 broker knows no queue id in this request."""
+    original: Callable[..., Iterable[int]] = resets_module._queues_to_reset
+
+    def queues_to_reset(header: ResetOffsetHeader, config: TopicConfig) -> Iterable[int]:
+        original(header, config)
+        return range(config.read_queue_nums)
+
+    patch.setattr(resets_module, "_queues_to_reset", queues_to_reset)
+
+
+def fetched_comes_all_the_same(patch: pytest.MonkeyPatch) -> None:
+    """Who is sent elsewhere goes on there once it has handed out what it has fetched."""
+
+    def begin_anew(self: Consumer, queue: MessageQueue, offset: int) -> None:
+        reader = self._intake.readers.get(queue)
+        if reader is not None:
+            reader._next_offset = offset
+
+    patch.setattr(Consumer, "_begin_anew", begin_anew)
+
+
+def failed_report_repeated(patch: pytest.MonkeyPatch) -> None:
+    """Found here: a report that was refused is sent again although its member has been sent elsewhere since."""
+
+    def abandon(self: Any) -> None:
+        self.drop()
+
+    patch.setattr(QueueReader, "abandon", abandon)
