@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,13 +17,12 @@ from broker.timers import due_ms_of
 from broker.topics import TIMER_TOPIC
 from broker.waiting import first_waiting_index
 from log.batch import BatchItem, encode_batch
-from log.errors import DiskFullError
 from log.properties import encode_properties
 from log.record import Record
 from log.retention import RetentionPolicy
 from raft.messages import AppendRequest
 from tests.broker.harness import Group
-from tests.broker.processors.test_delays import bodies, prepared
+from tests.broker.processors.test_delays import bodies, prepared, settle_a_full_disk
 
 DAY_MS = 86_400_000
 
@@ -207,26 +205,7 @@ def _set_clock(group: Group, to_ms: int) -> None:
 
 
 def test_full_disk_in_the_middle_of_a_batch_is_settled(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = group.connect()
-    for number in range(5):
-        client.start_send("T", b"%d" % number, 0, at(group, 1000))
-    replica = group.node(group.leader).replica
-    append = replica.append_message
-    calls = 0
-
-    def full(*arguments: Any, **options: Any) -> tuple[int, int]:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise DiskFullError("data", "allocation", "no space left")
-        return append(*arguments, **options)
-
-    monkeypatch.setattr(replica, "append_message", full)
-    group.advance(1.05)
-    assert calls == 3, "no new attempt while the disk is full"
-    client.send("T", b"between", 0)
-    group.advance(1)
-    assert bodies(client) == [b"0", b"1", b"between", b"2", b"3", b"4"]
+    settle_a_full_disk(group, monkeypatch, at(group, 1000), 1)
 
 
 def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group) -> None:
