@@ -79,6 +79,8 @@ CONFIGURATION_BYTES_MAX: Final = 4096
 
 CHECKPOINT_INTERVAL_NS: Final = 3_000_000_000
 """How often queues and index files are flushed and noted (storage.md 3.3)."""
+NO_SPACE_PAUSE_NS: Final = 10_000_000_000
+"""After which what found no space on the disk is tried again; retention looks as often."""
 
 SNAPSHOT_INTERVAL_ENTRIES: Final = 200_000
 """A metadata snapshot is written after so many applied entries."""
@@ -207,6 +209,8 @@ class Replica:
         self._checkpointed_index = self.applied_index
         self._waiting_snapshot: Snapshot | None = None
         """Written when all that it reflects is durable here."""
+        self._no_space_until_ns = 0
+        """Until then nothing is tried again of what there was no space for, and can wait."""
         self._configuration_waiter: tuple[int, Waiter] | None = None
         self._dismissed_index = -1
         """The newest configuration of which another node has said that this node is not in it."""
@@ -784,16 +788,30 @@ class Replica:
 
     def checkpoint_job(self) -> CheckpointJob | None:
         """From time to time, what makes the next start short; run it in a worker thread, report `checkpointed`."""
+        if self.now_ns < self._no_space_until_ns:
+            return None
         if not self.store.checkpoint_waits:
             if self.now_ns < self._checkpoint_due_ns or self.applied_index == self._checkpointed_index:
                 return None
             self._checkpoint_due_ns = self.now_ns + CHECKPOINT_INTERVAL_NS
             self._checkpointed_index = self.applied_index
-        return self.store.checkpoint_job(self._committed_index)
+        try:
+            return self.store.checkpoint_job(self._committed_index)
+        except DiskFullError as error:
+            self._checkpointed_index = -1
+            self._lacks_space(error)
+            return None
 
     def checkpointed(self, job: CheckpointJob) -> None:
         """The job has run without an error."""
         self.store.checkpointed(job)
+        if job.refused is not None:
+            self._lacks_space(job.refused)
+
+    def _lacks_space(self, error: DiskFullError) -> None:
+        """What only makes a start short, or lets the log's head go, waits for space: it is no reason to stop."""
+        self._no_space_until_ns = self.now_ns + NO_SPACE_PAUSE_NS
+        log.warning("no space on the disk, tried again later", error=str(error))
 
     # ------------------------------------------------------------------ the end
 
@@ -821,6 +839,7 @@ class Replica:
         try:
             self.store.flush()
             self._waiting_snapshot = None
+            self._no_space_until_ns = 0
             self.save_snapshot()
         except BaseException:
             self.store.abandon()
@@ -968,9 +987,17 @@ class Replica:
 
     def _write_snapshot(self) -> None:
         snapshot = self._waiting_snapshot
-        if snapshot is not None and snapshot.applied_index <= self._log.durable_index:
-            self._waiting_snapshot = None
-            self.store.save_snapshot(snapshot.applied_index, snapshot.data)
+        if (
+            snapshot is not None
+            and snapshot.applied_index <= self._log.durable_index
+            and self.now_ns >= self._no_space_until_ns
+        ):
+            try:
+                self.store.save_snapshot(snapshot.applied_index, snapshot.data)
+            except DiskFullError as error:
+                self._lacks_space(error)
+            else:
+                self._waiting_snapshot = None
 
 
 def _queue_ends(state: dict[str, Any]) -> list[tuple[str, int, int]]:

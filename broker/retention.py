@@ -13,6 +13,7 @@ import structlog
 from broker.node import Node
 from broker.settings import RetentionSettings
 from log.disk import Disk
+from log.errors import DiskFullError
 from log.retention import RetentionPolicy
 
 log = structlog.get_logger("trivet.retention")
@@ -41,6 +42,7 @@ class Retention:
         self._hour_of_day = hour_of_day
         self._disk = disk
         self._watermark = _ROOM
+        self._complaint = ""
         self.configure(settings)
         self._deadline = node.add_deadline(self.run, node.now_ns + settings.interval_ms * _MS)
 
@@ -62,9 +64,16 @@ class Retention:
         node.replica.disk_full = used > self._settings.disk_full_percent / 100
         self._tell(used)
         hour = self._hour_of_day(node.wall_ms)
-        removed = node.replica.delete_expired(
-            self._policy, at_any_hour or hour in self._settings.delete_hours
-        )
+        removed = 0
+        try:
+            removed = node.replica.delete_expired(
+                self._policy, at_any_hour or hour in self._settings.delete_hours
+            )
+            self._complaint = ""
+        except DiskFullError as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.warning("no space even to note what is deleted: free some", error=str(error))
         if removed:
             log.info("data files deleted", count=removed, first_index=node.replica.store.log.first_index)
 

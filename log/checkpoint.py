@@ -10,6 +10,9 @@ A job flushes first and writes the notes last, so that they never promise more t
 `committed_index` bounds what is noted of the log: entries behind it may still be truncated. The data files of
 the log it does not flush: that their entries are durable only the log's own flushes can tell, and a job runs when
 they have (`Store.checkpoint_job`).
+
+Without a checkpoint only the next start takes longer. So one that finds no space on the disk waits for some, and ends
+nothing: a disk that others have filled must not stop a node that can still answer those who read.
 """
 
 import json
@@ -19,7 +22,7 @@ from zlib import crc32
 
 from log.consume_queues import QueueNote
 from log.disk import Disk
-from log.errors import DamagedStateError
+from log.errors import DamagedStateError, DiskFullError
 from log.index_file import IndexNote
 from log.small_files import encode_values
 
@@ -105,6 +108,7 @@ class CheckpointJob:
         "_notes_path",
         "_store_time",
         "end_index",
+        "refused",
     )
 
     def __init__(
@@ -125,9 +129,18 @@ class CheckpointJob:
         self._notes_path = notes_path(epoch)
         self._store_time = store_time
         self.end_index = notes.end_index
+        self.refused: DiskFullError | None = None
+        """There was no space for it, when it ran last; it may run again."""
 
     def run(self) -> None:
-        """Worker. Raises FlushError, DiskError: nothing was noted then."""
+        """Worker. Raises FlushError, DiskError: nothing was noted then, as when it was `refused`."""
+        self.refused = None
+        try:
+            self._run()
+        except DiskFullError as error:
+            self.refused = error
+
+    def _run(self) -> None:
         for path in self._files:
             self._disk.flush_file(path)
         for directory in self._directories:

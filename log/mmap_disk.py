@@ -37,6 +37,7 @@ _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _NO_BYTES = memoryview(b"")
+_NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 LOCKED_BYTES_MAX = 2 * 1024 * 1024 * 1024
 """Two files of the log in its usual size: what is being written, what is ready for the writer, and what was written
@@ -44,7 +45,7 @@ last, which consumers read."""
 
 
 def _failure(path: str, operation: str, error: OSError) -> DiskError:
-    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else DiskError
+    kind = DiskFullError if error.errno in _NO_SPACE else DiskError
     return kind(path, operation, error.strerror or str(error))
 
 
@@ -285,9 +286,13 @@ class MmapDisk:
                 try:
                     os.fsync(file.fileno())
                 except OSError as error:
+                    if error.errno in _NO_SPACE:
+                        raise  # found out late, and nobody has relied on this file yet
                     raise FlushError(path, "flush", error.strerror or str(error)) from error
             temporary.replace(full)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             raise _failure(path, "writing", error) from error
         self._sync(full.parent, path)
 

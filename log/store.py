@@ -229,7 +229,8 @@ class Store:
 
     def checkpoint_job(self, commit_index: int) -> CheckpointJob | None:
         """What makes the next start short. None while one is out, while damage is not cut, and as long as it
-        `checkpoint_waits` for the flush of what it notes: ask again after each flush.
+        `checkpoint_waits` for the flush of what it notes: ask again after each flush. Raises DiskFullError, after which
+        it may be asked for again.
 
         Only a flush job that came back makes an entry durable. A flush by the checkpoint itself would prove nothing:
         beside or after a flush job that fails, it may succeed without writing the same pages.
@@ -245,11 +246,14 @@ class Store:
         return self._checkpoint_job
 
     def _draw_up_checkpoint(self, commit_index: int) -> CheckpointJob:
-        """Notes queues and index files as they are now; what it takes from their lists to flush is not listed again."""
+        """Notes queues and index files as they are now; what it takes from their lists to flush is not listed again.
+
+        Raises DiskFullError (index entries that are not in their file yet find no room there): nothing was taken then.
+        """
         # What was dispatched is committed, even if the group has not said so again since the start.
         end_index = min(max(commit_index, self._built_index), self.log.last_index)
-        queue_notes, files, directories = self.queues.notes()
         index_notes, index_files = self.index.notes()
+        queue_notes, files, directories = self.queues.notes()
         if self.index.new_files:
             self.index.new_files = False
             directories.append(INDEX_DIRECTORY)
@@ -270,9 +274,12 @@ class Store:
         )
 
     def checkpointed(self, job: CheckpointJob) -> None:
-        """Takes back a job whose `run` returned without an error."""
+        """Takes back a job whose `run` returned without an error; `checkpoint_job` gives it again if it was refused."""
         if job is not self._checkpoint_job:
             return  # the store was reset while it ran
+        if job.refused is not None:
+            self.checkpoint_waits = True
+            return
         self._checkpoint_job = None
         self._checkpoint_index = max(self._checkpoint_index, job.end_index)
 
@@ -466,6 +473,8 @@ class Store:
         if job is None:
             raise LogFault("a checkpoint is still out")
         job.run()
+        if job.refused is not None:
+            raise job.refused
         self.checkpointed(job)
         if is_older:  # what it flushed is not flushed again, and it does not note what came since
             self._write_checkpoint(commit_index)

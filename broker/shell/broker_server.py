@@ -310,12 +310,16 @@ class BrokerServer:
 
     async def _run_preparations(self) -> None:
         told = False
+        complaint = ""
         while True:
             job = await self._preparations.next()
             try:
                 await _in_thread(job.run)
+                complaint = ""
             except DiskError as error:
-                log.warning("cannot prepare files ahead", error=str(error))
+                if str(error) != complaint:  # wanted again in every turn
+                    complaint = str(error)
+                    log.warning("cannot prepare files ahead", error=complaint)
             self.node.replica.prepared(job)
             if self._disk.locker.failure and not told:
                 told = True

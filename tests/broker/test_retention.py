@@ -195,6 +195,31 @@ def test_a_disk_that_is_nearly_full_lets_the_oldest_go_whatever_their_age(force_
     group.connect().send("T", b"taken still")
 
 
+def test_a_disk_without_any_space_stops_nobody_who_reads() -> None:
+    """Others may have filled it. What only makes a start short, or lets the log's head go, waits for space."""
+    group = group_with()
+    client = fill(group, 15)
+    for member in group.members.values():
+        member.disk.free_pages = 0
+    position = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 7}
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, position)
+    with structlog.testing.capture_logs() as logs:
+        use_disk(group, 1.0)
+        group.advance(30)
+    assert {line["event"] for line in logs} >= {
+        "the disk is full: sends are refused",
+        "no space on the disk, tried again later",
+        "no space even to note what is deleted: free some",
+    }
+    assert len(logs) < 30, "it is not said in every turn"
+    assert beginnings(group) == [0, 0, 0]
+    assert len(group.connect().pull("T", "g", 14, 0).bodies) == 1
+    for member in group.members.values():
+        member.disk.free_pages = None
+    group.advance(15)
+    assert all(first > 5 for first in beginnings(group))
+
+
 def test_each_watermark_is_told_once_when_it_is_passed() -> None:
     group = group_with()
     told = []

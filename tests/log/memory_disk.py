@@ -138,6 +138,8 @@ class MemoryDisk:
     def write_durably(self, path: str, data: bytes) -> None:
         if self.flush_fails:
             raise FlushError(path, "flush", "input/output error")
+        if self.free_pages == 0:
+            raise DiskFullError(path, "writing", "no space left on the device")
         file = self.files[path] = _File(len(data))
         file.seen[:] = data
         file.durable[:] = data

@@ -10,7 +10,14 @@ import pytest
 from log.consume_queue import ConsumeQueue
 from log.dispatch import Arrival
 from log.entry_recovery import RecoveryKind
-from log.errors import DamagedStateError, DiskFullError, FlushError, QueueOrderError, StoreLockedError
+from log.errors import (
+    DamagedStateError,
+    DiskFullError,
+    FlushError,
+    LogFault,
+    QueueOrderError,
+    StoreLockedError,
+)
 from log.hard_state import HardState
 from log.mmap_disk import MmapDisk
 from log.options import INTERNAL_TOPIC
@@ -591,6 +598,47 @@ def test_a_clean_stop_notes_what_came_after_a_checkpoint_that_waits() -> None:
     assert not report.damage
     assert report.committed_index == 95
     assert derived(store) == before
+
+
+def test_a_checkpoint_without_space_is_written_when_there_is_some() -> None:
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    send_many(store, 50)
+    store.dispatch(40, NOW)
+    flush(store)
+    disk.free_pages = 0
+    with pytest.raises(DiskFullError):
+        store.checkpoint_job(40)  # the index file of its keys has no room yet
+    disk.free_pages = None
+    given = store.checkpoint_job(40)
+    for free_pages in (0, 0, None):
+        disk.free_pages = free_pages
+        job = store.checkpoint_job(40) or given
+        assert job is not None
+        assert job is given, "the one that was refused is given again"
+        job.run()
+        store.checkpointed(job)
+        assert (job.refused is None) is (free_pages is None)
+        assert store.checkpoint_waits is (free_pages == 0)
+    before = derived(store)
+    store, report = open_store(disk.kill())
+    assert not report.damage
+    assert report.committed_index == 40
+    assert derived(store) == before
+
+
+def test_a_stop_without_space_is_no_clean_one() -> None:
+    disk = MemoryDisk()
+    store, _ = open_store(disk)
+    send_many(store, 50)
+    store.dispatch(40, NOW)
+    flush(store)
+    assert store.checkpoint_job(40) is not None
+    disk.free_pages = 0
+    with pytest.raises(LogFault):
+        store.close(40)
+    _, report = open_store(disk.kill())
+    assert not report.clean_stop
 
 
 def test_a_checkpoint_overtaken_by_a_reset_does_no_harm() -> None:

@@ -326,9 +326,11 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
     saved: list[tuple[int, bytes]] = []
     replica: SimpleNamespace = SimpleNamespace(
         applied_index=5,
+        now_ns=0,
         _metadata_index=9,
         _state_snapshot=lambda: b"state of 9",
         _waiting_snapshot=None,
+        _no_space_until_ns=0,
         _write_snapshot=lambda: Replica._write_snapshot(cast("Replica", replica)),
         _log=SimpleNamespace(durable_index=9),
         store=SimpleNamespace(save_snapshot=lambda index, data: saved.append((index, data))),
