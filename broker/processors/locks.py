@@ -13,6 +13,7 @@ Anybody may ask for locks, for any group and as whom he likes, and they are memo
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from broker.commands import LockQueues, UnlockQueues
@@ -130,10 +131,12 @@ class LocksProcessor:
         """Raises `RequestError` where there would be too many locks; those that have expired make room for others."""
         locks = self._node.replica.metadata.locks
         most = self._node.config.limits.max_order_locks
-        if len(locks) + self._under_way + new <= most:
+        too_many = len(locks) + self._under_way + new - most
+        if too_many <= 0:
             return
-        oldest = next(iter(locks.values()), None)  # refreshed last stands last
-        if oldest is None or oldest.refreshed_ms >= self._time_ms() - self._ttl_ms:
+        expired_ms = self._time_ms() - self._ttl_ms
+        oldest = islice(locks.values(), too_many)  # refreshed last stands last
+        if sum(lock.refreshed_ms < expired_ms for lock in oldest) < too_many:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"there are {len(locks)} order locks, at most {most} may be (limits.max_order_locks)",

@@ -119,6 +119,8 @@ def test_there_is_room_for_so_many_that_live() -> None:
     group.advance(30)
     assert lock(connection, "a", 0, 1) == [0, 1], "renewed"
     group.advance(31)
+    refused = connection.call(RequestCode.LOCK_BATCH_MQ, None, body("a", (0, 1), group="i"))
+    assert refused.code == ResponseCode.SYSTEM_ERROR, "one has expired, two are wanted"
     assert lock(connection, "a", 1, group="h") == [1], "in the place of one that has expired"
     unlock(connection, "a", 0)
     pending = [
