@@ -31,6 +31,7 @@ from log.entry_recovery import (
     LogRecovery,
     RecoveryKind,
     erase_behind,
+    erase_units_behind,
     recover,
     write_begin,
 )
@@ -513,6 +514,7 @@ class EntryLog:
             begin = LogBegin(self.first_index, self.first_position, self.base_term, self.epoch)
             write_begin(self._disk, self._begin_path, begin)
             erase_behind(self._data, self.end_position)
+            erase_units_behind(self._units, self.last_index)
             self.damaged = False
             self._start_writing()
 

@@ -164,7 +164,19 @@ def recover(
             if unsure < found and not clean_stop:
                 data.mapping(start).rewrite(unsure, found)
             disk.flush_file(data.path(start))
-    return _judge(scan, data, begin, options, checkpoint_index)
+    recovery = _judge(scan, data, begin, options, checkpoint_index)
+    if recovery.kind is not RecoveryKind.DAMAGED:
+        erase_units_behind(units, scan.last_index)
+    return recovery
+
+
+def erase_units_behind(units: Segments, last_index: int) -> None:
+    """Zeroes the units of all entries behind `last_index`, durably. Raises DiskError.
+
+    A power failure may have taken an entry and left its unit. If another entry were written in its place, and its unit
+    lost in turn, the old one would speak against it.
+    """
+    erase_behind(units, (last_index + 1) * UNIT_BYTES)
 
 
 def erase_behind(data: Segments, end_position: int) -> None:
@@ -316,7 +328,7 @@ class _Scan:
     def _unit_disagrees(self, position: int, size: int, index: int, term: int) -> bool:
         """Whether the entry's unit is the same but for the term, which no checksum covers.
 
-        Truncation makes zeroed units durable, so that a unit never outlives its entry.
+        Truncation and recovery make zeroed units durable, so that a unit never outlives its entry for long.
         """
         byte = index * UNIT_BYTES
         start = self.units.start_of(byte)

@@ -283,6 +283,34 @@ def test_a_truncation_is_durable_when_it_returns() -> None:
     assert (again.last_index, report.kind) == (2, RecoveryKind.CLEAN)
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_unit_of_an_entry_that_was_lost_does_not_speak_against_the_next_one(damaged: bool) -> None:
+    """Power fails twice: behind a write of the index that the entry did not have, and before one of the index again."""
+    disk = MemoryDisk()
+    log, _ = recover(disk)
+    for body in (b"kept", b"lost", b"lost, too"):
+        log.append(1, body)
+    path, begin = "d/data/00000000000000000000", log.position_of(1)
+    if damaged:
+        flip(disk, path, begin + 48)
+    else:
+        disk.files[path].seen[begin:] = bytes(FILE - begin)
+    disk = disk.kill()
+    log, report = recover(disk)
+    assert report.kind is (RecoveryKind.DAMAGED if damaged else RecoveryKind.CLEAN)
+    log.cut_damage()
+    assert log.last_index == 0
+    log.append(2, b"next")
+    job = log.flush_job()
+    assert job is not None
+    job.run()
+    assert log.flushed(job) == 1
+    log, report = recover(disk.crash(lambda path, page: False))
+    assert report.kind is RecoveryKind.CLEAN
+    assert contents(log) == [b"kept", b"next"]
+    assert log.last_term == 2
+
+
 def test_a_reset_that_a_crash_interrupts_is_reported_until_it_is_repeated() -> None:
     class Crash(Exception):  # noqa: N818
         pass
