@@ -223,10 +223,17 @@ class MmapDisk:
     ) -> None:
         self._root = Path(root)
         self.locker = MemoryLocker(wanted=lock_memory, window_bytes=locked_bytes_max)
+        self._being_written: dict[Path, object] = {}
+        """Temporary files of `write_durably`, each with a token of the call that has it: a worker and the owner of a
+        store, which is reset beside a checkpoint, may write one file at a time."""
+        absolute = self._root.absolute()
         try:
+            missing = [path for path in (absolute, *absolute.parents) if not path.exists()]
             self._root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _failure(str(root), "creation", error) from error
+        for created in missing:
+            self._sync(created.parent, str(root))
 
     def open(self, path: str, size: int, *, create: bool, buffered: bool = False) -> MmapFile:
         full = self._root / path
@@ -277,7 +284,7 @@ class MmapDisk:
 
     def write_durably(self, path: str, data: bytes) -> None:
         full = self._root / path
-        temporary = full.with_name(full.name + ".tmp")
+        temporary = self._take_temporary(full)
         try:
             full.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
@@ -294,7 +301,18 @@ class MmapDisk:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise _failure(path, "writing", error) from error
+        finally:
+            del self._being_written[temporary]
         self._sync(full.parent, path)
+
+    def _take_temporary(self, full: Path) -> Path:
+        token = object()
+        number = 0
+        while True:
+            temporary = full.with_name(f"{full.name}.tmp{number or ''}")
+            if self._being_written.setdefault(temporary, token) is token:
+                return temporary
+            number += 1
 
     def flush_file(self, path: str) -> None:
         try:

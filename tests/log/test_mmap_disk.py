@@ -123,6 +123,41 @@ def test_files_are_replaced_as_a_whole(disk: MmapDisk) -> None:
     assert disk.list("d") == []
 
 
+def test_a_file_that_two_threads_write_is_that_of_the_last(
+    disk: MmapDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint is on its way in a worker when a snapshot from the leader replaces the store with its notes."""
+    fsync = os.fsync
+
+    def flush_while_another_writes(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        disk.write_durably("state", b"other")
+        assert disk.read("state") == b"other"
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", flush_while_another_writes)
+    disk.write_durably("state", b"mine")
+    assert disk.read("state") == b"mine"
+    assert disk.list(".") == ["state"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which directory a descriptor is")
+def test_the_directories_of_a_new_store_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: dict[str, None] = {}
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced[str(Path(f"/proc/self/fd/{descriptor}").readlink())] = None
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    MmapDisk(tmp_path / "new" / "store")
+    assert sorted(synced) == [str(tmp_path), str(tmp_path / "new")]
+    synced.clear()
+    MmapDisk(tmp_path / "new" / "store")
+    assert not synced
+
+
 def test_the_lock_excludes_and_is_released(disk: MmapDisk, tmp_path: Path) -> None:
     lock = disk.lock()
     with pytest.raises(StoreLockedError):
