@@ -49,8 +49,6 @@ class StoreOptions:
     hot_bytes: int = 1 << 30
     """How much of the log's end is taken to be in memory; what lies before is loaded before it is read."""
 
-    clean_scan_bytes: int = 256 << 20
-    """How much of the log's end is checked after a clean stop."""
     unclean_scan_files: int = 3
     """How many data files at the end are checked after an unclean stop (and never less than what was written
     after the last checkpoint)."""

@@ -10,9 +10,6 @@ from collections.abc import Mapping
 
 from log.errors import RecordError
 
-NAME_END = b"\x01"
-VALUE_END = b"\x02"
-
 TAGS = b"TAGS"
 KEYS = b"KEYS"
 UNIQ_KEY = b"UNIQ_KEY"

@@ -22,7 +22,6 @@ Buffer = bytes | bytearray | memoryview
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
-BLANK_MAGIC = 0xCBD43194
 
 SYS_FLAG_COMPRESSED = 0x1
 SYS_FLAG_TRANSACTION_MASK = 0xC
@@ -39,7 +38,6 @@ MAX_PROPERTIES_BYTES = 32767
 MAX_TOPIC_BYTES = 255
 """Retry and dead letter topics have up to 255 bytes (behaviour.md 3)."""
 
-PHYSICAL_OFFSET_AT = 28
 QUEUE_OFFSET_AT = 20
 SMALLEST_RECORD_BYTES = 91
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_MIB = 1024 * 1024
 
 
 def cpu_s(pids: Iterable[int]) -> float:

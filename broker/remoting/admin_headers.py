@@ -163,9 +163,3 @@ class ViewBrokerStatsHeader(msgspec.Struct, rename="camel"):
 
     stats_name: str
     stats_key: str
-
-
-class BrokerConfigResponseHeader(msgspec.Struct):
-    """Answer to GET_BROKER_CONFIG 26: the data version as JSON text."""
-
-    version: str

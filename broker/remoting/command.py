@@ -305,7 +305,6 @@ def header_fields(header: msgspec.Struct) -> dict[str, str]:
 
 
 _FRAME_START = struct.Struct(">II")
-_HEADER_LENGTH_MAX = (1 << 24) - 1
 
 
 def _frame_head(serialization: int, header: bytes, body_length: int) -> bytes:
