@@ -109,7 +109,7 @@ def encode_acknowledgement(message: AppendResponse) -> bytes | None:
 class AppendHeaders:
     """Reads the headers of one link, on which all frames have the same source and target.
 
-    `learn` tells which; before, and for what is not of the usual form, `append` and `acknowledgement` return None.
+    `learn` tells which; before, and for what is not of the usual form, the others return None.
     """
 
     __slots__ = ("_acknowledgement", "_append", "_source", "_target")
@@ -169,6 +169,40 @@ class AppendHeaders:
             ((span_term, count),),
             commit_index,
             round_,
+        )
+        return message, position
+
+    def heartbeat(self, header: bytes) -> tuple[AppendRequest, int] | None:
+        """An append without entries, and its position."""
+        begin = self._append
+        at = len(begin)
+        if len(header) != at + _EMPTY.size or header[:at] != begin or not at:
+            return None
+        (
+            a,
+            term,
+            b,
+            prev_index,
+            c,
+            prev_term,
+            spans,
+            d,
+            commit_index,
+            e,
+            round_,
+            configurations,
+            f,
+            position,
+        ) = _EMPTY.unpack_from(header, at)
+        if (
+            not a == b == c == d == e == f == _UINT64
+            or spans != _NO_SPANS
+            or configurations != _NO_CONFIGURATIONS
+            or (term | prev_index | prev_term | commit_index | round_ | position) >= _INDEX_END
+        ):
+            return None
+        message = AppendRequest(
+            self._source, self._target, term, prev_index, prev_term, (), commit_index, round_
         )
         return message, position
 

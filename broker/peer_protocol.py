@@ -368,7 +368,10 @@ class PeerDecoder:
             append = self._usual.append(header)
             return None if append is None else RaftFrame(append[0], append[1], body=body)
         acknowledgement = self._usual.acknowledgement(header)
-        return None if acknowledgement is None else RaftFrame(acknowledgement)
+        if acknowledgement is not None:
+            return RaftFrame(acknowledgement)
+        heartbeat = self._usual.heartbeat(header)
+        return None if heartbeat is None else RaftFrame(heartbeat[0], heartbeat[1])
 
     def _decode(self, header: bytes, body: memoryview) -> Frame:
         frame = _decode(header, body)

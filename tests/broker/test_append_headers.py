@@ -53,9 +53,12 @@ def test_an_append_is_the_cbor_of_its_items(
         position,
     ]
     headers = AppendHeaders()
-    assert headers.append(encoded) is None, "the ends of the link are not known yet"
+    assert headers.append(encoded) is headers.heartbeat(encoded) is None, (
+        "the ends of the link are not known yet"
+    )
     headers.learn(source, target)
     assert headers.append(encoded) == (None if span is None else (message, position))
+    assert headers.heartbeat(encoded) == ((message, position) if span is None else None)
 
 
 @given(name, name, number, number, number, number)
@@ -85,6 +88,7 @@ def test_an_acknowledgement_is_the_cbor_of_its_items(
 
 
 APPEND = AppendRequest("n0", "n1", 3, 10, 2, ((3, 4),), 9, 7)
+HEARTBEAT = APPEND._replace(spans=())
 ACKNOWLEDGEMENT = AppendResponse("n0", "n1", 3, True, 10, 12, 7)
 
 
@@ -123,14 +127,20 @@ def test_an_unusual_answer_is_left_to_the_general_way(message: AppendResponse) -
 @given(st.data())
 def test_what_the_short_way_reads_the_general_one_reads_alike(data: st.DataObject) -> None:
     """One or two bytes changed: either both take it for the same message, or only the general way is asked."""
-    body = b"entries" if data.draw(st.booleans()) else b""
-    frame = RaftFrame(APPEND, 100, body=body) if body else RaftFrame(ACKNOWLEDGEMENT)
+    frame = data.draw(
+        st.sampled_from(
+            (RaftFrame(APPEND, 100, body=b"entries"), RaftFrame(HEARTBEAT, 100), RaftFrame(ACKNOWLEDGEMENT))
+        )
+    )
+    body = bytes(frame.body)
     head = bytes(encode_frame(frame)[0])
     header = bytearray(head[6:])
     for _ in range(data.draw(st.integers(0, 2))):
         header[data.draw(st.integers(0, len(header) - 1))] = data.draw(st.integers(0, 255))
     changed = head[:6] + bytes(header) + body
-    short = _headers().append(bytes(header)) if body else _headers().acknowledgement(bytes(header))
+    headers = _headers()
+    read = headers.append if body else headers.heartbeat if frame.position else headers.acknowledgement
+    short = read(bytes(header))
     try:
         (general,) = PeerDecoder().feed(changed)
     except PeerProtocolError:
@@ -146,7 +156,8 @@ def test_what_the_short_way_reads_the_general_one_reads_alike(data: st.DataObjec
 def test_a_link_is_read_the_short_way_after_its_first_message() -> None:
     frame = RaftFrame(APPEND, 100, body=b"entries")
     answer = RaftFrame(ACKNOWLEDGEMENT)
+    heartbeat = RaftFrame(HEARTBEAT, 100)
     other = RaftFrame(APPEND._replace(source="n2"), 100, body=b"entries")
     decoder = PeerDecoder()
-    for sent in (frame, answer, frame, other, answer, frame):
+    for sent in (frame, answer, heartbeat, frame, other, heartbeat, answer, frame):
         assert decoder.feed(b"".join(encode_frame(sent))) == [sent]
