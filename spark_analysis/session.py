@@ -63,13 +63,13 @@ def require_environment() -> None:
         import pyspark  # noqa: F401
     except ImportError as error:
         raise AnalysisUnavailableError(
-            f"trivet analyze needs {error.name}, which is not installed: pip install 'trivet[analysis]'"
+            f"the analysis needs {error.name}, which is not installed: pip install 'trivet[analysis]'"
         ) from None
     version = java_major_version()
     if version is None or version < MINIMUM_JAVA:
         have = "no Java was found" if version is None else f"this machine's Java is {version}"
         raise AnalysisUnavailableError(
-            f"trivet analyze needs Java {MINIMUM_JAVA} or later for Spark, but {have}: install it "
+            f"Spark needs Java {MINIMUM_JAVA} or later, but {have}: install it "
             "(Debian/Ubuntu: apt install openjdk-17-jre-headless; "
             "macOS: brew install openjdk@17) or set JAVA_HOME"
         )

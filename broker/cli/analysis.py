@@ -41,8 +41,8 @@ def analyze(
 ) -> int:
     """Decide with Spark whether the traces are what a linearizable log allows.
 
-    A PATH is a trace file, or a directory whose *.trace files are one history. Exit codes: 0 it holds, 1 violated, 3
-    undecided, 2 wrong usage. Needs Java 17 or later.
+    A PATH is a trace file, or a directory whose *.trace files are one history. Exit codes: 0 it holds, 1 violated, 2
+    wrong usage or no Java, 3 undecided, 4 the analysis itself failed. Needs Java 17 or later.
     """
     if not paths:
         raise CommandError("analyze needs at least one PATH of a trace", USAGE)
