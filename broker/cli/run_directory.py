@@ -95,4 +95,6 @@ def judge_traces(directory: Path, *, keep_stdout: bool = False) -> Judgement:
             print(f"trivet: {error}", file=sys.stderr)
             code = UNDECIDED
     code = code if code in _VERDICTS else UNDECIDED
-    return Judgement(code, _VERDICTS[code], str(report) if report.is_dir() and any(report.iterdir()) else None)
+    return Judgement(
+        code, _VERDICTS[code], str(report) if report.is_dir() and any(report.iterdir()) else None
+    )
