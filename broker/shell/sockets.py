@@ -393,12 +393,17 @@ async def accept_forever(
 
 
 async def connect(address: str) -> socket.socket:
-    """A connected, non-blocking socket; `OSError` when the remote end cannot be reached."""
-    host, port = split_address(address)
-    sock = trio.socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    """A connected, non-blocking socket; `OSError` when the remote end cannot be reached, whatever its address is."""
     try:
-        await sock.connect((host, port))
-    except BaseException:
-        sock.close()
-        raise
+        host, port = split_address(address)
+        sock = trio.socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            await sock.connect((host, port))
+        except BaseException:
+            sock.close()
+            raise
+    except (
+        ValueError
+    ) as error:  # no host has such a name: one of more than 63 characters between two dots, say
+        raise OSError(f"cannot connect to {address!r}: {error}") from error
     return socket.socket(fileno=sock.detach())

@@ -25,6 +25,20 @@ async def test_a_task_that_runs_on_after_its_peer_has_gone_ends(
         await links._keep_link("n7")
 
 
+@pytest.mark.parametrize("address", ["nowhere", "a" * 64 + ".example:1", "zero\0:1", "two..dots:1"])
+async def test_an_address_that_is_none_ends_no_node(
+    autojump_clock: trio.testing.MockClock, address: str
+) -> None:
+    """Whoever dials says where it listens, and a member may be added with any name for its host."""
+    node = Group(3).node("n0")
+    node.replica.peer_met("n7", address)
+    node.replica.peers = {"n7": address}
+    links = PeerLinks(node, {}, lambda: None, lambda: None)
+    with trio.move_on_after(10) as passed:
+        await links.run()
+    assert passed.cancelled_caught
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll")
 async def test_no_turn_follows_when_the_node_fails_of_a_new_link(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group(3)
