@@ -283,7 +283,7 @@ async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtim
         with pytest.raises(UsageError, match="orderly=True"):
             await listen_orderly(consumer, handle)
     async with Consumer(
-        NAME_SERVER, group="c", topics="t", orderly=True, runtime=FakeRuntime(world)
+        NAME_SERVER, group="c", topics="t", orderly=True, start="first", runtime=FakeRuntime(world)
     ) as consumer:
         with pytest.raises(UsageError, match="listen_orderly"):
             await listen(consumer, handle)
