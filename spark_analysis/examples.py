@@ -23,6 +23,7 @@ from spark_analysis.proofs import (
     VALUED,
     shown,
 )
+from spark_analysis.register_names import register_column, register_name
 from spark_analysis.verdict import Anomaly
 
 if TYPE_CHECKING:
@@ -65,9 +66,7 @@ def examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> li
     )
     begins = sf.col("invoke_ns") == sf.col("lower")
     ends = sf.col("complete_ns") == sf.col("upper")
-    queue = sf.when(sf.col("function").isin(*REGISTERS), sf.concat_ws(" ", "key", "group")).otherwise(
-        sf.col("key")
-    )
+    queue = sf.when(sf.col("function").isin(*REGISTERS), register_column()).otherwise(sf.col("key"))
     ordered = sf.col("lower").isNotNull()
     # Comparisons with constants first: the join pairs every operation of a queue with every finding about it.
     moments = [row["lower"] for row in chosen if row["lower"] is not None]
@@ -193,7 +192,5 @@ def _nulls_first(value: Any) -> tuple[bool, Any]:
 
 def judged_key(row: Row) -> str:
     """The queue, or the register of a group and a queue."""
-    if row["function"] in REGISTERS and row["group"] is not None:
-        return f"{row['key']} {row['group']}"
     key: str = row["key"]
-    return key
+    return register_name(key, row["group"]) if row["function"] in REGISTERS else key

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_analysis import schema
 from spark_analysis.source import TraceReader, read_batches
+from spark_analysis.storage import pattern_of
 from spark_analysis.trace_rows import FILE_SHIFT
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def trace_records(spark: SparkSession, parts: Sequence[TraceSplit]) -> DataFrame
 def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | None = None) -> History:
     """A history from what :func:`load_trace` has written; halves of operations are joined once, into ``joined``."""
 
-    records = spark.read.schema(schema.RECORDS).parquet(parquet)
+    records = spark.read.schema(schema.RECORDS).parquet(pattern_of(parquet))
     whole = records.where("record = 'operation'").select(*schema.OPERATION_NAMES)
     damage = _damage(records)
     halves = records.where("record in ('invocation', 'completion')")
@@ -96,7 +97,7 @@ def load_parquet(spark: SparkSession, path: str, parquet: str, joined: str | Non
         damage = damage.unionByName(doubtful_completions(halves, unread))
         joined = joined or f"{parquet}-joined"
         join_halves(halves, unread).write.mode("overwrite").parquet(joined)
-        whole = whole.unionByName(spark.read.schema(schema.OPERATIONS).parquet(joined))
+        whole = whole.unionByName(spark.read.schema(schema.OPERATIONS).parquet(pattern_of(joined)))
     return History(
         path,
         whole,
@@ -211,17 +212,26 @@ def _paired(halves: DataFrame, damage: DataFrame) -> DataFrame:
     )
     number = sf.shiftrightunsigned(sf.shiftleft("begun.op", 64 - FILE_SHIFT), 64 - FILE_SHIFT)
     # An unknown outcome has no time of completion.
-    doubt = sf.when(
-        sf.expr("ended.complete_ns < begun.invoke_ns"),
-        sf.expr(
-            "format_string('%s completes at time %d, before its invocation at %d', "
-            "begun.function, ended.complete_ns, begun.invoke_ns)"
-        ),
-    ).when(
-        sf.expr("is_interrupted AND ended IS NOT NULL"),
-        sf.format_string(
-            "operation %d completes, or another one with its number that could not be read", number
-        ),
+    doubt = (
+        sf.when(
+            sf.expr("ended.complete_ns < begun.invoke_ns"),
+            sf.expr(
+                "format_string('%s completes at time %d, before its invocation at %d', "
+                "begun.function, ended.complete_ns, begun.invoke_ns)"
+            ),
+        )
+        .when(
+            sf.expr("ended.outcome = 'ok' AND endswith(coalesce(ended.key, begun.key), '/')"),
+            sf.format_string(
+                "%s completes without saying in which queue of %s", "begun.function", "begun.key"
+            ),
+        )
+        .when(
+            sf.expr("is_interrupted AND ended IS NOT NULL"),
+            sf.format_string(
+                "operation %d completes, or another one with its number that could not be read", number
+            ),
+        )
     )
     return pairs.join(
         interrupted,

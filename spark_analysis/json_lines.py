@@ -35,6 +35,7 @@ from spark_analysis.json_rows import Row, log_rows
 from spark_analysis.moments import SAMPLE, Period, middle, period_around
 from spark_analysis.proofs import CUT_LINE, LINE, OVERLAPPING_LINE, STRAY_LINE
 from spark_analysis.source import ARROW_TYPES
+from spark_analysis.storage import pattern_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,13 +68,13 @@ def load_json_lines(
         "path STRING, part INT, start BIGINT, stop BIGINT, low_ns BIGINT, high_ns BIGINT",
     ).repartition(len(starts), "part")
     parts.mapInArrow(_read_parts, _PARTS).write.mode("overwrite").parquet(f"{directory}/parts")
-    rows = spark.read.schema(_PARTS).parquet(f"{directory}/parts")
+    rows = spark.read.schema(_PARTS).parquet(pattern_of(f"{directory}/parts"))
     counted = rows.where("half = 'lines'").select("part", "number", "text").orderBy("part").collect()
     lost = {row["part"]: int(row["text"]) for row in counted if row["text"] != "0"}
     rows.where("half IN ('begun', 'ended', 'first')").groupBy("process").applyInArrow(
         lambda table: join_process(table, lost), _JOINED
     ).write.mode("overwrite").parquet(f"{directory}/joined")
-    joined = spark.read.schema(_JOINED).parquet(f"{directory}/joined")
+    joined = spark.read.schema(_JOINED).parquet(pattern_of(f"{directory}/joined"))
     whole = rows.where("half IS NULL").select(*joined.columns).unionByName(joined)
     before = accumulate((row["number"] for row in counted), initial=0)
     lines = spark.createDataFrame(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from spark_analysis.importers import DEFAULT_MODELS
 from spark_analysis.models import MODELS
 from spark_analysis.session import AnalysisUnavailableError, has_session, start_session
+from spark_analysis.storage import place_of
 from spark_analysis.verdict import EXIT_CODES, LINEARIZABLE, UNDECIDED, VIOLATED, Verdict, of_what_was_read
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def analyze(
     """
     try:
         model = _check_usage(paths, format, model, keeps=to_parquet is not None)
+        _check_places(report, to_parquet)
         size = _total_bytes(paths) * (PARQUET_FACTOR if format == "parquet" else 1)
         partitions = None if size < PARTITION_BYTES else min(MOST_PARTITIONS, 8 + size // PARTITION_BYTES)
         is_ours = not has_session()
@@ -78,6 +80,8 @@ def analyze(
     except (UsageError, AnalysisUnavailableError) as error:
         print(f"trivet analyze: {error}", file=sys.stderr)
         return WRONG_USAGE
+    except Exception:
+        return _failed()
     to_show: list[tuple[Verdict, Around]] = []
     try:
         if model in LOG_MODELS:
@@ -102,10 +106,8 @@ def analyze(
             to_show = [(verdict, {}) for verdict in verdicts]
             for verdict, name in zip(verdicts, distinct_names(paths), strict=True):
                 _report(verdict, None, report, name)
-    except Exception:  # an unexpected end must not look like the verdict "violated", which is exit code 1
-        traceback.print_exc()
-        print("trivet analyze: the analysis failed; no verdict", file=sys.stderr)
-        return FAILED
+    except Exception:
+        return _failed()
     finally:
         if is_ours:
             spark.stop()
@@ -118,6 +120,29 @@ def analyze(
     given = {verdict.verdict for verdict in verdicts}
     worst = VIOLATED if VIOLATED in given else UNDECIDED if UNDECIDED in given else LINEARIZABLE
     return EXIT_CODES[worst]
+
+
+def _failed() -> int:
+    """An unexpected end must not look like the verdict "violated", which is exit code 1."""
+    traceback.print_exc()
+    print("trivet analyze: the analysis failed; no verdict", file=sys.stderr)
+    return FAILED
+
+
+def _check_places(report: Path | None, to_parquet: Path | None) -> None:
+    """That files can be written where they are wanted: better now than when the verdict is there."""
+    for option, directory in (("--report", report), ("--to-parquet", to_parquet)):
+        if directory is not None:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=directory):
+                    pass
+            except OSError as error:
+                raise UsageError(f"{option} {directory}: cannot be written: {error.strerror}") from None
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise UsageError(f"{error.strerror}; TMPDIR names another one") from None
 
 
 def _check_usage(paths: Sequence[Path], format: str, model: str, *, keeps: bool) -> str:
@@ -147,11 +172,29 @@ def _check_usage(paths: Sequence[Path], format: str, model: str, *, keeps: bool)
                 raise UsageError(f"{path}: not a directory that --to-parquet has made: it has no {RECORDS}")
             _check_columns(path / RECORDS)
             continue
-        if path.is_dir() and not any(path.glob("*.trace")):
+        if path.is_dir() and not any(file.is_file() for file in path.glob("*.trace")):
             raise UsageError(f"{path}: no *.trace files in this directory")
         if path.is_dir() and format != "trace":
             raise UsageError(f"{path}: is a directory; name the files of format {format}")
+        if path.is_file() and (packed := _packed_by(path)) is not None:
+            raise UsageError(f"{path}: is packed ({packed}); unpack it first")
     return model
+
+
+_PACKED: Final = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+    b"\xfd7zXZ": "xz",
+}
+
+
+def _packed_by(path: Path) -> str | None:
+    """The program that must unpack a file before anything in it can be read."""
+    with path.open("rb") as stream:
+        beginning = stream.read(max(map(len, _PACKED)))
+    return next((name for mark, name in _PACKED.items() if beginning.startswith(mark)), None)
 
 
 def _check_columns(records: Path) -> None:
@@ -198,13 +241,13 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 def _place(spark: SparkSession, to_parquet: Path | None, scratch: str | None, name: str) -> Iterator[str]:
     """The URL of the directory for one history's Parquet, removed afterwards unless the user wants to keep it."""
     if to_parquet is not None:
-        yield (to_parquet / name).resolve().as_uri()
+        yield place_of(to_parquet / name)
         return
     if scratch is None:
         with tempfile.TemporaryDirectory(prefix="trivet-analyze-", ignore_cleanup_errors=True) as directory:
-            yield Path(directory).as_uri()
+            yield place_of(Path(directory))
         return
-    base = scratch.rstrip("/") if "://" in scratch else Path(scratch).resolve().as_uri()
+    base = scratch.rstrip("/") if "://" in scratch else place_of(Path(scratch))
     place = f"{base}/trivet-analyze-{uuid.uuid4().hex}"
     try:
         yield place
@@ -234,12 +277,12 @@ def _load(
         history = read_trace(spark, str(path.resolve())) if in_memory else None
         return replace(history or load_trace(spark, str(path.resolve()), place), path=str(path))
     if format == "parquet":
-        return load_parquet(spark, str(path), (path.resolve() / RECORDS).as_uri(), f"{place}/joined")
+        return load_parquet(spark, str(path), place_of(path / RECORDS), f"{place}/joined")
     if not is_kept:
         operations, damage = load_json_lines(spark, str(path.resolve()), place)
         return History(str(path), operations, no_events(spark), damage)
     with tempfile.TemporaryDirectory(prefix="trivet-analyze-", ignore_cleanup_errors=True) as parts:
-        operations, damage = load_json_lines(spark, str(path.resolve()), Path(parts).as_uri())
+        operations, damage = load_json_lines(spark, str(path.resolve()), place_of(Path(parts)))
         keep_records(operations, damage, f"{place}/{RECORDS}")
     return load_parquet(spark, str(path), f"{place}/{RECORDS}")
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from broker.trace import Fail, Info, Invoke, Ok, ReadResult, TraceHeader, read_trace
 from spark_analysis.reference import LINEARIZABLE, UNDECIDED, VIOLATED, Operation, check_queue
+from spark_analysis.register_names import register_name
 from spark_analysis.registers import INITIAL, Access, check_register
 
 __all__ = ["PlainVerdict", "check_traces"]
@@ -52,7 +53,7 @@ def check_traces(
             if invoke.function in _REGISTER_FUNCTIONS:
                 access = _access(op, invoke, end)
                 if access is not None:
-                    registers[f"{key} {invoke.group}"].append(access)
+                    registers[register_name(key, invoke.group)].append(access)
             elif not isinstance(end, Fail):
                 queues[key].append(_operation(op, invoke, end))
     return _judge(queues, registers)

@@ -1,9 +1,12 @@
-"""How findings become a verdict: what the DataFrames (:mod:`spark_analysis.check`) and the plain rules
+"""How findings become a verdict: what the DataFrames (:mod:`spark_analysis.distributed`) and the plain rules
 (:mod:`spark_analysis.small`) say alike, so that nobody can tell from an answer which of them gave it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
@@ -26,28 +29,64 @@ SHOWN: Final = (
 """What a proof says of an operation."""
 
 
-def assembled(
-    path: str,
-    operations: int,
-    counts: Mapping[str, int],
-    allowed: Mapping[str, int],
-    anomalies: Iterable[Anomaly],
-    undecided: Sequence[str],
-    damages: Iterable[Any],
-    facts: dict[str, Any],
-) -> Verdict:
-    """``counts``: of what is wrong; one is enough for a violation. ``damages``: rows of a history's ``damage``."""
-    return Verdict(
-        path,
-        VIOLATED if counts else UNDECIDED if undecided else LINEARIZABLE,
-        operations,
-        dict(sorted(counts.items())),
-        tuple(anomalies),
-        tuple(undecided),
-        tuple(map(_damage_line, damages)),
-        facts,
-        dict(sorted(allowed.items())),
-    )
+@dataclass
+class Gathered:
+    """What a checker has found in one history: both fill one, and only here it becomes a verdict.
+
+    ``counts``: of what is wrong, by kind; ``allowed``: of what these consumers may do; ``anomalies``: the first few of
+    each kind; ``undecided``: texts; ``damages``: the first rows of the history's ``damage``.
+    """
+
+    facts: dict[str, Any]
+    operations: int
+    counts: Counter[str] = field(default_factory=Counter)
+    allowed: Counter[str] = field(default_factory=Counter)
+    anomalies: list[Anomaly] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+    damages: Sequence[Any] = ()
+
+    def add_unseen(self, count: int, first: Callable[[], Iterable[Anomaly]], *, drained: bool) -> None:
+        """Acknowledged values that nobody was returned: wrong only if readers have ``drained`` the queues."""
+        if count:
+            (self.counts if drained else self.allowed)["unseen"] = count
+            self.anomalies += first() if drained else ()
+
+    def add_circles(
+        self,
+        circles: Sequence[Cycle] | None,
+        rows_of: Callable[[Sequence[int]], Sequence[Mapping[str, Any]]],
+    ) -> None:
+        """Of transactions; None: there are too many to know. ``rows_of``: see :func:`circle_anomalies`."""
+        if circles is None:
+            self.undecided.append("G1c: too many transactions polled from each other")
+            return
+        self.counts.update(one.kind for one in circles)
+        self.anomalies += circle_anomalies(circles, rows_of)
+
+    def add_replicas(self, counts: Mapping[str, int], first: Iterable[tuple[str, str, int, str]]) -> None:
+        """``first``: (kind, key, position, detail) of those that are listed."""
+        self.counts.update(counts)
+        listed = islice(first, REPLICA_FINDINGS_LISTED)
+        self.anomalies += (Anomaly(kind, key, at, (), detail) for kind, key, at, detail in listed)
+
+    def add_unsure(self, places: Iterable[tuple[str, int, str]]) -> None:
+        """(key, position, kind) of what could not be decided; the first ones are listed."""
+        first = sorted(places)[:UNSURE_LISTED]
+        self.undecided += (f"{key}: {kind} at {position}" for key, position, kind in first)
+
+    def verdict(self, path: str) -> Verdict:
+        """One finding is enough for a violation."""
+        return Verdict(
+            path,
+            VIOLATED if self.counts else UNDECIDED if self.undecided else LINEARIZABLE,
+            self.operations,
+            dict(sorted(self.counts.items())),
+            tuple(self.anomalies),
+            tuple(self.undecided),
+            tuple(map(_damage_line, self.damages)),
+            self.facts,
+            dict(sorted(self.allowed.items())),
+        )
 
 
 def facts_of(
@@ -130,8 +169,3 @@ def _damage_line(row: Mapping[str, Any]) -> str:
     """Where a recording could not be read, and why."""
     unit = "line" if row["kind"].endswith(LINE) else "byte"
     return f"{row['file']}: {unit} {row['position']}: {row['reason']}"
-
-
-def unsure_line(key: str, kind: str, position: int) -> str:
-    """What could not be decided."""
-    return f"{key}: {kind} at {position}"

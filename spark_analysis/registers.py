@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark import StorageLevel
 
+from spark_analysis.register_names import register_column
 from spark_analysis.search import Call, search
 from spark_analysis.sweep import Running, by_quantiles, running
 from spark_analysis.unknown import Finding
@@ -146,7 +147,7 @@ def check_offsets(operations: DataFrame) -> RegisterFindings:
         "(function = 'commit_offset' AND outcome <> 'fail') OR (function = 'fetch_offset' AND outcome = 'ok')"
     ).select(
         "op",
-        sf.concat_ws(" ", "key", "group").alias("key"),
+        register_column().alias("key"),
         (sf.col("function") == "commit_offset").alias("is_write"),
         sf.coalesce("offset", sf.lit(INITIAL).cast("bigint")).alias("value"),
         "invoke_ns",

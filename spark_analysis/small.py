@@ -1,11 +1,11 @@
 """A history that one task holds: the same verdict, proofs included, from the plain rules.
 
-The DataFrames of :mod:`spark_analysis.check` spread a queue of any length over a cluster. What they cost at least is
-planning and some fifty short stages, tens of seconds of processor time for a thousand operations, which the plain rules
-(:mod:`spark_analysis.reference` and its neighbours) judge in a fraction of one. So the first job of every check brings
-the history to one task, which gives up beyond :data:`MOST_ROWS` rows; only then the DataFrames go on. Which of the two
-has judged is a question of price and of nothing else: tests hold their answers against each other, finding by finding
-and proof by proof.
+The DataFrames of :mod:`spark_analysis.distributed` spread a queue of any length over a cluster. What they cost at least
+is planning and some fifty short stages, tens of seconds of processor time for a thousand operations, which the plain
+rules (:mod:`spark_analysis.reference` and its neighbours) judge in a fraction of one. So the first job of every check
+brings the history to one task, which gives up beyond :data:`MOST_ROWS` rows; only then the DataFrames go on. Which of
+the two has judged is a question of price and of nothing else: tests hold their answers against each other, finding by
+finding and proof by proof.
 """
 
 from __future__ import annotations
@@ -25,16 +25,7 @@ from spark_analysis import schema
 from spark_analysis.examples import Found, Row, judged_key, plain_examples
 from spark_analysis.kafka_catalogue import ASSIGNMENTS
 from spark_analysis.kafka_reference import backward_sends, circles, moved, overwritten, precommitted
-from spark_analysis.proofs import (
-    DAMAGES_LISTED,
-    REPLICA_FINDINGS_LISTED,
-    UNSURE_LISTED,
-    assembled,
-    circle_anomalies,
-    damage_facts,
-    facts_of,
-    unsure_line,
-)
+from spark_analysis.proofs import DAMAGES_LISTED, Gathered, damage_facts, facts_of
 from spark_analysis.raft_reference import NO_INDEX, ReplicaEvent, replica_findings
 from spark_analysis.reference import Operation, QueueFindings, check_queues
 from spark_analysis.registers import INITIAL, Access, check_register
@@ -125,46 +116,42 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
         (changes[one.client] if one.function in ASSIGNMENTS else queues[row["key"]]).append(one)
     judged = check_queues(queues, sparse=sparse)
     found = [_found(key, one) for key, queue in judged.items() for one in queue.findings]
-    unsure = [_found(key, one) for key, queue in judged.items() for one in queue.unsure]
-    undecided = _described(unsure)
+    gathered = Gathered(facts, len(operations), damages=damages[:DAMAGES_LISTED])
+    gathered.add_unsure(
+        (key, one.position, one.kind) for key, queue in judged.items() for one in queue.unsure
+    )
     stale, unsure = _registers(operations)
     found += stale
-    undecided += _described(unsure)
-    excused: Counter[str] = Counter()
+    gathered.add_unsure((one.key, one.position, one.kind) for one in unsure)
     for key, queue in judged.items():
         wrong, allowed = _catalogue(key, queues[key], changes, queue, facts)
         found += (_found(key, one) for one in wrong)
-        excused.update(one.kind for one in allowed)
-    counts = Counter(one.kind for one in found)
+        gathered.allowed.update(one.kind for one in allowed)
+    counts = gathered.counts
+    counts.update(one.kind for one in found)
     if counts["append-order"] or counts["unexplained-value"]:
         for key, queue in judged.items():
             backward = backward_sends(queues[key], queue.positions)
             found += (_found(key, one) for one in backward)
             counts.update(one.kind for one in backward)
-    anomalies = plain_examples(found, operations)
+    gathered.anomalies += plain_examples(found, operations)
     unseen = [
         Found("unseen", key, position, None, None)
         for key, queue in judged.items()
         for position, at in queue.positions.items()
         if at.acks and not at.reads
     ]
-    if unseen:
-        (counts if drained else excused)["unseen"] = len(unseen)
-        anomalies += plain_examples(unseen, operations) if drained else []
+    gathered.add_unseen(len(unseen), lambda: plain_examples(unseen, operations), drained=drained)
     if facts["transactions"]:
-        cycles = circles(queues)
-        counts.update(one.kind for one in cycles)
-        anomalies += circle_anomalies(cycles, lambda ops: _rows_of(ops, operations))
+        gathered.add_circles(circles(queues), lambda ops: _rows_of(ops, operations))
     if facts["replica_events"]:
         broken = replica_findings([_event(row) for row in sorted(events, key=_place_of_event)])
-        counts.update(one.kind for one in broken)
         broken.sort(key=lambda one: (one.kind, one.position, one.key, one.detail))
-        anomalies += (
-            Anomaly(one.kind, one.key, one.position, (), one.detail)
-            for one in broken[:REPLICA_FINDINGS_LISTED]
+        gathered.add_replicas(
+            Counter(one.kind for one in broken),
+            ((one.kind, one.key, one.position, one.detail) for one in broken),
         )
-    listed = damages[:DAMAGES_LISTED]
-    return assembled(path, len(operations), +counts, excused, anomalies, undecided, listed, facts)
+    return gathered.verdict(path)
 
 
 def _found(key: str, one: Finding) -> Found:
@@ -205,11 +192,6 @@ def _operation(row: Row) -> Operation:
         filtered=bool(row["filtered"]),
         client=row["client"],
     )
-
-
-def _described(unsure: Sequence[Found]) -> list[str]:
-    listed = sorted(unsure, key=lambda one: (one.key, one.position, one.kind))
-    return [unsure_line(one.key, one.kind, one.position) for one in listed[:UNSURE_LISTED]]
 
 
 def _registers(operations: Sequence[Row]) -> tuple[list[Found], list[Found]]:

@@ -46,7 +46,8 @@ def trace_files(path: str) -> list[str]:
     places = [Path(match) for match in matches]
     found: list[str] = []
     for place in places:
-        files = sorted(place.glob(f"*{TRACE_SUFFIX}")) if place.is_dir() else [place]
+        inside = sorted(file for file in place.glob(f"*{TRACE_SUFFIX}") if file.is_file())
+        files = inside if place.is_dir() else [place]
         found += [str(file.resolve()) for file in files]
     if not found:
         raise FileNotFoundError(

@@ -59,6 +59,9 @@ REPLICA_ANOMALIES: Final = (
     *("log-mismatch", "prefix-mismatch"),
 )
 
+REGISTER_ANOMALIES: Final = ("stale-offset", "phantom-offset")
+"""Those about the position of a group in a queue; their key has both (:mod:`spark_analysis.register_names`)."""
+
 # What Jepsen's Kafka workload calls the same; kinds that have its names already are not listed.
 JEPSEN_NAMES: Final = {
     "aborted-read": "G1a",

@@ -87,6 +87,20 @@ def _parse_header(item: object, name: str) -> TraceHeader:
     return TraceHeader(source, process, clock, zero_wall_ns, clock_error_ns, pairs)
 
 
+def _is_header(item: object) -> bool:
+    value = item.value if isinstance(item, cbor2.CBORTag) and item.tag == SELF_DESCRIBED_CBOR else item
+    return isinstance(value, Mapping) and value.get("format") == FORMAT_NAME
+
+
+def _continues(item: object, name: str, header: TraceHeader) -> bool:
+    """Whether the records behind a header that is not the file's own are the same recorder's, and of its clock."""
+    try:
+        other = _parse_header(item, name)
+    except TraceFormatError:
+        return False
+    return (other.source, other.process, other.clock) == (header.source, header.process, header.clock)
+
+
 def _find_mark(stream: IO[bytes], mark: bytes, start: int, chunk_bytes: int = 1 << 20) -> int | None:
     """Position of the first repeated header at or after ``start``."""
     position, carried = start, b""
@@ -137,6 +151,11 @@ def _read_run(
                 yield position + consumed, item
             elif pending.startswith(mark, consumed):
                 yield position + consumed, header
+            elif _is_header(item) and not _continues(item, name, header):
+                # Its times are of another clock, or its events another node's: they are not what this file is about.
+                return Damage(
+                    name, position + consumed, "the header of another recorder, or of another clock"
+                )
             else:
                 problem = f"neither a record nor this file's header: {brief(item, 100)}"
                 yield position + consumed, Damage(name, position + consumed, problem)

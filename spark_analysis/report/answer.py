@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from spark_analysis.verdict import LINEARIZABLE, REPLICA_ANOMALIES, UNDECIDED, VIOLATED, Verdict
+from spark_analysis.verdict import (
+    LINEARIZABLE,
+    REGISTER_ANOMALIES,
+    REPLICA_ANOMALIES,
+    UNDECIDED,
+    VIOLATED,
+    Verdict,
+)
 
 # What is promised, the functions that it takes to judge it, and the anomalies that break it.
 _PROMISES: Final = (
@@ -38,7 +45,7 @@ _PROMISES: Final = (
     (
         "the positions that consumer groups store are read back as they were stored",
         ("commit_offset", "fetch_offset"),
-        ("stale-offset", "phantom-offset"),
+        REGISTER_ANOMALIES,
     ),
 )
 _TRANSACTIONS_PROMISE: Final = (

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from spark_analysis.history import History
+from spark_analysis.register_names import queue_and_group
 from spark_analysis.report.tables import Window
 from spark_analysis.stories import DISPUTES, contradiction, decisive, refused_value
-from spark_analysis.verdict import Anomaly
+from spark_analysis.verdict import REGISTER_ANOMALIES, Anomaly
 
 WINDOWS: Final = 6
 TIMELINE_OPERATIONS: Final = 28
@@ -77,7 +78,9 @@ def windows_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, Wind
         return {}
     nearness = []
     for place, window in windows.items():
-        queue, _, group = anomalies[place].key.partition(" ")
+        queue, group = anomalies[place].key, ""
+        if anomalies[place].kind in REGISTER_ANOMALIES:
+            queue, group = queue_and_group(queue)
         ended = sf.coalesce("complete_ns", sf.lit(window.high_ns))
         in_window = (sf.col("invoke_ns") <= window.high_ns) & (ended >= window.low_ns)
         # The other side of a group's position that was read too late may be anywhere among those stored and read.

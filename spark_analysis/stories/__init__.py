@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from spark_analysis.register_names import queue_and_group
 from spark_analysis.stories.culprits import DISPUTES, PAIRS, contradiction, decisive, refused_value
 from spark_analysis.stories.queues import DETAILED_STORIES, QUEUE_STORIES
 from spark_analysis.stories.replicas import REPLICA_STORIES, nodes_of
 from spark_analysis.stories.words import Operation, began, duration, ended, moment, value_at
-from spark_analysis.verdict import REPLICA_ANOMALIES, Anomaly
+from spark_analysis.verdict import REGISTER_ANOMALIES, REPLICA_ANOMALIES, Anomaly
 
 __all__ = ["DISPUTES", "contradiction", "decisive", "operations_told", "place_of", "refused_value", "story"]
 
@@ -65,11 +66,11 @@ def place_of(anomaly: Anomaly) -> str:
     """Where it is: of a queue the offset, of a replica the entry."""
     if anomaly.kind == "two-leaders":
         return anomaly.key
-    key, _, group = anomaly.key.partition(" ")
     if anomaly.kind in REPLICA_ANOMALIES:
         key, position = nodes_of(anomaly.key), "term" if anomaly.kind == "term-went-back" else "entry"
-    elif anomaly.kind in ("stale-offset", "phantom-offset"):
-        key, position = f"{key}, group {group}", "position"
+    elif anomaly.kind in REGISTER_ANOMALIES:
+        queue, group = queue_and_group(anomaly.key)
+        key, position = f"{queue}, group {group}", "position"
     else:
         key, position = anomaly.key, "offset"
     return key if anomaly.position is None else f"{key}, {position} {anomaly.position}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from spark_analysis.register_names import queue_and_group
 from spark_analysis.stories.culprits import decisive, last_stored, left_out, refused
 from spark_analysis.stories.words import (
     Operation,
@@ -168,7 +169,7 @@ def _torn_append(anomaly: Anomaly) -> list[str]:
 
 def _told(anomaly: Anomaly) -> str:
     """Who asked for a group's position and was told one."""
-    key, _, group = anomaly.key.partition(" ")
+    key, group = queue_and_group(anomaly.key)
     readers = [one for one in anomaly.proof if one.get("function") == "fetch_offset"]
     names = list(dict.fromkeys(map(client_of, readers)))
     return (
@@ -179,7 +180,7 @@ def _told(anomaly: Anomaly) -> str:
 
 def _stale_offset(anomaly: Anomaly) -> list[str]:
     if not any(one.get("function") == "fetch_offset" for one in anomaly.proof):
-        key, _, group = anomaly.key.partition(" ")
+        key, group = queue_and_group(anomaly.key)
         return [
             f"{anomaly.position or 0} was stored as the position of group {group} in {key}.",
             "What others were told before or afterwards fits no order of the commits.",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as sf
 
-from spark_analysis import check as distributed
-from spark_analysis import examples, log_model, raft_invariants, small, sweep
-from spark_analysis.check import check, check_distributed
+from spark_analysis import distributed, examples, log_model, proofs, raft_invariants, small, sweep
+from spark_analysis.check import check
+from spark_analysis.distributed import check_distributed
 from spark_analysis.proofs import DAMAGES_LISTED
 from spark_analysis.reference import Operation
 from spark_analysis.registers import Access
@@ -83,7 +83,9 @@ def crowd(seed: int) -> Crowd:
         accesses = random_accesses(random.Random(seed + number), 9, 4 if number % 8 == 0 else None)
         if number % 10 == 0:
             accesses.append(Access(MANY, False, MANY, 20, 25))  # nobody has stored it
-        made.add_register(f"register-{number}/0", "g", accesses)
+        # Of two of every ten the names together are the same, and the registers are not.
+        names = {7: (f"register-{number} 0", "g h"), 8: (f"register-{number - 1}", "0 g h")}
+        made.add_register(*names.get(number % 10, (f"register-{number}/0", "g")), accesses)
     rng = random.Random(seed)
     events = good_events(rng, 150)
     for break_one in [*RAFT_MUTATIONS] * 2:
@@ -102,7 +104,7 @@ def everything_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only the first findings are compared."""
     for module in (examples, distributed):
         monkeypatch.setattr(module, "EXAMPLES_OF_EACH_KIND", MANY)
-    for module in (distributed, small):
+    for module in (distributed, proofs):
         for name in ("REPLICA_FINDINGS_LISTED", "UNSURE_LISTED"):
             monkeypatch.setattr(module, name, MANY)
 

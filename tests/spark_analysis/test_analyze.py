@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 from broker.trace import TraceHeader, TraceWriter
 from spark_analysis.generator import Workload, write_good_history
 from spark_analysis.history import load_parquet
-from spark_analysis.main import WRONG_USAGE, analyze
+from spark_analysis.main import FAILED, WRONG_USAGE, analyze
 from spark_analysis.report import write_report
 from spark_analysis.verdict import LINEARIZABLE, VIOLATED, Verdict
 
@@ -159,6 +160,8 @@ def test_what_replicas_recorded_is_judged(
     ("make", "options", "complaint"),
     [
         (None, {}, "no such file"),
+        ("directory of directories", {}, "no \\*.trace files"),
+        ("packed", {"format": "jsonl"}, "is packed .gzip.; unpack it first"),
         ("directory", {}, "no .trace files|no \\*.trace files"),
         ("file", {"format": "xml"}, "known are trace"),
         ("file", {"model": "stack"}, "known are"),
@@ -174,10 +177,51 @@ def test_wrong_usage_is_explained(
     path = tmp_path / "x"
     if make == "directory":
         path.mkdir()
-    elif make == "file":
-        path.write_bytes(b"")
+    elif make == "directory of directories":
+        (path / "x.trace").mkdir(parents=True)
+    elif make is not None:
+        path.write_bytes(gzip.compress(b"") if make == "packed" else b"")
     assert analyze([path], **options) == WRONG_USAGE  # type: ignore[arg-type]
     assert re.search(complaint, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("option", ["report", "to_parquet"])
+def test_a_place_that_cannot_be_written_is_told_before_the_analysis(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.trace"
+    path.write_bytes(b"")
+    monkeypatch.setattr("spark_analysis.main.start_session", lambda *_, **__: pytest.fail("too late"))
+    assert analyze([path], **{option: path / "below"}) == WRONG_USAGE  # type: ignore[arg-type]
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"--{option.replace('_', '-')} {path}/below: cannot be written: Not a directory" in error
+
+
+def test_nowhere_for_temporary_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("spark_analysis.main.tempfile.gettempdir", nowhere)
+    path = tmp_path / "x.trace"
+    path.write_bytes(b"")
+    assert analyze([path]) == WRONG_USAGE
+    assert "No usable temporary directory found in ['/tmp']; TMPDIR" in capsys.readouterr().err
+
+
+def test_a_session_that_does_not_start_is_no_violation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*_: object, **__: object) -> None:
+        raise RuntimeError("Could not parse Master URL: 'nonsense'")
+
+    monkeypatch.setattr("spark_analysis.main.start_session", nothing)
+    path = tmp_path / "x.trace"
+    path.write_bytes(b"")
+    assert analyze([path], master="nonsense") == FAILED
+    assert "no verdict" in capsys.readouterr().err
 
 
 def test_a_missing_java_is_said_in_one_line(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from spark_analysis import schema
-from spark_analysis.check import check_distributed
+from spark_analysis.distributed import check_distributed
 from spark_analysis.history import History, no_events
 from spark_analysis.verdict import LINEARIZABLE, VIOLATED
 from tests.spark_analysis.stages import last_stage, task_records

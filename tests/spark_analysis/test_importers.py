@@ -367,9 +367,9 @@ def test_an_answer_must_say_which_queue_was_picked() -> None:
     assert (bad.number, bad.completes) == (2, True)
     assert "in which queue of t/" in bad.reason
     read = asked.replace("append", "read").replace('"a"', "0")
-    (bad,) = log_operations(parse("jsonl", [read]))
-    assert isinstance(bad, BadLine)
-    assert bad.reason.endswith("t/ names no queue")
+    (refused,) = log_operations(parse("jsonl", [read]))
+    assert isinstance(refused, BadLine)
+    assert refused.reason.endswith("t/ names no queue")
 
 
 def test_values_that_are_no_texts_have_one_form() -> None:

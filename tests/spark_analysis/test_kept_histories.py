@@ -33,11 +33,12 @@ no operation
 def test_json_lines_are_kept_and_judged_again(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "stale.jsonl"
+    """Whatever characters the paths have: to Hadoop some of them mean something."""
+    path = tmp_path / "stale #1.jsonl"
     path.write_text(STALE_AND_A_BAD_LINE)
     (tmp_path / "empty.jsonl").touch()
     paths = [path, tmp_path / "empty.jsonl"]
-    kept = tmp_path / "kept"
+    kept = tmp_path / "kept 100%20 [1]{a,b}*?"
 
     def answer(paths: list[Path], **options: Any) -> list[dict[str, Any]]:
         code = analyze(paths, json_output=True, **options)
@@ -49,6 +50,11 @@ def test_json_lines_are_kept_and_judged_again(
     assert [one["verdict"] for one in first] == ["violated", "undecided"]
     assert first[0]["bad_lines"] == 1
     assert answer([kept / path.name for path in paths], format="parquet") == first
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted(
+        [kept.name, *(path.name for path in paths)]
+    )
+    assert answer(paths, format="jsonl", scratch=str(tmp_path / "scratch [2]")) == first
+    assert not list((tmp_path / "scratch [2]").iterdir())
 
 
 @pytest.mark.parametrize(("format", "model"), [("jsonl", "register"), ("knossos", "log")])

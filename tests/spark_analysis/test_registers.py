@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_analysis.register_names import queue_and_group, register_name
 from spark_analysis.registers import INITIAL, Access, check_register, register_step
 from spark_analysis.search import Call, search
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
@@ -102,3 +103,12 @@ def test_a_search_beyond_its_budget_is_undecided() -> None:
     assert search(calls, register_step, INITIAL, maximum_configurations=500).verdict == UNDECIDED
     assert search(calls, register_step, INITIAL, is_over=lambda: True).verdict == UNDECIDED
     assert search(calls, register_step, INITIAL).verdict == VIOLATED
+
+
+@given(*[st.text(alphabet="ab/ \\") for _ in range(4)])
+def test_no_two_registers_have_one_name(queue: str, group: str, other_queue: str, other_group: str) -> None:
+    """Whatever spaces are in the names: "a b" of group "c" is not "a" of group "b c"."""
+    assert queue_and_group(register_name(queue, group)) == (queue, group)
+    is_same = (queue, group) == (other_queue, other_group)
+    assert (register_name(queue, group) == register_name(other_queue, other_group)) is is_same
+    assert register_name("orders/2", "billing") == "orders/2 billing"

@@ -174,6 +174,37 @@ def test_a_completion_behind_a_part_that_could_not_be_read_is_in_doubt(
             assert doubt["reason"].startswith("operation 0 completes, or another one")
 
 
+@pytest.mark.parametrize(
+    ("other", "is_read"),
+    [
+        (TraceHeader("client", "producer0", "another boot", 7), False),
+        (TraceHeader("client", "producer1", "clock", 0), False),
+        (
+            TraceHeader("client", "producer0", "clock", 9),
+            True,
+        ),  # begun anew: the wall clock was set meanwhile
+    ],
+)
+def test_records_behind_the_header_of_somebody_else(
+    tmp_path: Path, other: TraceHeader, is_read: bool
+) -> None:
+    """Two files that were joined: what is another clock's must not be taken for this one's."""
+    path = tmp_path / "joined.trace"
+    tails = [
+        cbor2.dumps([INVOKE, 100 * n, n, "p", 3, "t/0", None, None])
+        + cbor2.dumps([OK, 100 * n + 5, n, n, None])
+        for n in range(3)
+    ]
+    parts = [HEADER.encode(), tails[0], other.encode(), tails[1], HEADER.encode(), tails[2]]
+    path.write_bytes(b"".join(parts))
+    rows = read(path)
+    found = [row["offset"] for row in rows if row["record"] == "operation"]
+    assert found == ([0, 1, 2] if is_read else [0, 2])
+    (damage,) = [row for row in rows if row["record"] == "damage"]
+    assert damage["position"] == len(parts[0]) + len(parts[1])
+    assert ("another recorder" in damage["detail"]) is not is_read
+
+
 # ---- what cannot be true -------------------------------------------------------------------------------------------
 
 HEADER = TraceHeader("client", "producer0", "clock", 0)
@@ -353,6 +384,17 @@ def test_halves_of_operations_with_one_number(spark: SparkSession, tmp_path: Pat
         for number in range(count)
     }
     assert len(joined) == len({row["op"] for row in joined}) == 3 * count
+
+
+def test_an_answer_must_say_which_queue_was_picked(tmp_path: Path) -> None:
+    path = tmp_path / "c.trace"
+    asked = [INVOKE, 50, 9, "p", 1, "t/", ["a"], None]
+    for key, outcome in ((None, "info"), ("t/3", "ok")):
+        written(path, asked, [OK, 60, 9, 0, key])
+        rows = read(path)
+        assert [row["outcome"] for row in rows if row["function"] == "append"] == [outcome]
+        reasons = [row["detail"] for row in rows if row["record"] == "damage"]
+        assert reasons == ([] if key else ["append completes without saying in which queue of t/"])
 
 
 def test_any_record_may_be_the_wrong_one(tmp_path: Path) -> None:
