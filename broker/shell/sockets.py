@@ -402,8 +402,7 @@ async def connect(address: str) -> socket.socket:
         except BaseException:
             sock.close()
             raise
-    except (
-        ValueError
-    ) as error:  # no host has such a name: one of more than 63 characters between two dots, say
+    except ValueError as error:
+        # No host has such a name: one of more than 63 characters between two dots, say.
         raise OSError(f"cannot connect to {address!r}: {error}") from error
     return socket.socket(fileno=sock.detach())
