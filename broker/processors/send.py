@@ -5,7 +5,7 @@ answer is encoded when a majority holds the entry. Nothing else is allocated per
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from broker.budget import Budget
@@ -42,9 +42,9 @@ from broker.topics import (
     unit_sys_flag,
 )
 from broker.transactions.sending import check_no_half, check_room, check_sys_flag, sent_as_half, stored_half
-from log.batch import parse_batch
+from log.batch import BatchItem, parse_batch
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
-from log.properties import UNIQ_KEY, get_property, terminated, without_property
+from log.properties import KEYS, UNIQ_KEY, get_property, terminated, without_property
 from log.record import (
     MAX_PROPERTIES_BYTES,
     SYS_FLAG_INNER_BATCH,
@@ -65,6 +65,18 @@ _NEEDS_JSON_ESCAPE: Final = re.compile(r"[^ !#-\[\]-~]")
 
 _FLAGS_TO_CHECK: Final = SYS_FLAG_PREPARED | SYS_FLAG_INNER_BATCH
 """Rolled back messages, 0xC, have the bit of prepared ones, too."""
+
+KEYS_MAX: Final = 1_000
+"""Keys of one message. Each is an entry of every node's index: a message of nothing else took them 50 ms."""
+BATCH_GROWTH_MAX: Final = 4
+"""What the records of a batch may have together, in times of the longest message: tiny messages of RocketMQ's clients
+grow threefold.
+"""
+BATCH_KEYS_MAX: Final = 50_000
+"""Keys of all messages of a batch."""
+
+_RECORD_BYTES: Final = 91
+"""What a record has beside body, topic and properties."""
 
 _SENT_ON: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 """Where consumers send messages that they could not give back, with what brokers and they have added."""
@@ -314,6 +326,8 @@ class SendProcessor:
         except RecordError as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         common = terminated((header.properties or "").encode())
+        self._check_size_of_batch(items, common, topic)
+        self._node.replica.check_may_append(len(items))
         # The envelope's key belongs to the batch as a whole: on the items it would outdo their own.
         keyless = b"".join(
             item + b"\x02" for item in common.split(b"\x02") if item and not item.startswith(b"UNIQ_KEY\x01")
@@ -330,7 +344,6 @@ class SendProcessor:
             check_no_half(properties)
         if any(self._waits(properties) for properties, _ in stored):
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot be delayed")
-        self._node.replica.check_may_append(len(items))
         append = self._node.replica.append_message
         topic_bytes = self._encoded_topic(topic)
         host, born, sys_flag = connection.host, header.born_timestamp, header.sys_flag
@@ -378,6 +391,30 @@ class SendProcessor:
         pending.message_ids = ",".join(message_ids)
         self._stats.put += len(items)
 
+    def _check_size_of_batch(self, items: Sequence[BatchItem], common: bytes, topic: str) -> None:
+        """Raises `RequestError` for a batch whose records together would be too long, or have too many keys.
+
+        Every message is stored with the common properties, so that a short request could ask for gigabytes.
+        """
+        beside = _RECORD_BYTES + len(topic) + len(common) + len(self._own_properties)
+        size = sum(len(item.body) + len(item.properties) + beside for item in items)
+        size_max = BATCH_GROWTH_MAX * self._max_message_bytes
+        if size > size_max:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the {len(items)} messages of the batch have {size} bytes as they are stored, each with the "
+                f"properties that all share, at most {size_max} are allowed",
+            )
+        spaces = len(items) * common.count(b" ") + sum(item.properties.count(b" ") for item in items)
+        if spaces <= BATCH_KEYS_MAX:
+            return
+        keys = sum(_count_keys(terminated(item.properties) + common) for item in items)
+        if keys > BATCH_KEYS_MAX:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the messages of the batch have {keys} keys together, at most {BATCH_KEYS_MAX} are allowed",
+            )
+
     def _waits(self, properties: bytes) -> bool:
         """Whether a message is to be delivered later."""
         return bool(
@@ -413,7 +450,7 @@ class SendProcessor:
         """The property string as stored, and the message's UNIQ_KEY (behaviour.md 4, "Broker adds").
 
         Of several keys the last counts, and an empty one is none, as for whoever reads the record. Raises
-        `RequestError` for more bytes than may be sent.
+        `RequestError` for more bytes than may be sent, and for more keys.
         """
         if len(properties) > SENT_BYTES_MAX:
             bytes_max = MAX_PROPERTIES_BYTES if topic.startswith(_SENT_ON) else SENT_BYTES_MAX
@@ -421,6 +458,13 @@ class SendProcessor:
                 raise RequestError(
                     ResponseCode.MESSAGE_ILLEGAL,
                     f"the message properties have {len(properties)} bytes, at most {bytes_max} are allowed",
+                )
+        if len(properties) > 2 * KEYS_MAX and not topic.startswith(_SENT_ON):
+            keys = _count_keys(properties)
+            if keys > KEYS_MAX:
+                raise RequestError(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the message has {keys} keys, at most {KEYS_MAX} are allowed",
                 )
         if properties and properties[-1] != 2:
             properties += b"\x02"
@@ -512,6 +556,11 @@ class SendProcessor:
             topic.startswith(DEAD_LETTER_PREFIX)
             and topic.removeprefix(DEAD_LETTER_PREFIX) in self._node.replica.metadata.groups
         )
+
+
+def _count_keys(properties: bytes) -> int:
+    """How many keys the index would get of a message."""
+    return sum(map(bool, (get_property(properties, KEYS) or b"").split(b" ")))
 
 
 def _without_broker_only(properties: bytes) -> bytes:
