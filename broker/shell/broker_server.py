@@ -25,6 +25,7 @@ from broker.settings import BrokerConfig, join_address, split_address
 from broker.shell.access_file import AccessFile
 from broker.shell.clock import machine_clock, machine_memory_bytes, reload_on_hangup, stop_on_signal
 from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed
+from broker.shell.incoming import IncompleteFrames
 from broker.shell.peer_links import PeerLinks
 from broker.shell.reading import Reading
 from broker.shell.registrar import Changes, Registrar
@@ -78,6 +79,7 @@ class BrokerServer:
         self._sockets: dict[Connection, SocketConnection] = {}
         self._clients: dict[Connection, SocketConnection] = {}
         self._clients_max = connections_allowed(config.limits.max_connections, FILES_OF_A_STORE)
+        self._incomplete = IncompleteFrames(lambda connection: self._clients[connection].close())
         self._outgoing = Outgoing()
         self._trace = None
         if config.observe.trace:
@@ -258,10 +260,12 @@ class BrokerServer:
         )
         self._sockets[connection] = self._clients[connection] = client
         decoder = FrameDecoder()
+        incomplete = self._incomplete
         wake, received_one = self._turns.wake, node.received
 
         def received(data: bytes) -> None:
             self._begin()
+            held = decoder.pending_size
             try:
                 for command in decoder.feed(data):
                     received_one(connection, command)
@@ -270,12 +274,15 @@ class BrokerServer:
                     received_one(connection, command)
                 log.warning("connection closed", client=connection.name, reason=str(error))
                 connection.close()
+            if held or decoder.pending_size:
+                incomplete.holds(connection, decoder.pending_size)
             wake()
 
         try:
             await client.read_and_write(received)
         finally:
             client.close()
+            incomplete.holds(connection, 0)
             del self._sockets[connection], self._clients[connection]
             self._begin()
             node.client_disconnected(connection)

@@ -18,6 +18,7 @@ from broker.remoting.frame import FrameDecoder
 from broker.settings import NameServerConfig, join_address
 from broker.shell.clock import reload_on_hangup, stop_on_signal
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
+from broker.shell.incoming import IncompleteFrames
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
 from broker.tls import reload_certificates, server_context
@@ -75,6 +76,7 @@ class NameServerProcess:
         self._listener = listen(config.listen)
         self._open: dict[int, SocketConnection] = {}
         self._connections_max = connections_allowed(config.max_connections, FILES_OF_A_NAME_SERVER)
+        self._incomplete = IncompleteFrames(self._close)
         self._next_number = 0
         self._stop = trio.Event()
 
@@ -124,16 +126,19 @@ class NameServerProcess:
         connection = Connection(outgoing, name, packed_host(address))
         open_socket = self._open[number] = SocketConnection(sock, connection, tls=admission.tls)
         decoder = FrameDecoder()
-        core = self._core
+        core, incomplete = self._core, self._incomplete
 
         def received(data: bytes) -> None:
             now_ns = time.monotonic_ns()
+            held = decoder.pending_size
             try:
                 commands = decoder.feed(data)
             except FrameError as error:
                 commands = error.commands
                 log.warning("connection closed", client=connection.name, reason=str(error))
                 connection.close()
+            if held or decoder.pending_size:
+                incomplete.holds(connection, decoder.pending_size)
             unread = connection.unsent_bytes
             for command in commands:
                 has_room = unread <= UNREAD_BYTES_MAX
@@ -147,8 +152,15 @@ class NameServerProcess:
             await open_socket.read_and_write(received)
         finally:
             open_socket.close()
+            incomplete.holds(connection, 0)
             del self._open[number]
             core.connection_closed(number)
+
+    def _close(self, connection: Connection) -> None:
+        for open_socket in self._open.values():
+            if open_socket.connection is connection:
+                open_socket.close()
+                return
 
     async def _sweep(self) -> None:
         """Drops brokers that have fallen silent, and closes idle connections."""

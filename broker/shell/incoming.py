@@ -1,0 +1,44 @@
+"""How much of frames that are not whole all connections of a server may hold together.
+
+A frame has 16 MiB at most, so one connection takes no more than that; but ten thousand that each send a frame without
+its last byte would take all memory there is. Beyond `INCOMPLETE_BYTES_MAX` the connection that holds most is closed: a
+message that is under way has 4 MiB by default, and whoever only holds memory has more, or is as good as any other.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from broker.connection import Connection
+
+log = structlog.get_logger("trivet")
+
+INCOMPLETE_BYTES_MAX: Final = 256 * 1024 * 1024
+
+
+class IncompleteFrames:
+    """What connections hold. ``close`` is called with one that must go."""
+
+    def __init__(self, close: Callable[[Connection], None], bytes_max: int | None = None) -> None:
+        self._close = close
+        self._bytes_max = INCOMPLETE_BYTES_MAX if bytes_max is None else bytes_max
+        self._held: dict[Connection, int] = {}
+        self._total = 0
+
+    def holds(self, connection: Connection, size: int) -> None:
+        """So many bytes of a frame that is not whole are held for it now; 0 also when it has ended."""
+        self._total += size - self._held.pop(connection, 0)
+        if not size:
+            return
+        self._held[connection] = size
+        if self._total > self._bytes_max:
+            most = max(self._held, key=self._held.__getitem__)
+            log.warning(
+                "connection closed",
+                client=most.name,
+                reason=f"frames that are not whole take {self._total} bytes, and it holds most of them",
+                held=self._held[most],
+            )
+            self._total -= self._held.pop(most)
+            self._close(most)
