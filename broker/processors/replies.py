@@ -14,7 +14,7 @@ import structlog
 from broker.connection import Connection
 from broker.node import Node
 from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
-from broker.processors.send import too_early
+from broker.processors.send import check_number_of_keys, too_early
 from broker.property_room import SENT_BYTES_MAX
 from broker.proposals import ReplicaError
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -168,6 +168,7 @@ class RepliesProcessor:
                 f"the reply has {body_bytes} bytes of body and {len(properties)} of properties, at most "
                 f"{self._max_message_bytes} and {SENT_BYTES_MAX} are allowed",
             )
+        check_number_of_keys(properties)
         if header.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be part of a transaction")
         if header.queue_id < 0:

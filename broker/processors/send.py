@@ -460,12 +460,7 @@ class SendProcessor:
                     f"the message properties have {len(properties)} bytes, at most {bytes_max} are allowed",
                 )
         if len(properties) > 2 * KEYS_MAX and not topic.startswith(_SENT_ON):
-            keys = _count_keys(properties)
-            if keys > KEYS_MAX:
-                raise RequestError(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    f"the message has {keys} keys, at most {KEYS_MAX} are allowed",
-                )
+            check_number_of_keys(properties)
         if properties and properties[-1] != 2:
             properties += b"\x02"
         if b"WAIT\x01true\x02" in properties or b"POP_CK\x01" in properties:
@@ -555,6 +550,15 @@ class SendProcessor:
         return (
             topic.startswith(DEAD_LETTER_PREFIX)
             and topic.removeprefix(DEAD_LETTER_PREFIX) in self._node.replica.metadata.groups
+        )
+
+
+def check_number_of_keys(properties: bytes) -> None:
+    """Raises `RequestError` for a message with more keys than one may have."""
+    keys = _count_keys(properties)
+    if keys > KEYS_MAX:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL, f"the message has {keys} keys, at most {KEYS_MAX} are allowed"
         )
 
 

@@ -191,6 +191,15 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.MESSAGE_ILLEGAL,
         "the message has 1001 keys, at most 1000 are allowed",
     ),
+    "reply with too many keys": (
+        lambda client: client.call(
+            RequestCode.SEND_REPLY_MESSAGE,
+            {**reply_fields("T", 0), "properties": "KEYS\x01" + "k " * 1001},
+            b"x",
+        ),
+        CODES.MESSAGE_ILLEGAL,
+        "1001 keys",
+    ),
     "batch that is large with what its messages share": (
         batch(*[item()] * 1200, properties={"k": "v" * 1000}),
         CODES.MESSAGE_ILLEGAL,
