@@ -459,7 +459,7 @@ class SendProcessor:
                     ResponseCode.MESSAGE_ILLEGAL,
                     f"the message properties have {len(properties)} bytes, at most {bytes_max} are allowed",
                 )
-        if len(properties) > 2 * KEYS_MAX and not topic.startswith(_SENT_ON):
+        if len(properties) > 2 * KEYS_MAX:
             check_number_of_keys(properties)
         if properties and properties[-1] != 2:
             properties += b"\x02"

@@ -499,7 +499,6 @@ def test_refusal_has_its_code_and_says_why(shared: Group, case: str) -> None:
         send(properties={"TIMER_DELAY_SEC": "259200"}),
         send(properties={"TIMER_DELAY_MS": "-1"}),
         send(properties={"KEYS": "k" + "  k" * 999}),
-        send("%RETRY%g", properties={"KEYS": "k " * 1001}),
         send(properties={"k": "v" * (PROPERTIES_BYTES_MAX - len("k\x01\x02"))}),
         batch(item(), item(b"")),
         batch(*[item(KEYS="k " * 250)] * 200),
