@@ -84,7 +84,7 @@ async def test_client_does_not_believe_a_certificate_for_another_host(certificat
     server = NameServerProcess(config)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.serve)
-        with pytest.raises(ConnectFailed, match="ip address mismatch"):
+        with pytest.raises(ConnectFailed, match="IP address mismatch"):
             await cluster_info(server.address, tls=certificates.client())
         nursery.cancel_scope.cancel()
 
