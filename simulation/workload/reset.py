@@ -84,7 +84,7 @@ class _Reports(ClientWriter):
         """It has counted."""
         with self._found_at_once():
             super().ok_commit_offset(time_ns, operation)
-        self._ended(operation)
+        self.taken(operation)
 
     def ok_fetch_offset(self, time_ns: int, operation: int, offset: int | None) -> None:
         """Where the group stands."""
@@ -94,7 +94,7 @@ class _Reports(ClientWriter):
     def fail(self, time_ns: int, operation: int, reason: str | None = None) -> None:
         """It does not count."""
         super().fail(time_ns, operation, reason)
-        self._ended(operation)
+        self.taken(operation)
 
     @contextmanager
     def _found_at_once(self) -> Iterator[None]:
@@ -105,7 +105,8 @@ class _Reports(ClientWriter):
             self._world.found(violation)
             raise
 
-    def _ended(self, operation: int) -> None:
+    def taken(self, operation: int) -> None:
+        """A broker has had it: if it counts, it comes before all that is asked from now on."""
         report = self._open.pop(operation, None)
         if report is not None:
             report.until_ns = self._now_ns()
@@ -196,12 +197,15 @@ async def _read(world: World, runtime: ClientRuntime, rules: Resets, group: str)
 
     @contextmanager
     def asking(fields: Fields, body: Buffer) -> Iterator[Attempt]:
+        brought = None
         if brings_position and isinstance(fields, dict) and "queueOffset" in fields:
-            bring(fields)
+            brought = bring(fields)
         with member.asking(fields, body) as attempt:
             yield attempt
+        if brought is not None and attempt.answer is not None:
+            reports.taken(brought)
 
-    def bring(fields: dict[str, str]) -> None:
+    def bring(fields: dict[str, str]) -> int | None:
         queue_id = int(fields["queueId"])
         for queue, position in consumer.positions().items():
             if queue.queue_id == queue_id:
@@ -209,6 +213,8 @@ async def _read(world: World, runtime: ClientRuntime, rules: Resets, group: str)
                 fields["commitOffset"] = str(position)
                 operation = reports.invoke_commit_offset(0, group, trace_key(queue), group, position)
                 reports.info(0, operation)  # nothing ever says what became of it
+                return operation
+        return None
 
     async with PullConsumer(
         world.name_server_addresses, group=group, limits=_LIMITS, trace=reports, runtime=runtime

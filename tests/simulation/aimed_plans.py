@@ -167,6 +167,12 @@ AIMED: dict[str, Aim] = {
         "a reset is done once",
         {"flush": "sync", "actors": ("administrator", "operator", "resetter")},
     ),
+    "order: locks forgotten with their leader": Aim(
+        _often("transfer", gap_s=1),
+        "handled under its own lock",
+        {"actors": ("administrator", "operator", "clerk")},
+        or_as=("one holder of an ordered queue", "order without gaps or steps back"),
+    ),
     # With a handler at work in a client that is cut off.
     "order: lock counted on for ever": Aim(_clients_cut_off, "handled under its own lock"),
     "begin of another queue": Aim(

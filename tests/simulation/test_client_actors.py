@@ -1,4 +1,5 @@
-"""Actors whose clients give messages back, ask and answer, or do not wait: without faults all of it gets somewhere."""
+"""Actors whose clients give back, ask and answer, do not wait, or are sent elsewhere: without faults all of it gets
+somewhere."""
 
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from simulation.world import World
     [
         ("courier", {"parcel accepted": 20, "retry delivered": 20, "dead letter": 1}),
         ("correspondent", {"letter answered": 20}),
+        ("resetter", {"reset acknowledged": 8, "member sent elsewhere": 15, "reset followed": 15}),
         ("poster", {"note sent one way": 20, "note stored": 40, "outbox message stored": 10}),
     ],
 )

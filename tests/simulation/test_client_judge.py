@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.commands import Command, CommitOffsets, EndResets, PutTopic, ResetOffsets, encode_command
+from broker.topics import topic_config
 from simulation.client_judge import ClientJudge
 from simulation.group_model import CommittedQueue, GroupModel, Violation
 from simulation.stored_positions import NEVER, PositionRequest, first_unasked
@@ -141,6 +143,34 @@ def test_groups_whose_members_record_nothing_are_left_alone(history: History) ->
     history.store(84)
     history.judge.check_outcomes()
     history.query()(84)
+
+
+def test_what_is_reported_while_an_order_stands_moves_nothing(history: History) -> None:
+    """The model, as each node, knows from the commands alone; the judge takes an order for a request."""
+    history.judge = ClientJudge(history.model, lambda: history.now_ns)
+    _, topic, _ = KEY
+
+    def commit(command: Command) -> None:
+        history.now_ns += 1
+        if isinstance(command, ResetOffsets):
+            history.judge.ordered(*KEY, command.offsets[0][3])
+        history.model._apply(encode_command(command), history.now_ns)
+
+    commit(PutTopic(topic_config(topic, 1), 0))
+    acknowledged = history.ask(85)
+    commit(CommitOffsets(((*KEY, 85),)))
+    acknowledged()
+    commit(ResetOffsets(((*KEY, 20),)))
+    commit(CommitOffsets(((*KEY, 90),)))
+    commit(EndResets(((*KEY, 19),)))  # of an earlier order
+    commit(CommitOffsets(((*KEY, 91),)))
+    history.query()(20)
+    acknowledged = history.ask(21)
+    commit(EndResets(((*KEY, 20),)))
+    commit(CommitOffsets(((*KEY, 21),)))
+    acknowledged()
+    history.query()(21)
+    history.judge.check_outcomes()
 
 
 spans = st.tuples(st.integers(0, 9), st.one_of(st.integers(0, 9), st.just(NEVER))).map(
