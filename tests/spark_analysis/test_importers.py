@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cli import run
 from spark_analysis.check import check
 from spark_analysis.edn import EdnError, read_all
 from spark_analysis.history import History, no_events
@@ -30,9 +30,10 @@ from spark_analysis.json_lines import (
 from spark_analysis.keyed import _complaint
 from spark_analysis.models import MODELS
 from spark_analysis.moments import Period
+from spark_analysis.proofs import OVERLAPPING_LINE, STRAY_LINE, damage_facts
 from spark_analysis.schema import OPERATION_NAMES
 from spark_analysis.search import Call, search
-from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict, of_what_was_read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -311,13 +312,21 @@ def test_many_files_in_one_job(spark: SparkSession, tmp_path: Path) -> None:
     from spark_analysis.keyed import judge_files
 
     paths = []
-    for name, text in (("good", ETCD_GOOD), ("bad", ETCD_GOOD.replace("read\t7", "read\t4")), ("empty", "")):
+    begun, ended = (f"INFO  jepsen.util - 0\t:{kind}\t:write\t3\n" for kind in ("invoke", "ok"))
+    for name, text in (
+        ("good", ETCD_GOOD),
+        ("bad", ETCD_GOOD.replace("read\t7", "read\t4")),
+        ("empty", ""),
+        ("several clients of one name", 2 * begun + 2 * ended),
+    ):
         path = tmp_path / f"{name}.log"
         path.write_text(text)
         paths.append(str(path))
-    good, bad, empty = judge_files(spark, paths, "jepsen-etcd", "cas-register")
+    good, bad, empty, several = judge_files(spark, paths, "jepsen-etcd", "cas-register")
     assert (good.verdict, bad.verdict) == (LINEARIZABLE, VIOLATED)
     assert (empty.operations, empty.damage) == (0, ())
+    assert [one.facts["mispaired"] for one in (good, bad, several)] == [0, 0, 1]
+    assert several.facts["bad_lines"] == 2
     assert good.operations == 5
     (anomaly,) = bad.anomalies
     assert anomaly.kind == "not-linearizable"
@@ -390,46 +399,23 @@ def test_values_that_are_no_texts_have_one_form() -> None:
     assert "NaN" in bad.reason
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.parametrize("format", ["jsonl", "knossos"])
-def test_several_clients_of_one_name_are_not_accused(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], format: str
-) -> None:
+def test_several_clients_of_one_name_are_not_accused() -> None:
     """Whose a completion is nobody knows; a process that merely gave an operation up is judged as always."""
-    both = [
-        ("p", "invoke", "a"),
-        ("p", "invoke", "b"),
-        ("p", "ok", 0),
-        ("p", "ok", 1),
-    ]  # in truth a has 0, b has 1
-    given_up = [*both[:2], ("p", "ok", 0)]
-    files = []
-    for name, events in (("both", both), ("given-up", given_up)):
-        lines = append_lines(*events)
-        for offset, value in enumerate("ab" if name == "both" else "c"):
-            seen = append_lines(("q", "invoke", offset), ("q", "ok", [[offset, value]]))
-            lines += [line.replace("append", "read").replace('"time": ', '"time": 9') for line in seen]
-        if format == "knossos":
-            lines = [
-                f"{{:process {process}, :type :{kind}, :f :write, :value {value}}}\n"
-                for process, kind, value in [("p", kind, value) for _, kind, value in events]
-            ]
-            read = 9 if name == "both" else '"c"'
-            lines += [
-                f"{{:process q, :type :{kind}, :f :read, :value {read}}}\n" for kind in ("invoke", "ok")
-            ]
-        path = tmp_path / f"{name}.{format}"
-        path.write_text("".join(lines))
-        files.append(str(path))
-    code = run(["analyze", "--json", "--format", format, *files])
-    both_found, given_up_found = json.loads(capsys.readouterr().out)["histories"]
-    assert both_found["verdict"] == UNDECIDED
-    assert "several clients seem to have one name" in both_found["undecided"][0]
-    assert (both_found["mispaired"], given_up_found["mispaired"]) == (1, 0)
-    # An offset with two values is proved by what was read; what a search finds may be explained by another line.
-    assert given_up_found["verdict"] == (VIOLATED if format == "jsonl" else UNDECIDED)
-    assert code == (1 if format == "jsonl" else 3)
+    finding = Anomaly("inconsistent-offset", "t/0", 0)
+    for counts, verdict in (
+        ({OVERLAPPING_LINE: 1, STRAY_LINE: 1}, UNDECIDED),
+        ({OVERLAPPING_LINE: 2}, VIOLATED),
+        ({STRAY_LINE: 2}, VIOLATED),
+    ):
+        facts = damage_facts(counts)
+        found = Verdict("x", VIOLATED, 4, {finding.kind: 1}, (finding,), damage=("x: line 2",), facts=facts)
+        judged = of_what_was_read(found)
+        assert judged.verdict == verdict
+        assert bool(judged.counts) == bool(judged.anomalies) == (verdict == VIOLATED)
+        if verdict == UNDECIDED:
+            assert "several clients seem to have one name" in judged.undecided[0]
+            assert judged.undecided[1].startswith("t/0: inconsistent-offset at 0; ")
+            assert of_what_was_read(replace(found, verdict=LINEARIZABLE, counts={})).verdict == UNDECIDED
 
 
 def test_tags_and_files_of_another_format() -> None:

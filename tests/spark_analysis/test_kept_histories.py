@@ -28,6 +28,16 @@ no operation
 """
 
 
+SEVERAL_CLIENTS_OF_ONE_NAME = """\
+{"time": 1, "process": "p", "type": "invoke", "f": "append", "key": "t/0", "value": "a"}
+{"time": 2, "process": "p", "type": "invoke", "f": "append", "key": "t/0", "value": "b"}
+{"time": 3, "process": "p", "type": "ok", "f": "append", "key": "t/0", "value": 0}
+{"time": 4, "process": "p", "type": "ok", "f": "append", "key": "t/0", "value": 1}
+{"time": 5, "process": "c", "type": "invoke", "f": "read", "key": "t/0", "value": 0}
+{"time": 6, "process": "c", "type": "ok", "f": "read", "key": "t/0", "value": [[0, "a"], [1, "b"]]}
+"""
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_json_lines_are_kept_and_judged_again(
@@ -36,8 +46,8 @@ def test_json_lines_are_kept_and_judged_again(
     """Whatever characters the paths have: to Hadoop some of them mean something."""
     path = tmp_path / "stale #1.jsonl"
     path.write_text(STALE_AND_A_BAD_LINE)
-    (tmp_path / "empty.jsonl").touch()
-    paths = [path, tmp_path / "empty.jsonl"]
+    (tmp_path / "several.jsonl").write_text(SEVERAL_CLIENTS_OF_ONE_NAME)
+    paths = [path, tmp_path / "several.jsonl"]
     kept = tmp_path / "kept 100%20 [1]{a,b}*?"
 
     def answer(paths: list[Path], **options: Any) -> list[dict[str, Any]]:
@@ -48,12 +58,13 @@ def test_json_lines_are_kept_and_judged_again(
 
     first = answer(paths, format="jsonl", to_parquet=kept)
     assert [one["verdict"] for one in first] == ["violated", "undecided"]
-    assert first[0]["bad_lines"] == 1
+    assert [one["bad_lines"] for one in first] == [1, 2]
+    assert [one["mispaired"] for one in first] == [0, 1]
     assert answer([kept / path.name for path in paths], format="parquet") == first
     assert sorted(one.name for one in tmp_path.iterdir()) == sorted(
         [kept.name, *(path.name for path in paths)]
     )
-    assert answer(paths, format="jsonl", scratch=str(tmp_path / "scratch [2]")) == first
+    assert answer(paths[:1], format="jsonl", scratch=str(tmp_path / "scratch [2]")) == first[:1]
     assert not list((tmp_path / "scratch [2]").iterdir())
 
 
