@@ -6,22 +6,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROOMS := raft log broker simulation spark_analysis tests benchmarks trivet.py
 
-COMPUTING := tests/raft tests/simulation tests/spark_analysis
-
-.PHONY: demo test test-computing test-processes check fmt bench simulate interop lock clean
+.PHONY: demo test check fmt bench simulate interop lock clean
 
 demo: $(STAMP)
 	$(BIN)/trivet demo
 
 test: $(STAMP)
 	$(BIN)/pytest
-
-# The same in two halves, for two at once: what computes by itself, and everything else, which starts processes and waits.
-test-computing: $(STAMP)
-	$(BIN)/pytest $(COMPUTING)
-
-test-processes: $(STAMP)
-	$(BIN)/pytest $(addprefix --ignore=,$(COMPUTING))
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(ROOMS)
