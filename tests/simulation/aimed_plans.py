@@ -119,6 +119,12 @@ def _stops_of_failing_disks(random: Random) -> list[Fault]:
     ]
 
 
+def _stops_before_power_fails(random: Random) -> list[Fault]:
+    """Behind each stop power fails, and shows what the stop has left in the page cache."""
+    stops = _often("stop", gap_s=1, seconds=(0, 0.5))(random)
+    return [replace(stop, amount=0.5 + 0.29 * stop.amount) for stop in stops]
+
+
 _FIRST_CLIENT = 6
 """Where clients begin among the hosts that a partition counts, behind three brokers, a spare and two name servers."""
 _BEGIN_OF_A_QUEUE = "the begin of a queue is linearizable"
@@ -149,7 +155,9 @@ AIMED: dict[str, Aim] = {
         or_as=("an orderly stop keeps everything", "recovery"),
     ),
     "orderly stop without the last flush": Aim(
-        _often("stop", gap_s=1), "an orderly stop keeps everything", {"think_ms": 300}
+        _stops_before_power_fails,
+        "an orderly stop keeps everything",
+        {"think_ms": 50, "producers": 3, "actors": ("administrator", "producer", "repeater", "scheduler")},
     ),
     "transaction: given up stays open": Aim(
         _answers_cut_off,
@@ -172,6 +180,11 @@ AIMED: dict[str, Aim] = {
         "handled under its own lock",
         {"actors": ("administrator", "operator", "clerk")},
         or_as=("one holder of an ordered queue", "order without gaps or steps back"),
+    ),
+    "broadcast: position behind what is fetched": Aim(
+        _often("client kill", gap_s=0.7),
+        "each member gets every message",
+        {"think_ms": 300, "actors": ("administrator", "producer", "receiver")},
     ),
     # With a handler at work in a client that is cut off.
     "order: lock counted on for ever": Aim(_clients_cut_off, "handled under its own lock"),

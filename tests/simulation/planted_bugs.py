@@ -555,6 +555,7 @@ def orderly_stop_without_the_last_flush(patch: pytest.MonkeyPatch) -> None:
         self._disk.sync_directory(".")
         self.abandon()
 
+    patch.setattr(Store, "flush", lambda self: None)
     patch.setattr(Store, "close", close)
 
 

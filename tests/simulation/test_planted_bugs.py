@@ -45,7 +45,6 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "one way: sent twice": ("committed once",),
     "outbox: last come, first sent": ("an outbox keeps its order",),
     "pull: older position stored again": ("a puller's position stays",),
-    "broadcast: position behind what is fetched": ("each member gets every message",),
     "search: passes the first of a time": ("offsets by time are exact",),
     "earliest time of the end": ("the begin of a queue is linearizable",),
     "index: only the first key": ("what has the key is found",),
