@@ -24,7 +24,7 @@ import structlog
 from broker.client_calls import ClientCalls
 from broker.connection import Connection
 from broker.deadline import NEVER
-from broker.late_positions import without_late_position
+from broker.late_requests import done_late
 from broker.peer_protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.processing import OUTCOME_UNKNOWN
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -74,7 +74,7 @@ _ONCE: Final = frozenset(
 """What the broker must not repeat on its own account: done twice, it stores twice, or takes back what came in between.
 
 Questions may be repeated, and so may what is the same the second time: decisions of transactions, locks, a transfer.
-An unlock is not: its client may hold the lock again. Nor is the position that a pull brings: `without_late_position`.
+An unlock is not: its client may hold the lock again. Nor is the position that a pull brings: `done_late`.
 """
 
 
@@ -84,6 +84,7 @@ class _Forwarded(NamedTuple):
     leader: str
     term: int
     command: RemotingCommand
+    since_ns: int
 
 
 class _Client:
@@ -165,7 +166,7 @@ class Forwarding:
         if not command.is_one_way:
             if command.opaque not in client.waiting:
                 self._waiting_count += 1
-            client.waiting[command.opaque] = _Forwarded(leader, replica.term, command)
+            client.waiting[command.opaque] = _Forwarded(leader, replica.term, command, self._node.now_ns)
         client.known_to = leader
 
     def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
@@ -240,10 +241,11 @@ class Forwarding:
         if client is None or asked is None or (asked.leader, asked.term) != (source, frame.term):
             return
         self._no_longer_waits(client, frame.opaque)
+        late = done_late(asked.command, self._node.now_ns - asked.since_ns)
         if (self._replica.leader, self._replica.term) == (asked.leader, asked.term):
-            self._node.hold(client.connection, asked.command)  # this node has not heard of the next one yet
+            self._node.hold(client.connection, late)  # this node has not heard of the next one yet
         else:
-            self._node.resumed(client.connection, without_late_position(asked.command))
+            self._node.resumed(client.connection, late)
 
     def leader_changed(self) -> None:
         """Whatever waits for another leader than today's, or for its earlier term: that one does it no more."""
@@ -275,7 +277,8 @@ class Forwarding:
             if asked.command.code in _ONCE:
                 self._node.reply(client.connection, asked.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
             else:
-                self._node.forward(client.connection, without_late_position(asked.command))
+                late = done_late(asked.command, self._node.now_ns - asked.since_ns)
+                self._node.forward(client.connection, late)
 
     def _end_doubts(self) -> None:
         now_ns = self._node.now_ns

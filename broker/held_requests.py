@@ -6,6 +6,7 @@ from typing import Final
 
 from broker.budget import Budget
 from broker.connection import Connection
+from broker.late_requests import done_late
 from broker.remoting.command import RemotingCommand
 
 HELD_REQUESTS_MAX: Final = 2_000
@@ -48,11 +49,12 @@ class HeldRequests:
         if not self._counts[connection]:
             del self._counts[connection]
 
-    def take_all(self) -> list[Held]:
-        """Everything, in order; nothing is held any more."""
-        taken = [(connection, command) for _, connection, command in self.waiting]
-        for connection, command in taken:
+    def take_all(self, now_ns: int) -> list[Held]:
+        """Everything, in order and as it may be done now; nothing is held any more."""
+        taken: list[Held] = []
+        for until_ns, connection, command in self.waiting:
             self._no_longer(connection, command)
+            taken.append((connection, done_late(command, now_ns - (until_ns - HELD_NS_MAX))))
         self.waiting.clear()
         return taken
 

@@ -23,7 +23,6 @@ from broker.connection import Buffer, Connection, Outgoing, RelayedConnection
 from broker.deadline import NEVER, Deadline, Deadlines
 from broker.forwarding import UNREAD_BYTES_MAX, Forwarding
 from broker.held_requests import HeldRequests
-from broker.late_positions import without_late_position
 from broker.peer_protocol import (
     Challenge,
     ClientGone,
@@ -335,7 +334,7 @@ class Node:
     def hold(self, connection: Connection, command: RemotingCommand) -> None:
         """Keeps a request until some node leads, for a moment."""
         try:
-            self._held.hold(connection, without_late_position(command), self.now_ns)
+            self._held.hold(connection, command, self.now_ns)
         except OverloadedError as error:
             self.reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]no leader: {error}")
 
@@ -356,7 +355,7 @@ class Node:
         self.is_outside = outside
         log.info("outside of the group" if outside else "member of the group", node=self.replica.node_id)
         if outside:
-            for connection, command in self._held.take_all():
+            for connection, command in self._held.take_all(self.now_ns):
                 self.refuse_outside(connection, command)
             self._forwarding.withdraw()
 
@@ -364,7 +363,7 @@ class Node:
         """Tries held requests anew, now that something has changed; those that still find no leader stay held."""
         if not self._held or not (self.replica.serving or self._forwarding.is_leader_reachable):
             return
-        for connection, command in self._held.take_all():
+        for connection, command in self._held.take_all(self.now_ns):
             if connection in self._forwarding or isinstance(connection, RelayedConnection):
                 self.resumed(connection, command)
 

@@ -19,7 +19,7 @@ from broker.access.control import AccessControl
 from broker.connection import Connection, RelayedConnection
 from broker.creation import Creations, TooManyError, missing_for_consumers
 from broker.deadline import NEVER
-from broker.late_positions import without_late_position
+from broker.late_requests import SUSPEND_MS_MAX, done_late
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
 from broker.offset_resets import OffsetResets
@@ -46,7 +46,6 @@ BYTES_MAX: Final = 256 * 1024
 BYTES_MAX_REQUESTED: Final = 4 * 1024 * 1024
 SCANNED_UNITS_MIN: Final = 800
 """Units looked at for one answer: 16,000 bytes of them, or as many as messages are wanted if that is more."""
-SUSPEND_MS_MAX: Final = 60_000
 SHORT_POLL_MS: Final = 1_000
 """How long a pull waits where long polling is off: answered at once, it would come again at once, for ever."""
 
@@ -64,7 +63,7 @@ _SPREAD_BYTES: Final = 1 << 30
 class _HeldPull:
     """A pull that waits: for messages in its queue, or to be sure of the queue's end."""
 
-    __slots__ = ("access", "command", "connection", "deadline_ns", "done", "filter", "header")
+    __slots__ = ("access", "command", "connection", "deadline_ns", "done", "filter", "header", "since_ns")
 
     def __init__(
         self,
@@ -73,6 +72,7 @@ class _HeldPull:
         header: PullMessageHeader,
         wanted: Filter,
         access: AccessControl | None,
+        since_ns: int,
         deadline_ns: int = NEVER,
     ) -> None:
         self.connection = connection
@@ -81,6 +81,7 @@ class _HeldPull:
         self.filter = wanted
         self.access = access
         """The rules by which it was let in."""
+        self.since_ns = since_ns
         self.deadline_ns = deadline_ns
         self.done = False
 
@@ -199,7 +200,9 @@ class PullProcessor:
         ):
             self._hold(connection, command, header, wanted)
         elif answer.code in _ABOUT_THE_END:
-            self._answer_behind_barrier(_HeldPull(connection, command, header, wanted, node.access))
+            self._answer_behind_barrier(
+                _HeldPull(connection, command, header, wanted, node.access, node.now_ns)
+            )
         else:
             self._answer(connection, command, answer)
 
@@ -482,8 +485,12 @@ class PullProcessor:
 
         self._node.replica.read_barrier(
             answer_now,
-            lambda: self._node.forward(held.connection, without_late_position(held.command)),
+            lambda: self._hand_on(held),
         )
+
+    def _hand_on(self, held: _HeldPull) -> None:
+        """Asks the next leader, which may hold it for what is left of its time."""
+        self._node.forward(held.connection, done_late(held.command, self._node.now_ns - held.since_ns))
 
     def _read_again(self, held: _HeldPull) -> _Answer | None:
         """Reads for a request that has waited. If it may not be answered so any more, it is refused, and there is None.
@@ -515,8 +522,9 @@ class PullProcessor:
     ) -> None:
         suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX if self._long_polling else SHORT_POLL_MS)
         self._stats.gets_missed += 1
-        deadline_ns = self._node.now_ns + suspend_ms * 1_000_000
-        held = _HeldPull(connection, command, header, wanted, self._node.access, deadline_ns)
+        now_ns = self._node.now_ns
+        deadline_ns = now_ns + suspend_ms * 1_000_000
+        held = _HeldPull(connection, command, header, wanted, self._node.access, now_ns, deadline_ns)
         self._held.setdefault((header.topic, header.queue_id), {})[held] = None
         self._held_by.setdefault(connection, {})[held] = None
         self._held_count += 1
@@ -601,7 +609,7 @@ class PullProcessor:
         for waiting in held_by_queue.values():
             for held in waiting:
                 if not held.done and not isinstance(held.connection, RelayedConnection):
-                    self._node.forward(held.connection, without_late_position(held.command))
+                    self._hand_on(held)
 
     def _disconnected(self, connection: Connection) -> None:
         for held in list(self._held_by.get(connection, ())):

@@ -437,6 +437,44 @@ def test_held_pull_stores_its_position_once(group: Group, reader_is_at: str) -> 
     assert reader.wait(pull).code == ResponseCode.SUCCESS
 
 
+@pytest.mark.parametrize("reader_is_at", ["leader", "follower"])
+@pytest.mark.parametrize("change", ["transfer", "crash"])
+def test_held_pull_is_held_no_longer_than_it_asks_for_however_often_the_leader_changes(
+    group: Group, reader_is_at: str, change: str
+) -> None:
+    """Held anew for all of its time by each leader, it would outlast its client's patience."""
+    place = group.leader if reader_is_at == "leader" else group.follower
+    reader = group.connect(place)
+    asked_ns = group.now_ns
+    pull = reader.start_pull("T", "g", 0, suspend_ms=20_000)
+    for _ in range(2):
+        group.advance(8)
+        old, heir = group.leader, group.follower
+        if change == "transfer" or old == place:
+            group.transfer_leadership(heir)
+        else:
+            group.kill(old)
+            group.elect()
+            group.restart(old)
+    group.run_until(lambda: pull in reader.answers, "the answer")
+    assert reader.answers[pull].code == ResponseCode.PULL_NOT_FOUND
+    assert 19_990 <= (group.now_ns - asked_ns) // 1_000_000 <= 20_000
+
+
+def test_waiting_for_a_leader_counts_for_how_long_a_pull_is_held(group: Group) -> None:
+    alone = group.follower
+    reader = group.connect(alone)
+    group.partition(alone)
+    group.run_until(lambda: group.node(alone).replica.leader is None)
+    asked_ns = group.now_ns
+    pull = reader.start_pull("T", "g", 0, suspend_ms=20_000)
+    group.advance(2)
+    group.heal()
+    group.run_until(lambda: pull in reader.answers, "the answer")
+    assert reader.answers[pull].code == ResponseCode.PULL_NOT_FOUND
+    assert 19_990 <= (group.now_ns - asked_ns) // 1_000_000 <= 20_000
+
+
 def test_pull_whose_answer_is_lost_stores_its_position_once(group: Group) -> None:
     old = group.leader
     reader = group.connect(group.follower)

@@ -1,0 +1,51 @@
+"""Requests that are done later than they came: without what was true only then.
+
+A pull may wait long for a message or for a leader, and be passed on to the next leader meanwhile. Two things that it
+says are of the moment at which it came:
+
+- The group's position, which it stores with bit 0 of its sysFlag (remoting.md 7.2). By then its consumer has gone on
+  and stored newer positions in other ways; the old one, stored late or again, would take them back. Nothing is lost
+  without it: nobody was told that it is stored, and the consumer's next pull brings a newer one.
+- How long it may be held. What it has waited already counts: held anew for all of it by each leader that comes, it
+  would outlast its client's patience, which is only some seconds more.
+"""
+
+from typing import Final
+
+import msgspec
+
+from broker.remoting.codes import PullSysFlag, RequestCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import HeaderFieldError
+from broker.remoting.headers import PullMessageHeader
+
+SUSPEND_MS_MAX: Final = 60_000
+"""The longest that a pull is held, whatever it asks for."""
+
+_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+def done_late(command: RemotingCommand, waited_ns: int) -> RemotingCommand:
+    """The request as it may be done after it has waited for so long.
+
+    That is a pull without the position that it brought, which may be held for the rest of its time only; all else as it
+    is. A signature does not hold for it any more: what the client may do was judged when the request came.
+    The pull processor must have read the command before, so that its header is known to be readable.
+    """
+    if command.code not in _PULLS:
+        return command
+    header = command.decode_fields(PullMessageHeader)
+    flags = header.sys_flag & ~int(PullSysFlag.COMMIT_OFFSET)
+    rest_ms = header.suspend_timeout_ms
+    if rest_ms > 0 and waited_ns > 0:
+        rest_ms = max(0, min(rest_ms, SUSPEND_MS_MAX) * 1_000_000 - waited_ns) // 1_000_000
+    if (flags, rest_ms) == (header.sys_flag, header.suspend_timeout_ms):
+        return command
+    header.sys_flag, header.suspend_timeout_ms = flags, rest_ms
+    try:
+        fields = {**command.fields, "sysFlag": str(flags), "suspendTimeoutMillis": str(rest_ms)}
+    except (
+        HeaderFieldError
+    ):  # of a field that nobody has read so far: what the request needs is in the header
+        return msgspec.structs.replace(command, header=header)
+    return msgspec.structs.replace(command, header=fields)
