@@ -171,7 +171,7 @@ class BrokerHost:
         """SIGKILL: the kernel closes the connections and keeps the page cache."""
         self.kept_index = None
         losses = self.world.monitor.power_losses
-        before = losses.page_cache(self) if losses is not None and self.disk.may_evict else {}
+        before = losses.page_cache(self) if self.disk.may_evict else {}
         self._drop_process()
         self.disk.lose_process()
         for endpoint in self.world.network.endpoints_of(self.name):
@@ -183,7 +183,7 @@ class BrokerHost:
     def lose_power(self, fault: str) -> None:
         """The plug is pulled, by a fault of that kind."""
         losses = self.world.monitor.power_losses
-        before = {} if losses is None else losses.page_cache(self)
+        before = losses.page_cache(self)
         if self.paused:
             self.was_held_up(self.world.scheduler.now_ns)
         self._drop_process()
@@ -192,8 +192,7 @@ class BrokerHost:
             endpoint.vanish()
         self.disk.lose_power()
         self.world.network.set_dark(self.name, True)
-        if losses is not None:
-            self.world.power_failed(self, before, fault)
+        self.world.power_failed(self, before, fault)
 
     def was_held_up(self, until_ns: int) -> None:
         """See `held_up_until_ns`."""

@@ -16,6 +16,7 @@ from log.dispatch import Arrival
 from log.entry_log import EntryLog
 from log.hard_state import HardState, HardStateFile
 from log.layout import file_name
+from raft.core import Raft
 from raft.effects import Role
 from simulation.group_model import GroupModel, Violation
 from simulation.power_losses import PowerLosses
@@ -112,8 +113,7 @@ class Monitor:
         self._now_ns = now_ns
         self._note = note
         self._sync_flush = sync_flush
-        self.power_losses = None if sync_flush else PowerLosses(self.model)
-        """What power failures may take; nothing at all with sync flush."""
+        self.power_losses = PowerLosses(self.model, sync_flush=sync_flush)
         self._watched: dict[str, _Watched] = {}
         self.elections = 0
         self._votes: dict[tuple[str, int], str] = {}
@@ -141,8 +141,7 @@ class Monitor:
         for number, (first_index, term) in enumerate(runs):
             last_index = runs[number + 1][0] - 1 if number + 1 < len(runs) else log.last_index
             self.model.appended(host.name, log, first_index, last_index, term)
-        if self.power_losses is not None:
-            self.power_losses.started(host, log)
+        self.power_losses.started(host, log)
         self._note(
             host.name,
             f"starts: log {log.first_index}..{log.last_index}, term {replica.term}, commit {replica.raft.commit_index}",
@@ -163,8 +162,7 @@ class Monitor:
         watched = self._watched.get(host.name)
         if watched is not None:
             watched.committed_floor = -1
-        if self.power_losses is not None:
-            self.power_losses.wiped(host.name)
+        self.power_losses.wiped(host.name)
         for vote in [vote for vote in self._votes if vote[0] == host.name]:
             del self._votes[vote]
 
@@ -185,15 +183,13 @@ class Monitor:
         watched = self._watched[host.name]
         if watched.log is not None:
             self.model.appended(host.name, watched.log, first_index, last_index, term)
-            if self.power_losses is not None:
-                self.power_losses.appended(host.name, first_index, self._now_ns())
+            self.power_losses.appended(host.name, first_index, self._now_ns())
 
     def truncated(self, host: BrokerHost, last_index: int) -> None:
         """Committed entries are never truncated."""
         watched = self._watched[host.name]
         self._note(host.name, f"truncates its log after {last_index}")
-        if self.power_losses is not None:
-            self.power_losses.truncated(host.name, last_index)
+        self.power_losses.truncated(host.name, last_index)
         if last_index < watched.committed_floor:
             raise Violation(
                 "committed entries stay",
@@ -204,8 +200,7 @@ class Monitor:
     def reset(self, host: BrokerHost, first_index: int) -> None:
         """Its log begins anew after a snapshot: all before is committed."""
         self._note(host.name, f"log begins anew at {first_index}")
-        if self.power_losses is not None:
-            self.power_losses.truncated(host.name, -1)
+        self.power_losses.truncated(host.name, -1)
         watched = self._watched[host.name]
         if first_index - 1 > self.model.last_index:
             raise Violation(
@@ -241,8 +236,7 @@ class Monitor:
         watched.checked_index = index
         watched.committed_floor = max(watched.committed_floor, index)
         if new_first <= index and self._sync_flush and process is not None:
-            voters = process.node.replica.raft.configuration.voters
-            self._is_durable(log, new_first, index, voters)
+            self._is_durable(log, new_first, index, process.node.replica.raft)
 
     # ---- checks --------------------------------------------------------------------------------------
 
@@ -264,7 +258,7 @@ class Monitor:
             self._note(host.name, f"deletes its log before {first_index}")
             host.world.fired("retention")
         raft = replica.raft
-        if self.power_losses is not None and raft.recovering is None:
+        if raft.recovering is None:
             self.power_losses.is_whole(host.name)
         if raft.role is Role.LEADER and raft.configuration_index > raft.commit_index:
             # A new leader may hold several that are committed without its knowing; its own must come one by one.
@@ -317,23 +311,28 @@ class Monitor:
                 )
             watched.arrived[key] = arrival.end_offset
 
-    def _is_durable(self, log: EntryLog, first_index: int, last_index: int, voters: tuple[str, ...]) -> None:
-        """The contract of sync flush: what is committed is on the disks of a majority."""
-        model = self.model
+    def _is_durable(self, log: EntryLog, first_index: int, last_index: int, raft: Raft) -> None:
+        """The contract of sync flush: what is committed is on the disks of a majority.
+
+        Of the voters in force when the leader decided, who may have begun a membership change since, in the same turn:
+        while its entry is not committed, a majority of those before it will do.
+        """
+        under_way = raft.configuration_index > last_index
+        in_force = raft.configurations[-2:] if under_way else raft.configurations[-1:]
         begin, end = log.position_of(first_index), log.end_of(last_index)
-        holders = 0
-        for watched in [self._watched[voter] for voter in voters if voter in self._watched]:
-            if self._on_disk(watched, begin, end):
-                holders += 1
-                if 2 * holders > len(voters):
-                    break
-        else:
-            raise Violation(
-                "durability",
-                "group",
-                f"entries {first_index}..{last_index} are committed on {holders} of {len(voters)} disks",
-            )
-        assert model.last_index >= last_index
+        for _, configuration in reversed(in_force):
+            holders = 0
+            for watched in [self._watched[voter] for voter in configuration.voters if voter in self._watched]:
+                if self._on_disk(watched, begin, end):
+                    holders += 1
+                    if 2 * holders > len(configuration.voters):
+                        assert self.model.last_index >= last_index
+                        return
+        raise Violation(
+            "durability",
+            "group",
+            f"entries {first_index}..{last_index} are committed on {holders} of {len(configuration.voters)} disks",
+        )
 
     def _on_disk(self, watched: _Watched, begin: int, end: int) -> bool:
         """Whether [begin, end) of the log is in the image that a power failure leaves."""

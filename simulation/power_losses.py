@@ -1,7 +1,7 @@
-"""What power failures take with asynchronous flush, and whether they may.
+"""What power failures take, and whether they may.
 
-The contract (docs/configuration.md): an acknowledged entry is in the page caches of a majority, and each node flushes
-what it has written every `flush_interval_ms`. Hence a power failure
+The contract (docs/configuration.md) with asynchronous flush: an acknowledged entry is in the page caches of a majority,
+and each node flushes what it has written every `flush_interval_ms`. Hence a power failure
 
 - never takes from a node what a flush of its own covered, nor what it has held for longer than the interval and a
   flush: whatever it does to the others, this is looked at for each node alone;
@@ -110,13 +110,14 @@ class _Holder:
 
 
 class PowerLosses:
-    """What the nodes of a group hold of what it has committed. To be used with asynchronous flush."""
+    """What the nodes of a group hold of what it has committed."""
 
-    def __init__(self, model: GroupModel) -> None:
+    def __init__(self, model: GroupModel, *, sync_flush: bool) -> None:
         self._model = model
+        self._sync_flush = sync_flush
         self._holders: dict[str, _Holder] = {}
         self._dark: dict[str, LostBy] = {}
-        """Nodes that lost power and may lack what they acknowledged ever since."""
+        """Nodes that lost power and may lack what they acknowledged ever since, or seem to with sync flush."""
 
     # ---- the life of a log ---------------------------------------------------------------------------
 
@@ -164,10 +165,11 @@ class PowerLosses:
 
     def power_failed(self, host: BrokerHost, before: dict[int, bytes], fault: str, now_ns: int) -> None:
         """Its machine went dark; `before` is what `page_cache` said right before that. Raises Violation."""
-        if (
-            before
-        ):  # else the process was starting, or had ended, in order if so: its log stays as it was at its end
-            self._dark[host.name] = self._taken(host, before, fault, now_ns)
+        if not before:
+            return  # the process was starting, or had ended, in order if so: its log stays as it was at its end
+        taken = self._taken(host, before, fault, now_ns)
+        if not self._sync_flush or self._holders[host.name].lost is taken:
+            self._dark[host.name] = taken
 
     def pages_left(self, host: BrokerHost, before: dict[int, bytes], now_ns: int) -> None:
         """Its process has ended behind a failed flush; `before` as for a power failure. Raises Violation."""
@@ -193,7 +195,8 @@ class PowerLosses:
                 host.name,
                 f"{fault} took entries from {last + 1} on; flushed were those up to {log.durable_index}",
             )
-        self._was_due(host, holder, last + 1, fault, now_ns)
+        if not self._sync_flush:
+            self._was_due(host, holder, last + 1, fault, now_ns)
         holder.lost = lost
         return lost
 
@@ -217,7 +220,7 @@ class PowerLosses:
     def data_loss(self) -> tuple[int, tuple[LostBy, ...]] | None:
         """(first index, who lost it) of the committed entries that no voter holds; None if there are none.
 
-        Raises Violation if power failures and failed flushes of a majority do not explain it.
+        Raises Violation if power failures and failed flushes of a majority do not explain it, or flush is sync.
         """
         model = self._model
         voters = model.voters
@@ -225,7 +228,7 @@ class PowerLosses:
         if first_index > model.last_index:
             return None
         lost = self._lost_by(voters, first_index)
-        if 2 * len(lost) <= len(voters):
+        if self._sync_flush or 2 * len(lost) <= len(voters):
             raise Violation(
                 "durability",
                 "group",

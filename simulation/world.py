@@ -312,9 +312,8 @@ class World:
         self.found(Violation(invariant, node, detail))
 
     def power_failed(self, host: BrokerHost, before: dict[int, bytes], fault: str) -> None:
-        """A machine went dark (async flush). What the group lost is looked at when all that go dark with it have."""
+        """A machine went dark. What the group lost is looked at when all that go dark with it have."""
         losses = self.monitor.power_losses
-        assert losses is not None, "of interest with async flush"
         try:
             losses.power_failed(host, before, fault, self.scheduler.now_ns)
         except Violation as violation:
@@ -323,9 +322,8 @@ class World:
             self.scheduler.after(0, self.look_for_data_loss)
 
     def pages_left(self, host: BrokerHost, before: dict[int, bytes]) -> None:
-        """A process has ended behind a failed flush (async flush), maybe with the only copy of something."""
+        """A process has ended behind a failed flush, maybe with the only copy of something."""
         losses = self.monitor.power_losses
-        assert losses is not None, "of interest with async flush"
         try:
             losses.pages_left(host, before, self.scheduler.now_ns)
         except Violation as violation:
@@ -336,7 +334,6 @@ class World:
     def look_for_data_loss(self) -> None:
         """What no voter holds any more never comes back: there is nothing left to wait for, and the run ends."""
         losses, model = self.monitor.power_losses, self.monitor.model
-        assert losses is not None, "of interest with async flush"
         lost = losses.data_loss()
         if lost is not None and self.data_loss is None:
             first_index, nodes = lost
@@ -351,7 +348,7 @@ class World:
     def _look_for_vote_loss(self) -> bool:
         """Whether the group waits in vain for a leader, and need not have one."""
         losses = self.monitor.power_losses
-        if losses is None or self.data_loss is not None or self.leader() is not None:
+        if self.data_loss is not None or self.leader() is not None:
             return False
         processes = [host.process for host in self.members.in_service()]
         rafts = {process.host.name: process.node.replica.raft for process in processes if process is not None}

@@ -43,7 +43,7 @@ class _Outcome:
     simulated_s: float
     cpu_s: float
     lost_data: bool
-    """Whether power failures took from a majority what async flush may lose; the run ended there."""
+    """Whether power failures took what async flush may lose, or the votes of a majority; the run ended there."""
     fault_counts: dict[str, int] = field(default_factory=dict)
     work_counts: dict[str, int] = field(default_factory=dict)
 
@@ -73,10 +73,10 @@ def simulate(
     """Run the broker's code in a world in which everything, faults included, comes from one seed.
 
     Checks the invariants of docs/simulation.md as it runs, and afterwards what clients were told, with the checker that
-    trivet analyze uses. What power failures take from a majority, as async flush may lose it, ends the run too, and is
-    told and no finding. A finding ends the run; its plan is kept in a file and shrunk to a small one, which --replay
-    runs again. Ctrl-C while shrinking keeps the smallest plan so far. Exit codes: 0 everything holds, 1 something does
-    not.
+    trivet analyze uses. What power failures take from a majority, entries as async flush may lose them or votes, ends
+    the run too, and is told and no finding. A finding ends the run; its plan is kept in a file and shrunk to a small
+    one, which --replay runs again. Ctrl-C while shrinking keeps the smallest plan so far. Exit codes: 0 everything
+    holds, 1 something does not.
     """
     if sum(option is not None for option in (seed, seeds, replay)) > 1:
         raise CommandError("--seed, --seeds and --replay exclude each other", USAGE)
@@ -282,7 +282,7 @@ def _tell_of_batch(
     losses = sum(outcome.lost_data for outcome in outcomes)
     if losses:
         print(
-            f"{losses} of {len(outcomes)} seeds lost data to power failures, as async flush may, and ended there"
+            f"{losses} of {len(outcomes)} seeds ended where power failures took votes, or data as async flush may"
         )
     print(
         f"{len(outcomes)} seeds, {findings} findings; {reruns} run again in another process, {differences} of them "

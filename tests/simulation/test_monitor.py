@@ -1,4 +1,4 @@
-"""What the monitor holds a node to whose disk was replaced: all that it does with the new one."""
+"""What the monitor holds nodes to: one whose disk was replaced to all that it does with the new one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from log.entry_log import EntryLog
 from log.hard_state import HardState, HardStateFile
+from log.layout import HEADER_BYTES
 from log.options import StoreOptions
+from raft.configuration import Configuration
 from simulation.disk import SimulatedDisk
 from simulation.group_model import Violation
-from simulation.monitor import Monitor
+from simulation.monitor import Monitor, _Watched
+from tests.log.messages import make_record
 
 
 class Voter:
@@ -52,3 +56,52 @@ def test_a_new_disk_excuses_the_votes_before_it_and_none_after() -> None:
         voter.vote(1, "n1")
     with pytest.raises(Violation, match="votes are durable"):
         voter.vote(2, "n1", saved=False)
+
+
+class Group:
+    """Machines with logs, of which `holders` have flushed the one entry that their leader commits."""
+
+    def __init__(self, holders: set[str]) -> None:
+        self.monitor = Monitor(lambda: 0, lambda node, text: None, sync_flush=True, random=Random(1))
+        options = StoreOptions(data_file_bytes=4096, index_file_units=256)
+        for number in range(4):
+            name = f"n{number}"
+            disk = SimulatedDisk(Random(1))
+            log, _ = EntryLog.open(disk, options.dledger_directory, options)
+            log.append(1, make_record(HEADER_BYTES))
+            job = log.flush_job()
+            assert job is not None
+            if name in holders:
+                job.run()
+            if number == 0:
+                self.log = log
+                self.monitor.model.image[:] = log.run(0, 0, options.data_file_bytes)[2]
+                self.monitor.model.last_index = 0
+            host: Any = SimpleNamespace(name=name, disk=disk, options=options)
+            self.monitor._watched[name] = _Watched(host)
+
+    def look(self, *configurations: tuple[int, tuple[str, ...]]) -> None:
+        """At the commit of entry 0, while the leader knows these configurations, (index, voters)."""
+        known = [(index, Configuration(voters)) for index, voters in configurations]
+        raft: Any = SimpleNamespace(configurations=known, configuration_index=known[-1][0])
+        self.monitor._is_durable(self.log, 0, 0, raft)
+
+
+_THREE = (-1, ("n0", "n1", "n2"))
+
+
+def test_a_commit_is_counted_among_the_voters_that_decided_it() -> None:
+    """Seed 268: the leader committed, and began a membership change in the same turn."""
+    group = Group({"n0", "n1"})
+    group.look(_THREE)
+    group.look(_THREE, (1, ("n0", "n1", "n2", "n3")))
+    with pytest.raises(Violation, match="committed on 2 of 4 disks"):
+        group.look(_THREE, (0, ("n0", "n1", "n2", "n3")))
+
+
+def test_one_disk_of_three_is_no_majority_before_or_after_a_change() -> None:
+    group = Group({"n0"})
+    with pytest.raises(Violation, match="committed on 1 of 3 disks"):
+        group.look(_THREE)
+    with pytest.raises(Violation, match="committed on 1 of 3 disks"):
+        group.look(_THREE, (1, ("n0", "n1", "n2", "n3")))
