@@ -349,7 +349,7 @@ class Node:
 
     def _look_at_membership(self) -> None:
         """A node that is outside refuses what it holds, and all that comes; clients look for the others."""
-        outside = not self.replica.is_member and not self.replica.serving
+        outside = not self.replica.members.is_member and not self.replica.serving
         if outside == self.is_outside:
             return
         self.is_outside = outside
@@ -393,7 +393,7 @@ class Node:
         elif isinstance(frame, ClientGone):
             self._relayed.gone(source, frame)
         elif isinstance(frame, NotAMember):
-            self.replica.dismissed(frame.index)
+            self.replica.members.dismissed(frame.index)
         elif isinstance(frame, Hello | Challenge | Proof):
             raise PeerProtocolError("a second hello")
         return True

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from raft.core import Raft
+from raft.effects import ReadLost, ReadReady
 
 Barrier = tuple[Callable[[], None], Callable[[], None]]
 """What to call when it is passed, and when leadership was lost first; one of them, once."""
@@ -38,14 +39,14 @@ class ReadBarriers:
         self._confirming[token], self.wanted = self.wanted, []
         raft.read_index(token, now_ns)
 
-    def confirmed(self, token: object, index: int) -> None:
-        """The round's barriers are passed when `index` is applied."""
-        for ready, _ in self._confirming.pop(token):
-            self.confirmed_at.append((index, ready))
+    def confirmed(self, effect: ReadReady) -> None:
+        """A majority has answered a round: its barriers are passed when that index is applied."""
+        for ready, _ in self._confirming.pop(effect.token):
+            self.confirmed_at.append((effect.index, ready))
 
-    def lost(self, token: object) -> None:
+    def lost(self, effect: ReadLost) -> None:
         """Leadership ended during the round."""
-        for _, lost in self._confirming.pop(token):
+        for _, lost in self._confirming.pop(effect.token):
             lost()
 
     def applied(self, index: int) -> None:

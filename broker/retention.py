@@ -11,7 +11,9 @@ from typing import Final
 import structlog
 
 from broker.node import Node
+from broker.replica import Replica
 from broker.settings import RetentionSettings
+from broker.waiting import first_waiting_index
 from log.disk import Disk
 from log.errors import DiskFullError
 from log.retention import RetentionPolicy
@@ -30,6 +32,37 @@ _FULL: Final = "the disk is full: sends are refused"
 def local_hour(wall_ms: int) -> int:
     """The hour of the day at a time, where this machine stands."""
     return time.localtime(wall_ms / 1000).tm_hour
+
+
+def delete_expired(replica: Replica, policy: RetentionPolicy, *, is_delete_hour: bool) -> int:
+    """Deletes the data files at the log's head that may go; how many (log/retention.py). Raises `DiskFullError`."""
+    store, entry_log = replica.store, replica.store.log
+    starts = entry_log.file_starts()
+    if len(starts) < 2:
+        return 0
+
+    waiting_from: int | None = None
+
+    def find_waiting() -> int | None:
+        nonlocal waiting_from
+        waiting_from = first_waiting_index(store, replica.metadata)
+        return waiting_from
+
+    def delete() -> int:
+        return store.delete_expired(
+            policy, wall_ms=replica.wall_ms, is_delete_hour=is_delete_hour, find_waiting=find_waiting
+        )
+
+    removed = delete()
+    if not removed and entry_log.index_at(starts[1]) > store.snapshot_index + 1:
+        # Nothing goes that the snapshot does not cover; whether the first file may go shows behind a new one.
+        replica.save_snapshot()
+        removed = delete()
+    if removed:
+        replica.head_deleted()
+        if waiting_from is not None and waiting_from < entry_log.first_index:
+            log.error("messages that still waited went with the head of the log: the disk is nearly full")
+    return removed
 
 
 class Retention:
@@ -66,8 +99,8 @@ class Retention:
         hour = self._hour_of_day(node.wall_ms)
         removed = 0
         try:
-            removed = node.replica.delete_expired(
-                self._policy, at_any_hour or hour in self._settings.delete_hours
+            removed = delete_expired(
+                node.replica, self._policy, is_delete_hour=at_any_hour or hour in self._settings.delete_hours
             )
             self._complaint = ""
         except DiskFullError as error:

@@ -5,6 +5,7 @@ follower decides where (and whether) they fit. While walking the headers it also
 that appending is two copies.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 from zlib import crc32
 
@@ -36,6 +37,15 @@ class EntryRange(NamedTuple):
         """The term of one entry."""
         assert self.first_index <= index <= self.last_index, "index outside of the range"
         return int(UNIT.unpack_from(self.units, (index - self.first_index) * UNIT_BYTES)[4])
+
+    def has_terms(self, runs: Iterable[tuple[int, int]]) -> bool:
+        """Whether the entries have exactly these runs of (term, count), in order."""
+        index = self.first_index
+        spans = []
+        for term, count in runs:
+            spans.append((index, term))
+            index += count
+        return self.last_index == index - 1 and self.term_spans == tuple(spans)
 
 
 def check_range(data: Buffer, first_index: int, position: int, data_file_bytes: int) -> EntryRange:

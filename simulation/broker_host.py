@@ -386,17 +386,21 @@ class BrokerProcess:
         host.world.monitor.turned(host, self.node)
         self._send()
         replica = self.node.replica
-        if replica.peers is not self.links.peers:
+        if replica.members.peers is not self.links.peers:
             self.links.follow_membership()
-        flush = replica.flush_job()
+        flush = replica.durability.flush_job(replica.now_ns)
         if flush is not None:
             self._run_job(flush.run, lambda: self._flushed(flush), tolerant=False)
-        preparation = replica.prepare_job()
+        preparation = replica.upkeep.prepare_job()
         if preparation is not None:
-            self._run_job(preparation.run, lambda: replica.prepared(preparation), tolerant=True)
-        checkpoint = replica.checkpoint_job()
+            self._run_job(preparation.run, lambda: replica.upkeep.prepared(preparation), tolerant=True)
+        checkpoint = replica.upkeep.checkpoint_job(replica.now_ns)
         if checkpoint is not None:
-            self._run_job(checkpoint.run, lambda: replica.checkpointed(checkpoint), tolerant=False)
+            self._run_job(
+                checkpoint.run,
+                lambda: replica.upkeep.checkpointed(checkpoint, replica.now_ns),
+                tolerant=False,
+            )
         load = replica.loads.job() if replica.loads.wanted else None
         if load is not None:
             self._run_job(load.run, lambda: self._loaded(load), tolerant=False)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from broker.operator_requests import hand_over
 from simulation.clock import RATE_MAX_PPM
 from simulation.network import DELAY_MAX_NS, DELAY_MIN_NS
 from simulation.peer_links import FrameFaults
@@ -192,7 +193,7 @@ def _hand_over(world: World) -> str | None:
         return None
     process = leader.process
     process.begin()
-    target = process.node.replica.hand_over()
+    target = hand_over(process.node.replica)
     process.wake()
     return target
 

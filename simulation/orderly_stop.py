@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from broker.operator_requests import hand_over
 from log.errors import LogFault
 from simulation.scheduler import SECOND
 
@@ -42,7 +43,7 @@ class OrderlyStop:
         process = self._process
         if process.node.replica.serving:
             process.begin()
-            target = process.node.replica.hand_over()
+            target = hand_over(process.node.replica)
             process.wake()
             if target is not None:
                 self._waits = True

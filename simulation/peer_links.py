@@ -89,7 +89,7 @@ class PeerLinks:
 
     def follow_membership(self) -> None:
         """Begins links with new peers and ends those with others, when the replica has other peers."""
-        peers = self.peers = self._node.replica.peers
+        peers = self.peers = self._node.replica.members.peers
         for peer in [peer for peer in self._dialled if peer not in peers]:
             dialled = self._dialled.pop(peer)
             dialled.gone = True
@@ -260,7 +260,7 @@ class PeerLinks:
         if earlier is not None:
             earlier.endpoint.close()
             node.peer_lost(link.source)
-        node.replica.peer_met(link.source, accepting.hello.address)
+        node.replica.members.met(link.source, accepting.hello.address)
         return rest
 
     def _frame(self, link: _Inbound, frame: Frame) -> bool:
@@ -322,7 +322,7 @@ class PeerLinks:
     def _inbound_lost(self, link: _Inbound) -> None:
         if link.source is not None and self._inbound.get(link.source) is link:
             del self._inbound[link.source]
-            self._node.replica.peer_parted(link.source)
+            self._node.replica.members.parted(link.source)
             self._process.begin()
             self._node.peer_lost(link.source)
             self._process.wake()

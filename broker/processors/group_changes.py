@@ -19,6 +19,7 @@ import msgspec
 from broker.connection import Connection
 from broker.deadline import NEVER
 from broker.node import Node
+from broker.operator_requests import change_membership, transfer_leadership
 from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -115,7 +116,7 @@ class GroupChangesProcessor:
         replica = self._node.replica
         try:
             self._check_majority(change.applied_to(replica.raft.configuration))
-            replica.change_membership(change, header.address, _ChangeWaiter(self._node, connection, command))
+            change_membership(replica, change, header.address, _ChangeWaiter(self._node, connection, command))
         except RaftError as error:
             raise _refusal(error) from error
 
@@ -174,7 +175,7 @@ class GroupChangesProcessor:
                     ResponseCode.SYSTEM_BUSY, f"{target} is silent; {replica.node_id} leads on"
                 )
         try:
-            replica.transfer_leadership(target)
+            transfer_leadership(replica, target)
         except RaftError as error:
             raise _refusal(error) from error
         if self._transfer is not None:

@@ -18,6 +18,7 @@ import trio
 
 from broker.assembly import build_node
 from broker.connection import Connection, Outgoing
+from broker.operator_requests import hand_over
 from broker.registration import registration, unregistration
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
@@ -199,9 +200,9 @@ class BrokerServer:
         self._hand_out()
         self._links.follow_membership()
         replica = self.node.replica
-        if (preparation := replica.prepare_job()) is not None:
+        if (preparation := replica.upkeep.prepare_job()) is not None:
             self._preparations.offer(preparation)
-        if (checkpoint := replica.checkpoint_job()) is not None:
+        if (checkpoint := replica.upkeep.checkpoint_job(now_ns)) is not None:
             self._checkpoints.offer(checkpoint)
         if (load := replica.loads.job()) is not None:
             self._loads.offer(load)
@@ -219,7 +220,8 @@ class BrokerServer:
                 connection.take()
             else:
                 open_socket.flush()
-        if (flush := self.node.replica.flush_job()) is not None:
+        replica = self.node.replica
+        if (flush := replica.durability.flush_job(replica.now_ns)) is not None:
             if self._flusher is None:
                 self._flushes.offer(flush)
             else:
@@ -327,7 +329,7 @@ class BrokerServer:
                 if str(error) != complaint:  # wanted again in every turn
                     complaint = str(error)
                     log.warning("cannot prepare files ahead", error=complaint)
-            self.node.replica.prepared(job)
+            self.node.replica.upkeep.prepared(job)
             if self._disk.locker.failure and not told:
                 told = True
                 log.warning(
@@ -338,7 +340,7 @@ class BrokerServer:
         while True:
             job = await self._checkpoints.next()
             await _in_thread(job.run)
-            self.node.replica.checkpointed(job)
+            self.node.replica.upkeep.checkpointed(job, time.monotonic_ns())
 
     async def _run_loads(self) -> None:
         while True:
@@ -355,7 +357,7 @@ class BrokerServer:
         replica = self.node.replica
         if replica.serving:
             self._begin()
-            target = replica.hand_over()
+            target = hand_over(replica)
             self._turns.wake()
             if target is not None:
                 with trio.move_on_after(_HANDOVER_S):

@@ -92,7 +92,7 @@ class PeerLinks:
 
     def follow_membership(self) -> None:
         """Begins links with new peers and ends those with others; to be called after every turn."""
-        peers = self._node.replica.peers
+        peers = self._node.replica.members.peers
         if peers is self._peers or self._tasks is None:
             return
         self._peers = peers
@@ -250,7 +250,7 @@ class PeerLinks:
                 source, data, pending = accepting.source, pending, b""
                 self._begin()
                 self._replace_inbound(source, link)
-                node.replica.peer_met(source, accepting.hello.address)
+                node.replica.members.met(source, accepting.hello.address)
                 deadline.deadline = float("inf")
             self._begin()
             for peer_frame in decoder.feed(data):
@@ -272,7 +272,7 @@ class PeerLinks:
             link.close()
             if source is not None and self._inbound.get(source) is link:
                 del self._inbound[source]
-                node.replica.peer_parted(source)
+                node.replica.members.parted(source)
                 self._begin()
                 node.peer_lost(source)
                 self._wake()

@@ -219,11 +219,14 @@ class Group:
 
     def _connect_pair(self, one: str, other: str) -> None:
         """As the shell does it: whoever knows the other's address dials, and is answered there."""
-        if other not in self.node(one).replica.peers and one not in self.node(other).replica.peers:
+        if (
+            other not in self.node(one).replica.members.peers
+            and one not in self.node(other).replica.members.peers
+        ):
             return
         for source, target in ((one, other), (other, one)):
             self.members[target].decoders[source] = PeerDecoder()
-            self.node(target).replica.peer_met(source, peer_address(source))
+            self.node(target).replica.members.met(source, peer_address(source))
         for source, target in ((one, other), (other, one)):
             member = self.members[source]
             link = Connection(member.outgoing, f"{source} to {target}")
@@ -381,16 +384,16 @@ class Group:
 
     def _run_jobs(self, member: Member) -> None:
         replica = member.alive.replica
-        if (flush := replica.flush_job()) is not None:
+        if (flush := replica.durability.flush_job(self.now_ns)) is not None:
             flush.run()
             replica.flushed(flush, self.now_ns)
             member.due_ns = self.now_ns
-        if (preparation := replica.prepare_job()) is not None:
+        if (preparation := replica.upkeep.prepare_job()) is not None:
             preparation.run()
-            replica.prepared(preparation)
-        if (checkpoint := replica.checkpoint_job()) is not None:
+            replica.upkeep.prepared(preparation)
+        if (checkpoint := replica.upkeep.checkpoint_job(self.now_ns)) is not None:
             checkpoint.run()
-            replica.checkpointed(checkpoint)
+            replica.upkeep.checkpointed(checkpoint, self.now_ns)
         if (load := replica.loads.job()) is not None:
             load.run()
             replica.loads.loaded(load, self.now_ns)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.operator_requests import transfer_leadership
 from broker.remoting.codes import RequestCode
 from tests.broker.harness import Client, Group
 
@@ -60,7 +61,7 @@ def test_a_disconnect_while_requests_are_held() -> None:
         group.settle()
         group.partition(heir)
         group.node(leader).begin(group.now_ns, group.wall_ms)
-        group.node(leader).replica.transfer_leadership(heir)
+        transfer_leadership(group.node(leader).replica, heir)
         for client in holding:
             client.start_send("T", b"held")
         group.settle()

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from broker.forwarding import DOUBT_NS
+from broker.operator_requests import transfer_leadership
 from broker.peer_protocol import Forward, Frame, NotDone, RaftFrame, Relay
 from broker.processing import OUTCOME_UNKNOWN
 from broker.remoting.bodies import LockBatchBody, MessageQueue
@@ -241,7 +242,7 @@ def test_transfers_of_leadership_leave_no_outcome_unknown(group: Group, seed: in
             if step == 20:
                 node = group.node(leader)
                 node.begin(group.now_ns, group.wall_ms)
-                node.replica.transfer_leadership(heir)
+                transfer_leadership(node.replica, heir)
                 group.members[leader].due_ns = group.now_ns
             for _ in range(chosen.randrange(4)):
                 group.step_at_random(chosen)
@@ -541,7 +542,7 @@ def test_requests_go_on_as_soon_as_a_transfer_is_given_up(group: Group, place: s
     )
     leader = group.node(old)
     leader.begin(group.now_ns, group.wall_ms)
-    leader.replica.transfer_leadership(heir)
+    transfer_leadership(leader.replica, heir)
     group.members[old].due_ns = group.now_ns
     opaque = client.start_send("T", b"x")
     group.settle()

@@ -14,6 +14,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
 from broker.retention import local_hour
 from broker.topics import CHECK_EXHAUSTED_TOPIC
+from broker.upkeep import Upkeep
 from log.batch import BatchItem, encode_batch
 from raft.configuration import Configuration
 from tests.broker.harness import SECOND, Client, Group
@@ -277,7 +278,7 @@ def test_a_batch_is_stored_whole_or_refused_however_little_room_is_left(
         client = group.connect()
         client.create_topic("T")
         (member,) = group.members.values()
-        monkeypatch.setattr(member.alive.replica, "prepare_job", lambda: None)  # it would fail first
+        monkeypatch.setattr(Upkeep, "prepare_job", lambda self: None)  # it would fail first
         member.disk.free_pages = free_pages
         answer = client.wait(client.start_send("T", body, batch=True))
         member.disk.free_pages = None

@@ -21,6 +21,7 @@ import log.entry_recovery
 from broker.client.errors import ConnectionFailed
 from broker.commands import CommitOffsets
 from broker.connection import Connection
+from broker.durability import Durability
 from broker.metadata import Metadata
 from broker.node import Node
 from broker.offset_commits import OffsetCommits
@@ -114,7 +115,7 @@ def term_and_vote_not_saved(patch: pytest.MonkeyPatch) -> None:
     def save(self: Replica, effect: fx.SaveHardState) -> None:
         pass
 
-    patch.setitem(Replica._HANDLERS, fx.SaveHardState, save)
+    patch.setattr(Replica, "_on_save_hard_state", save)
 
 
 def double_vote(patch: pytest.MonkeyPatch) -> None:
@@ -172,7 +173,7 @@ def lost_noop(patch: pytest.MonkeyPatch) -> None:
 
     original_change = Replica._on_role_changed
     patch.setattr(Leader, "__init__", init)
-    patch.setitem(Replica._HANDLERS, fx.RoleChanged, on_role_changed)
+    patch.setattr(Replica, "_on_role_changed", on_role_changed)
 
 
 def membership_change_before_commit(patch: pytest.MonkeyPatch) -> None:
@@ -297,7 +298,7 @@ def everybody_acknowledges_before_the_flush(patch: pytest.MonkeyPatch) -> None:
     original = Replica.turn
 
     def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
-        self._sync_flush = False
+        self.durability.sync = False
         original(self, now_ns, wall_ms, send)
 
     patch.setattr(Replica, "turn", turn)
@@ -347,7 +348,7 @@ def serving_before_the_noop_is_committed(patch: pytest.MonkeyPatch) -> None:
         self._start_serving()
 
     original = Replica._on_append_noop
-    patch.setitem(Replica._HANDLERS, fx.AppendNoop, on_append_noop)
+    patch.setattr(Replica, "_on_append_noop", on_append_noop)
 
 
 def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
@@ -530,12 +531,12 @@ def index_file_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_flushed_at_the_interval(patch: pytest.MonkeyPatch) -> None:
-    original = Replica.flush_job
+    original = Durability.flush_job
 
-    def flush_job(self: Replica) -> FlushJob | None:
-        return original(self) if self._sync_flush else None
+    def flush_job(self: Durability, now_ns: int) -> FlushJob | None:
+        return original(self, now_ns) if self.sync else None
 
-    patch.setattr(Replica, "flush_job", flush_job)
+    patch.setattr(Durability, "flush_job", flush_job)
 
 
 def page_cache_taken_for_the_disk(patch: pytest.MonkeyPatch) -> None:

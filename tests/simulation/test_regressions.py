@@ -12,9 +12,12 @@ from typing import cast
 import pytest
 
 from broker.deliveries import addressed_properties, count_delivered, without_address
+from broker.metadata import Metadata
 from broker.replica import Replica
 from broker.replica_trace import ReplicaTrace
+from broker.state_snapshot import encode_state
 from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
+from broker.upkeep import Upkeep
 from log.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues, QueueNote
 from log.entry_log import EntryLog, FlushJob
@@ -24,6 +27,7 @@ from log.layout import HEADER_BYTES, file_name
 from log.options import StoreOptions
 from log.record import encode_record, pack_host
 from log.store import Store
+from raft.core import Raft
 from simulation.disk import PAGE_BYTES, SimulatedDisk
 from simulation.plan import Fault, Plan, draw_plan
 from simulation.report import describe_finding
@@ -324,19 +328,23 @@ def test_a_snapshot_does_not_say_that_it_reflects_less_than_it_does() -> None:
     The start after that applied the commands in between a second time.
     """
     saved: list[tuple[int, bytes]] = []
+    store: SimpleNamespace = SimpleNamespace(
+        dispatched_index=5,
+        log=SimpleNamespace(durable_index=9),
+        queues=(),
+        save_snapshot=lambda index, data: saved.append((index, data)),
+    )
     replica: SimpleNamespace = SimpleNamespace(
         applied_index=5,
         now_ns=0,
+        metadata=Metadata(),
+        membership=SimpleNamespace(addresses={}),
+        store=store,
+        upkeep=Upkeep(cast("Store", store), cast("Raft", None), 0),
         _metadata_index=9,
-        _state_snapshot=lambda: b"state of 9",
-        _waiting_snapshot=None,
-        _no_space_until_ns=0,
-        _write_snapshot=lambda: Replica._write_snapshot(cast("Replica", replica)),
-        _log=SimpleNamespace(durable_index=9),
-        store=SimpleNamespace(save_snapshot=lambda index, data: saved.append((index, data))),
     )
     Replica.save_snapshot(cast("Replica", replica))
     assert saved == [], "the snapshot of 9 stays"
     replica.applied_index = 9
     Replica.save_snapshot(cast("Replica", replica))
-    assert saved == [(9, b"state of 9")]
+    assert saved == [(9, encode_state(replica.metadata, {}, store.queues))]

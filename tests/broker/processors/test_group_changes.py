@@ -218,7 +218,7 @@ def test_what_an_old_member_says_of_membership_is_not_believed(group: Group) -> 
     add(group.connect(), "n3")
     promote(group.connect(), "n3")
     group.kill(group.follower)
-    group.node("n3").replica.dismissed(group.node("n3").replica.raft.configuration_index - 1)
+    group.node("n3").replica.members.dismissed(group.node("n3").replica.raft.configuration_index - 1)
     assert status(group, "n3").role == "follower"
 
 

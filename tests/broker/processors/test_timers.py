@@ -13,6 +13,7 @@ import log.timer_index as timer_index
 from broker.peer_protocol import Frame, RaftFrame
 from broker.processing import RequestError
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.retention import delete_expired
 from broker.timers import due_ms_of
 from broker.topics import TIMER_TOPIC
 from broker.waiting import first_waiting_index
@@ -221,13 +222,13 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group) -> No
         flush.run()
         replica.store.flushed(flush)
     old = RetentionPolicy(reserved_ms=1000, delete_ratio=1.0, force_ratio=1.0)
-    assert replica.delete_expired(old, is_delete_hour=True) == 0
+    assert delete_expired(replica, old, is_delete_hour=True) == 0
     _set_clock(group, group.wall_ms + DAY_MS)
     group.advance(2)
     assert bodies(client) == [b"waits"]
     group.advance(60)
     assert replica.metadata.timers.batch is None, "it is settled, so that retention knows"
-    assert replica.delete_expired(old, is_delete_hour=True) >= 2
+    assert delete_expired(replica, old, is_delete_hour=True) >= 2
     client.send("T", b"waits, too", 0, at(group, DAY_MS))
     for _ in range(30):
         client.send("T", bytes(100_000), 1)
@@ -239,7 +240,7 @@ def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group) -> No
     if flush is not None:
         flush.run()
         replica.store.flushed(flush)
-    assert replica.delete_expired(full, is_delete_hour=True) >= 2
+    assert delete_expired(replica, full, is_delete_hour=True) >= 2
     assert replica.store.log.first_index > waiting
     _set_clock(group, group.wall_ms + DAY_MS)
     group.advance(2)
@@ -272,7 +273,7 @@ def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Gro
         flush.run()
         replica.store.flushed(flush)
     full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
-    assert replica.delete_expired(full, is_delete_hour=True) >= 2
+    assert delete_expired(replica, full, is_delete_hour=True) >= 2
     queue = replica.store.timers.queue
     assert queue is not None
     assert queue.min_offset == queue.max_offset == 4

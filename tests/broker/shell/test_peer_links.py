@@ -31,8 +31,8 @@ async def test_an_address_that_is_none_ends_no_node(
 ) -> None:
     """Whoever dials says where it listens, and a member may be added with any name for its host."""
     node = Group(3).node("n0")
-    node.replica.peer_met("n7", address)
-    node.replica.peers = {"n7": address}
+    node.replica.members.met("n7", address)
+    node.replica.members.peers = {"n7": address}
     links = PeerLinks(node, {}, lambda: None, lambda: None)
     with trio.move_on_after(10) as passed:
         await links.run()
