@@ -388,7 +388,7 @@ def _wall_jump(world: World, host: BrokerHost, fault: Fault) -> None:
 
 def _name_server(world: World, host: BrokerHost, fault: Fault) -> None:
     name_server = world.name_servers[fault.target % len(world.name_servers)]
-    name_server.kill()
+    name_server.fail(fault.amount)
     _done(world, name_server.name, fault)
     world.scheduler.after(fault.duration_ns, name_server.start)
 
@@ -556,6 +556,6 @@ def heal_everything(world: World) -> None:
             world.monitor.wiped(host)
         host.start()
     for name_server in world.name_servers:
-        name_server.start()
+        name_server.heal()
     for client in world.clients:
         client.start()

@@ -1,30 +1,96 @@
-"""A machine that runs a name server: the real core behind simulated sockets. Name servers keep nothing on disk."""
+"""A machine that runs a name server: the real core behind simulated sockets.
+
+It keeps nothing but its key-value configuration, and that only where it was told a file: half of the name servers
+have a disk for it. What can happen to that happens with the fault *name server*: the power fails together with the
+process, or the next change meets a full disk, a flush that fails, or a power failure.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+from random import Random
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.name_server import NameServer
+from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings import NameServerConfig
+from log.errors import DiskError
 from simulation.clock import HostClock
+from simulation.disk import PowerFailure, SimulatedDisk
 from simulation.network import Endpoint
 from simulation.scheduler import SECOND
 
 if TYPE_CHECKING:
     from simulation.world import World
 
-__all__ = ["NameServerHost"]
+__all__ = ["KeptConfiguration", "NameServerHost", "NameServerWatcher"]
 
 _EXPIRY_CHECK_NS = 5 * SECOND
+_DARK_NS = SECOND
+"""How long a name server is down whose power failed in the middle of a change."""
+_FILE: Final = "kvConfig.json"
+_HAS_FILE: Final = 0.5
+_POWER, _NO_SPACE, _NO_FLUSH, _POWER_INSIDE = 0.3, 0.4, 0.5, 0.7
+"""Up to which `Fault.amount` each happens to a name server with a disk; beyond them only its process ends."""
+
+
+class NameServerWatcher(Protocol):
+    """Whoever judges name servers by all that happens to them."""
+
+    def name_server_started(self, host: NameServerHost, core: NameServer) -> None:
+        """A process has begun, with what it read from its file."""
+
+    def name_server_stopped(self, host: NameServerHost) -> None:
+        """The process has ended."""
+
+    def name_server_asked(
+        self, host: NameServerHost, number: int, command: RemotingCommand, answer: bytes | None
+    ) -> None:
+        """A request came on a connection, and its answer is about to leave."""
+
+    def name_server_interrupted(self, host: NameServerHost, command: RemotingCommand) -> None:
+        """Power failed while it carried out a request; it stops next."""
+
+    def name_server_lost(self, host: NameServerHost, number: int) -> None:
+        """A connection has ended."""
+
+    def name_server_expired(self, host: NameServerHost) -> None:
+        """It has dropped those that were silent."""
+
+
+class KeptConfiguration:
+    """`broker.name_server.KeyValueStorage` on a simulated disk, as `broker.shell.name_server.FileStorage`."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+        self.failed = False
+        """Whether the disk has refused what the last request changed."""
+
+    def load(self) -> bytes | None:
+        """What was saved last."""
+        return self._disk.read(_FILE) if self._disk.exists(_FILE) else None
+
+    def save(self, data: bytes) -> None:
+        """Durable, or an error and nothing."""
+        self.failed = True
+        try:
+            self._disk.write_durably(_FILE, data)
+        except DiskError as error:
+            raise OSError(errno.EIO, str(error)) from error
+        self.failed = False
 
 
 class NameServerHost:
-    """One name server; `kill` and `start` lose everything it knew."""
+    """One name server; `kill` and `start` lose everything it knew, but what it keeps in a file."""
 
-    def __init__(self, world: World, name: str, ip: str, clock: HostClock) -> None:
+    def __init__(self, world: World, name: str, ip: str, clock: HostClock, random: Random) -> None:
+        """`random` says whether it has a file, and what its disk does."""
         self._world = world
+        self._disk = SimulatedDisk(random) if random.random() < _HAS_FILE else None
+        self.storage: KeptConfiguration | None = None
+        """Of the running process; None without a file."""
         self.name = name
         self.address = f"{ip}:9876"
         self._clock = clock
@@ -33,15 +99,57 @@ class NameServerHost:
         self._next_number = 0
         world.network.name_address(self.address, name)
 
+    @property
+    def has_file(self) -> bool:
+        """Whether its configuration outlives its process."""
+        return self._disk is not None
+
+    def now_ns(self) -> int:
+        """Its clock."""
+        return self._clock.now_ns()
+
     def start(self) -> None:
-        """Starts it empty; does nothing while it runs."""
+        """Starts it with no more than its file has; does nothing while it runs."""
         if self._core is None:
-            self._core = NameServer(NameServerConfig(listen=self.address))
+            if self._disk is not None:
+                self.storage = KeptConfiguration(self._disk)
+            self._core = NameServer(NameServerConfig(listen=self.address), self.storage)
+            for watcher in self._world.name_server_watchers:
+                watcher.name_server_started(self, self._core)
             self._world.network.listen(self.address, self.name, self._accept)
             self._world.scheduler.after(_EXPIRY_CHECK_NS, self._expire, self._core)
 
+    def fail(self, amount: float) -> None:
+        """Its process ends, and something may happen to its disk."""
+        self.kill()
+        disk = self._disk
+        if disk is None:
+            return
+        disk.full = False
+        if amount < _POWER:
+            disk.lose_power()
+        elif amount < _NO_SPACE:
+            disk.full = True
+        elif amount < _NO_FLUSH:
+            disk.failing_flushes = 1
+        elif amount < _POWER_INSIDE:
+            disk.arm_power_failure(1 + int(amount * 100) % 2)
+
+    def heal(self) -> None:
+        """The disk is as it should be, and the process runs."""
+        if self._disk is not None:
+            self._disk.full = False
+            self._disk.failing_flushes = 0
+            self._disk.arm_power_failure(0)
+        self.start()
+
     def kill(self) -> None:
         """Its process ends."""
+        if self._core is not None:
+            for watcher in self._world.name_server_watchers:
+                watcher.name_server_stopped(self)
+            if self._disk is not None:
+                self._disk.lose_process()
         self._core = None
         self._endpoints.clear()
         self._world.network.stop_listening(self.address)
@@ -66,24 +174,48 @@ class NameServerHost:
                 closed("damaged")
                 return
             for command in commands:
-                answer = core.answer(number, command, self._clock.now_ns())
+                if self.storage is not None:
+                    self.storage.failed = False
+                try:
+                    answer = core.answer(number, command, self._clock.now_ns())
+                except PowerFailure:
+                    self._goes_dark(command)
+                    return
+                for watcher in self._world.name_server_watchers:
+                    watcher.name_server_asked(self, number, command, answer)
                 if answer is not None:
                     endpoint.send([answer])
 
         def closed(_: str) -> None:
             if self._core is core and self._endpoints.pop(number, None) is not None:
                 core.connection_closed(number)
+                for watcher in self._world.name_server_watchers:
+                    watcher.name_server_lost(self, number)
 
         endpoint.on_data = received
         endpoint.on_closed = closed
 
+    def _goes_dark(self, command: RemotingCommand) -> None:
+        assert self._disk is not None, "without a disk nothing is saved"
+        self._world.note(self.name, "power fails while it saves a change")
+        for watcher in self._world.name_server_watchers:
+            watcher.name_server_interrupted(self, command)
+        self.kill()
+        self._disk.lose_power()
+        self._world.scheduler.after(_DARK_NS, self.start)
+
     def _expire(self, core: NameServer) -> None:
         if self._core is not core:
             return
-        for number in core.expire(self._clock.now_ns()):
+        silent = core.expire(self._clock.now_ns())
+        for watcher in self._world.name_server_watchers:
+            watcher.name_server_expired(self)
+        for number in silent:
             assert isinstance(number, int)
             endpoint = self._endpoints.pop(number, None)
             if endpoint is not None:
                 endpoint.close()
                 core.connection_closed(number)
+                for watcher in self._world.name_server_watchers:
+                    watcher.name_server_lost(self, number)
         self._world.scheduler.after(_EXPIRY_CHECK_NS, self._expire, core)

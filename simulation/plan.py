@@ -16,7 +16,7 @@ import msgspec
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload import ACTORS
 
-__all__ = ["FAULT_KINDS", "Fault", "Plan", "decode_plan", "draw_plan", "encode_plan"]
+__all__ = ["FAULT_KINDS", "Fault", "Plan", "decode_plan", "draw_plan", "encode_plan", "faults_of_actor"]
 
 FAULT_KINDS: Final = (
     "loss",
@@ -56,6 +56,10 @@ FAULT_KINDS: Final = (
 
 _DRAWN_APART: Final = ("stop",)
 """From a random stream of its own each: the other faults of a seed are what they were before the kind existed."""
+
+_OF_ACTORS: Final = {"configurer": "name server"}
+"""Kinds that an actor's work is for: three fifths of the seeds that have it have such faults beside those they draw."""
+_OF_ACTORS_SHARE: Final = 0.6
 
 _NEEDS_SYNC: Final = frozenset({"power inside", "power of all"})
 """With async flush a minority may lose power and nothing is lost; these do not ask how the others are."""
@@ -114,6 +118,9 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
         apart = Random(f"faults {kind} {seed}")
         if apart.random() < _SHARE:
             faults += _draw_faults(apart, kind, calm_ns)
+    actors = tuple(name for name, actor in ACTORS.items() if _is_on(seed, name, actor.share))
+    for name in actors:
+        faults += faults_of_actor(seed, name, calm_ns)
     if flush == "async":
         faults += _draw_outage(seed, calm_ns)
     faults.sort(key=lambda fault: fault.time_ns)
@@ -122,7 +129,7 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
         nodes=nodes,
         flush=flush,
         data_file_bytes=random.choice((16, 32, 64, 128)) * 1024,
-        actors=tuple(name for name, actor in ACTORS.items() if _is_on(seed, name, actor.share)),
+        actors=actors,
         producers=random.choice((1, 2, 3)),
         think_ms=random.choice((300, 900, 1800, 3600)),
         queues=random.choice((1, 2, 4)),
@@ -139,6 +146,15 @@ def _draw_outage(seed: int, calm_ns: int) -> list[Fault]:
         return []
     at = random.randrange(calm_ns - (calm_ns - _FIRST_FAULT_NS) // 5, calm_ns + 1)
     return [_draw_fault(random, "power of all", min(at, calm_ns - MILLISECOND), calm_ns)]
+
+
+def faults_of_actor(seed: int, actor: str, calm_ns: int) -> list[Fault]:
+    """Those that an actor brings, from a stream of its own."""
+    kind = _OF_ACTORS.get(actor)
+    random = Random(f"faults of {actor} {seed}")
+    if kind is None or random.random() >= _OF_ACTORS_SHARE:
+        return []
+    return _draw_faults(random, kind, calm_ns)
 
 
 def _is_on(seed: int, actor: str, share: float) -> bool:

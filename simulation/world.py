@@ -41,7 +41,7 @@ from simulation.faults import heal_everything, inject
 from simulation.group_model import Violation
 from simulation.members import Members
 from simulation.monitor import Monitor, ReplicaWriter
-from simulation.name_server_host import NameServerHost
+from simulation.name_server_host import NameServerHost, NameServerWatcher
 from simulation.network import Link, Network
 from simulation.plan import Plan
 from simulation.power_losses import DataLoss
@@ -136,11 +136,18 @@ class World:
         self._consumed: dict[int, set[int]] = {}
         """Offsets that consumers' applications got, by queue."""
         self.work_counts: dict[str, int] = {}
+        self.name_server_watchers: list[NameServerWatcher] = []
         self._invariants = self._make_invariants()
         self.monitor.model.listeners.extend(self._invariants)
 
         self.name_servers = [
-            NameServerHost(self, f"ns{number}", f"10.0.1.{number + 1}", self._clock(f"ns{number}"))
+            NameServerHost(
+                self,
+                f"ns{number}",
+                f"10.0.1.{number + 1}",
+                self._clock(f"ns{number}"),
+                self._random(f"file of ns{number}"),
+            )
             for number in range(2)
         ]
         self.name_server_addresses = [name_server.address for name_server in self.name_servers]

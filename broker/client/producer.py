@@ -448,8 +448,11 @@ class Producer:
 
     async def _route(self, topic: str) -> TopicRoute:
         route = self.core.routes.find(topic)
-        if route is None or not route.writable:
+        if route is None:
             route = await self.core.routes.get(topic, create_like_default=True)
+        elif not route.writable:
+            # It may be written again by now, and the next renewal is half a minute away.
+            route = await self.core.routes.refresh(topic)
         if not route.writable:
             raise NoRoute(topic, "none of its queues can be written")
         return route

@@ -11,6 +11,8 @@ from typing import Final
 from simulation.workload.actor import Actor
 from simulation.workload.administer import administer
 from simulation.workload.audit import audit
+from simulation.workload.configure import configure
+from simulation.workload.configure_rules import Configurations
 from simulation.workload.consume import consume
 from simulation.workload.inquire import Inquiries, inquire
 from simulation.workload.one_way import Notes, post
@@ -55,5 +57,6 @@ ACTORS: Final[dict[str, Actor]] = {
     "correspondent": Actor(correspond, share=0.35, processes=lambda plan: 2, invariant=Letters),
     "poster": Actor(post, share=0.3, at_most_once=True, invariant=Notes),
     "resetter": Actor(reset, share=0.3, processes=lambda plan: 2, invariant=Resets),
+    "configurer": Actor(configure, share=0.3, invariant=Configurations),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

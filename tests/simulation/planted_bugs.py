@@ -45,9 +45,10 @@ from raft.leader import Clip, Leader
 from raft.messages import AppendRequest, Message, VoteRequest
 from raft.state import NodeState
 from raft.terms import LogTerms
-from simulation.plan import Plan, draw_plan
+from simulation.plan import Plan, draw_plan, faults_of_actor
 from simulation.world import Result, run_plan
 from tests.simulation import (
+    planted_name_servers,
     planted_one_way,
     planted_orders,
     planted_reads,
@@ -79,7 +80,9 @@ def plan_of(bug: Planted, seed: int) -> Plan:
     if bug.flush is not None and plan.flush != bug.flush:
         plan = replace(plan, flush=bug.flush)
     if bug.actor is not None and bug.actor not in plan.actors:
-        plan = replace(plan, actors=(*plan.actors, bug.actor))
+        faults = [*plan.faults, *faults_of_actor(seed, bug.actor, plan.calm_ns)]
+        faults.sort(key=lambda fault: fault.time_ns)
+        plan = replace(plan, actors=(*plan.actors, bug.actor), faults=tuple(faults))
     return plan
 
 
@@ -890,6 +893,48 @@ PLANTED: dict[str, Planted] = {
     ),
     "reset: failed report repeated": Planted(
         planted_resets.failed_report_repeated, "found here", actor="resetter"
+    ),
+    "names: changed before it is saved": Planted(
+        planted_name_servers.changed_before_it_is_saved, "what was refused is in force", actor="configurer"
+    ),
+    "names: deleted in memory only": Planted(
+        planted_name_servers.deleted_in_memory_only, "a restart brings it back", actor="configurer"
+    ),
+    "names: only the changed namespace saved": Planted(
+        planted_name_servers.only_the_changed_namespace_saved,
+        "a restart forgets a part",
+        actor="configurer",
+    ),
+    "names: wiped until the next registration": Planted(
+        planted_name_servers.wiped_until_the_next_registration,
+        "behaviour.md 1: until the next changed one",
+        actor="configurer",
+    ),
+    "names: wiped for good": Planted(
+        planted_name_servers.wiped_for_good, "behaviour.md 1: until the next changed one", actor="configurer"
+    ),
+    "names: wiped only at registered topics": Planted(
+        planted_name_servers.wiped_only_at_registered_topics,
+        "behaviour.md 1: on all topics of the broker",
+        actor="configurer",
+    ),
+    "names: deleted topics stay away": Planted(
+        planted_name_servers.topics_deleted_for_good, "4.9: until something changes", actor="configurer"
+    ),
+    "names: wiped queues are written": Planted(
+        planted_name_servers.wiped_queues_are_written, "remoting.md 6: writable perm", actor="configurer"
+    ),
+    "names: wiped queues are not read": Planted(
+        planted_name_servers.wiped_queues_are_not_read, "remoting.md 6: readable perm", actor="configurer"
+    ),
+    "names: wiped route is kept": Planted(
+        planted_name_servers.wiped_route_is_kept, "found here", actor="configurer"
+    ),
+    "names: waits until it may write": Planted(
+        planted_name_servers.waits_until_it_may_write, "a send that never ends", actor="configurer"
+    ),
+    "names: answers remembered": Planted(
+        planted_name_servers.remembered_answers, "a value that was once there", actor="configurer"
     ),
     "offset rewind after failover": Planted(
         offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: offsets acknowledged from memory"

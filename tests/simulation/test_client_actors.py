@@ -1,5 +1,5 @@
-"""Actors whose clients give back, ask and answer, do not wait, or are sent elsewhere: without faults all of it gets
-somewhere."""
+"""Actors whose clients give back, ask and answer, do not wait, are sent elsewhere, or configure name servers: without
+faults all of it gets somewhere."""
 
 from dataclasses import replace
 
@@ -16,6 +16,19 @@ from simulation.world import World
         ("courier", {"parcel accepted": 20, "retry delivered": 20, "dead letter": 1}),
         ("correspondent", {"letter answered": 20}),
         ("resetter", {"reset acknowledged": 8, "member sent elsewhere": 15, "reset followed": 15}),
+        (
+            "configurer",
+            {
+                "key put": 20,
+                "key deleted": 5,
+                "name server asked for keys and values": 20,
+                "write permission wiped": 4,
+                "route without write permission": 4,
+                "queues read without write permission": 2,
+                "newcomer's message stored": 10,
+                "resident may send": 10,
+            },
+        ),
         ("poster", {"note sent one way": 20, "note stored": 40, "outbox message stored": 10}),
     ],
 )

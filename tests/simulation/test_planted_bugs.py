@@ -51,6 +51,13 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "reset: force ignored": ("resets are ordered",),
     "reset: acknowledged before it is committed": ("acknowledged resets are in the log",),
     "reset: of one queue for all": ("resets are ordered",),
+    "names: wiped until the next registration": ("name servers answer by what was asked",),
+    "names: wiped for good": ("name servers answer by what was asked",),
+    "names: wiped queues are written": ("nothing is sent where nothing may be written",),
+    "names: wiped queues are not read": ("what may not be written can be read",),
+    "names: wiped route is kept": ("what may be written again is written",),
+    "names: waits until it may write": ("sends end in time",),
+    "names: answers remembered": ("clients are told what was configured",),
     "offset rewind after failover": (
         "acknowledged offsets are committed",
         "positions are stored when clients ask",

@@ -601,6 +601,28 @@ async def test_no_route_at_all(autojump_clock: MockClock, world: World, runtime:
             await producer.send(Message("unknown", b"x"))
 
 
+async def test_who_knows_no_queue_to_write_to_asks_again(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+) -> None:
+    """Write permission that was taken and given back counts for the next call, not with the next renewal.
+
+    A send asks again within its limit anyhow; one-way sends and questions for queues found by the simulator.
+    """
+    (broker,) = one_group(world)
+    async with producing(runtime) as producer:
+        world.add_topic("t", {"g": {0: broker.address}}, perm=4)
+        with pytest.raises(NoRoute, match="can be written"):
+            await producer.queues("t")
+        world.add_topic("t", {"g": {0: broker.address}})
+        assert await producer.queues("t") == [MessageQueue("t", "g", 0)]
+        world.add_topic("t", {"g": {0: broker.address}}, perm=4)
+        await producer.core.routes.refresh("t")
+        world.add_topic("t", {"g": {0: broker.address}})
+        await producer.send_one_way(Message("t", b"x"))
+        await trio.sleep(0.1)
+    assert stored(broker) == [b"x"]
+
+
 async def test_no_name_server(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
     async with producing(runtime) as producer:
         with pytest.raises(NameServerUnavailable):

@@ -1,0 +1,336 @@
+"""Somebody who configures the name servers: keys and values, write permission of the brokers, topics.
+
+Each name server is asked by its own address, as mqadmin does. Beside it newcomers, who know no route yet, send and
+look for queues while brokers may not be written, and a resident asks where it may send: who has a route that may be
+written keeps it, as with the reference's clients, and who has none asks again.
+`configure_rules` says what must hold.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from broker.client.admin import AdminClient
+from broker.client.errors import ClientError, ConnectionFailed, NoRoute
+from broker.client.message import Message
+from broker.client.producer import Producer
+from broker.client.pull_consumer import PullConsumer
+from broker.client.routes import parse_route
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import OWN_VERSION, RemotingCommand
+from broker.remoting.name_server_headers import KeyValueResponseHeader
+from broker.remoting.route import QueueData, TopicRouteData
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.name_server_model import Table, answer_of
+from simulation.workload.configure_rules import NAMESPACES, TOPIC, Configurations
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["configure"]
+
+_KEYS: Final = 3
+"""In each namespace."""
+_KEY_PAUSE_S: Final = 0.5
+_ROUTE_PAUSE_S: Final = 1.0
+_WIPE_PAUSE_S: Final = 3.0
+_WIPED_S_MAX: Final = 6.0
+_SEND_PAUSE_S: Final = 0.7
+_SEND_LIMIT_S: Final = 3.0
+_ENTRIES: Final = ("entry0", "entry1")
+"""Topics that only name servers know, or none."""
+
+
+async def configure(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Puts and deletes keys, wipes and adds write permission, enters and deletes topics; newcomers send and read."""
+    rules = world.invariant(Configurations)
+    rules.starts(runtime.local_address())
+    async with (
+        AdminClient(world.name_server_addresses, runtime=runtime) as admin,
+        runtime.task_group() as group,
+    ):
+        group.start_soon(_permit, world, runtime, rules, admin)
+        group.start_soon(_keep, world, runtime, rules, admin)
+        group.start_soon(_keep, world, runtime, rules, admin)
+        group.start_soon(_route, world, runtime, rules, admin)
+        group.start_soon(_send, world, runtime, rules)
+        group.start_soon(_look, world, runtime, rules)
+        group.start_soon(_stay, world, runtime, rules)
+
+
+async def _keep(world: World, runtime: ClientRuntime, rules: Configurations, admin: AdminClient) -> None:
+    """Keys and values."""
+    random = runtime.random
+    while True:
+        await runtime.sleep(random.expovariate(1 / _KEY_PAUSE_S))
+        if world.load_stopped:
+            continue
+        address = random.choice(world.name_server_addresses)
+        namespace = random.choice(NAMESPACES)
+        key = TOPIC if namespace == NAMESPACES[-1] else f"key{random.randrange(_KEYS)}"
+        try:
+            await random.choice((_put, _put, _put, _delete, _get, _get, _list, _order))(
+                world, random, rules, admin, address, namespace, key
+            )
+        except ConnectionFailed:
+            pass
+
+
+async def _put(
+    world: World,
+    random: Random,
+    rules: Configurations,
+    admin: AdminClient,
+    address: str,
+    namespace: str,
+    key: str,
+) -> None:
+    value = f"broker-a:{world.plan.queues}" if key == TOPIC else f"{random.getrandbits(40):x}"
+    since_ns = world.scheduler.now_ns
+    fields = {"namespace": namespace, "key": key, "value": value}
+    answer = await admin.call(address, RequestCode.PUT_KV_CONFIG, fields)
+    if answer.code == ResponseCode.SUCCESS:
+        rules.changed(address, since_ns, namespace, key, value)
+
+
+async def _delete(
+    world: World,
+    random: Random,
+    rules: Configurations,
+    admin: AdminClient,
+    address: str,
+    namespace: str,
+    key: str,
+) -> None:
+    since_ns = world.scheduler.now_ns
+    answer = await admin.call(address, RequestCode.DELETE_KV_CONFIG, {"namespace": namespace, "key": key})
+    if answer.code == ResponseCode.SUCCESS:
+        rules.changed(address, since_ns, namespace, key, None)
+
+
+async def _get(
+    world: World,
+    random: Random,
+    rules: Configurations,
+    admin: AdminClient,
+    address: str,
+    namespace: str,
+    key: str,
+) -> None:
+    since_ns = world.scheduler.now_ns
+    answer = await admin.call(address, RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key})
+    value = (
+        None if answer.code == ResponseCode.QUERY_NOT_FOUND else answer.decode_fields(KeyValueResponseHeader)
+    )
+    said = None if value is None else value.value
+
+    def fits(table: Table) -> bool:
+        return table.get(namespace, {}).get(key) == said
+
+    rules.told(address, since_ns, f"{namespace}/{key}", fits, said)
+
+
+async def _list(
+    world: World,
+    random: Random,
+    rules: Configurations,
+    admin: AdminClient,
+    address: str,
+    namespace: str,
+    key: str,
+) -> None:
+    since_ns = world.scheduler.now_ns
+    answer = await admin.call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace})
+    _, said = answer_of(RequestCode.GET_KVLIST_BY_NAMESPACE, answer)
+    rules.told(address, since_ns, namespace, lambda table: table.get(namespace) == said, said)
+
+
+async def _order(
+    world: World,
+    random: Random,
+    rules: Configurations,
+    admin: AdminClient,
+    address: str,
+    namespace: str,
+    key: str,
+) -> None:
+    """Whether routes carry the order configuration; that is kept with keys and values."""
+    value = random.choice(("true", "false", "false", "false"))
+    body = f"orderMessageEnable={value}\n".encode()
+    await admin.call(address, RequestCode.UPDATE_NAMESRV_CONFIG, None, body)
+
+
+async def _route(world: World, runtime: ClientRuntime, rules: Configurations, admin: AdminClient) -> None:
+    """Topics, as single name servers know them."""
+    random = runtime.random
+    broker = world.brokers[0].config.node.group
+    while True:
+        await runtime.sleep(random.expovariate(1 / _ROUTE_PAUSE_S))
+        if world.load_stopped:
+            continue
+        address = random.choice(world.name_server_addresses)
+        entry = random.choice(_ENTRIES)
+        code = random.choice(
+            (
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+                RequestCode.GET_BROKER_CLUSTER_INFO,
+                RequestCode.GET_ROUTEINFO_BY_TOPIC,
+                RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+                RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+                RequestCode.DELETE_TOPIC_IN_NAMESRV,
+            )
+        )
+        body = b""
+        if code == RequestCode.REGISTER_TOPIC_IN_NAMESRV:
+            data = QueueData(broker_name=broker, perm=6, read_queue_nums=2, write_queue_nums=2)
+            body = TopicRouteData(queue_datas=[data]).encode(OWN_VERSION, True)
+        try:
+            if random.random() < 0.5:
+                await _see(world, rules, admin, address)
+            else:
+                answer = await admin.call(address, code, {"topic": entry}, body)
+                if answer.code == ResponseCode.SUCCESS:
+                    world.did(f"name server: {code.name.lower()}")
+        except ConnectionFailed:
+            pass
+
+
+async def _see(world: World, rules: Configurations, admin: AdminClient, address: str) -> int | None:
+    """What clients may do with the topic, by one name server."""
+    since_ns = world.scheduler.now_ns
+    answer = await admin.call(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
+    permission = _permission(answer)
+    rules.routed(address, since_ns, permission)
+    return permission
+
+
+def _permission(answer: RemotingCommand) -> int | None:
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    parse_route(TOPIC, answer.body)
+    return TopicRouteData.decode(answer.body).queue_datas[0].perm
+
+
+# ---- write permission ----------------------------------------------------------------------------------------
+
+
+async def _permit(world: World, runtime: ClientRuntime, rules: Configurations, admin: AdminClient) -> None:
+    """Takes the permission to write at one name server or both, and gives it back; once faults are over, to stay."""
+    random = runtime.random
+    fields = {"brokerName": world.brokers[0].config.node.group}
+
+    async def restore(address: str) -> None:
+        """A predecessor's request, or one that was late, may have taken it."""
+        while True:
+            try:
+                answer = await admin.call(address, RequestCode.ADD_WRITE_PERM_OF_BROKER, fields)
+                if answer.code == ResponseCode.SUCCESS:
+                    world.did("write permission added")
+                    return
+            except ConnectionFailed:
+                await runtime.sleep(0.2)
+
+    async def all_again() -> None:
+        async with runtime.task_group() as group:
+            for address in world.name_server_addresses:
+                group.start_soon(restore, address)
+
+    await all_again()
+    while True:
+        if world.is_calm():
+            await all_again()
+            await runtime.sleep(1.0)
+            continue
+        await runtime.sleep(random.expovariate(1 / _WIPE_PAUSE_S))
+        count = random.choice((1, 2, 2))
+        wiped = random.sample(world.name_server_addresses, count)
+        for address in wiped:
+            since_ns = world.scheduler.now_ns
+            try:
+                answer = await admin.call(address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, fields)
+                if answer.code == ResponseCode.SUCCESS:
+                    rules.wiped(address, since_ns)
+                    await _see(world, rules, admin, address)
+            except ConnectionFailed:
+                pass
+        await runtime.sleep(random.random() * _WIPED_S_MAX)
+        await all_again()
+
+
+# ---- newcomers -----------------------------------------------------------------------------------------------
+
+
+async def _send(world: World, runtime: ClientRuntime, rules: Configurations) -> None:
+    """Each message by a producer of its own."""
+    random = runtime.random
+    while True:
+        await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
+        if world.load_stopped:
+            continue
+        limit_s = random.choice((0.3, 1.0, _SEND_LIMIT_S)) if not world.is_calm() else _SEND_LIMIT_S
+        async with Producer(world.name_server_addresses, group="newcomers", runtime=runtime) as producer:
+            with rules.sending(runtime, limit_s) as name:
+                error: ClientError | None = None
+                try:
+                    await producer.send(Message(TOPIC, random.randbytes(20), keys=[name]), timeout_s=limit_s)
+                except ClientError as failure:
+                    error = failure
+            if error is None:
+                rules.sent(name)
+            else:
+                rules.not_sent(name, error)
+
+
+async def _look(world: World, runtime: ClientRuntime, rules: Configurations) -> None:
+    """Queues, each time by somebody who did not know them."""
+    random = runtime.random
+    while True:
+        await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
+        if world.load_stopped:
+            continue
+        async with PullConsumer(world.name_server_addresses, group="visitors", runtime=runtime) as consumer:
+            since_ns = world.scheduler.now_ns
+            try:
+                queues = await consumer.queues(TOPIC)
+            except ClientError as error:
+                rules.found_queues(since_ns, [], error)
+                continue
+            rules.found_queues(since_ns, queues, None)
+            try:
+                await consumer.max_offset(random.choice(queues))
+                world.did("newcomer asked for an end")
+            except ClientError:
+                pass
+
+
+async def _stay(world: World, runtime: ClientRuntime, rules: Configurations) -> None:
+    """One producer, which knows the topic and renews what it knows more often than others do."""
+    random = runtime.random
+    async with Producer(world.name_server_addresses, group="residents", runtime=runtime) as producer:
+        while True:
+            await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
+            if world.load_stopped:
+                continue
+            try:
+                if random.random() < 0.3:
+                    await producer.core.routes.refresh(TOPIC)
+                elif await _is_told_where(world, producer, rules):
+                    world.did("resident may send")
+            except ClientError:
+                pass
+
+
+async def _is_told_where(world: World, producer: Producer, rules: Configurations) -> bool:
+    """Once more if not: the first time it may have shared a question that had left before."""
+    for is_last in (False, True):
+        since_ns = world.scheduler.now_ns
+        try:
+            await producer.queues(TOPIC)
+        except NoRoute as error:
+            if is_last:
+                rules.not_writable(since_ns, error)
+        else:
+            return True
+    return False

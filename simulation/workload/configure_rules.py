@@ -1,0 +1,321 @@
+"""What must hold of name servers that are configured while they run: keys and values, write permission, topics.
+
+Each answer is what the requests before it make it (`name_server_model`); what a client gets is what its name server
+held at a moment between question and answer. A name server with a file keeps all that it has acknowledged, one
+without forgets all of it at once. While no name server shows a topic that may be written, whoever did not know it
+before sends nothing to it and hears of it in time; who reads finds its queues all the same. Where all show it as one
+that may be written, who asks is told so, whatever it knew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from broker.client.errors import ClientError, NameServerUnavailable, NoRoute
+from broker.client.message import MessageQueue
+from broker.name_server import NameServer
+from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE
+from broker.remoting.codes import Permission, RequestCode
+from broker.remoting.command import OWN_VERSION, RemotingCommand, request
+from broker.remoting.errors import RemotingError
+from broker.remoting.frame import FrameDecoder
+from simulation.client_runtime import ClientRuntime
+from simulation.group_model import CommittedMessage, Violation
+from simulation.name_server_host import NameServerHost
+from simulation.name_server_model import SAVING, NameServerModel, Table, answer_of
+from simulation.scheduler import MILLISECOND, SECOND
+from simulation.workload.actor import Invariant
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["NAMESPACES", "SETTINGS", "TOPIC", "Configurations"]
+
+TOPIC: Final = "postings"
+SETTINGS: Final = "TRIVET_NAMESRV_CONFIG"
+NAMESPACES: Final = ("NAMES", "COLORS", ORDER_TOPIC_NAMESPACE)
+"""Those that are written to."""
+_LIKE_IT: Final = "TBW102"
+"""Where a topic that is not there is written to."""
+_LATE_NS: Final = 100 * MILLISECOND
+"""How much longer than its limit a call may take, by the client's own clock."""
+_SENT_FROM_NS: Final = 10 * SECOND
+"""So long after all faults each message is stored."""
+
+_Permissions = tuple[int | None, int | None, bool]
+"""Of the topic, and of the one that it would be made like; and whether the route says which queues are written to in
+their order: the reference's producers take those whatever the permission."""
+_NOTHING: Final[_Permissions] = (None, None, False)
+
+
+@dataclass(slots=True)
+class _Server:
+    """A name server, and what it was at true times."""
+
+    model: NameServerModel = field(default_factory=NameServerModel)
+    runs: bool = False
+    interrupted: Table | None = None
+    """What it may have saved when power failed, beside what it had."""
+    tables: list[tuple[int, Table]] = field(default_factory=lambda: [(0, {})])
+    permissions: list[tuple[int, _Permissions]] = field(default_factory=lambda: [(0, _NOTHING)])
+
+    def note(self, now_ns: int) -> None:
+        """Keeps what is new."""
+        if self.tables[-1][1] != self.model.table:
+            self.tables.append((now_ns, self.model.table))
+        model = self.model
+        both = _NOTHING
+        if self.runs:
+            ordered = model.order(TOPIC) is not None
+            both = (model.permission(TOPIC), model.permission(_LIKE_IT), ordered)
+        if self.permissions[-1][1] != both:
+            self.permissions.append((now_ns, both))
+
+    def tables_since(self, since_ns: int) -> list[Table]:
+        """What it held at that moment and held later."""
+        return [
+            table
+            for number, (_, table) in enumerate(self.tables)
+            if number + 1 == len(self.tables) or self.tables[number + 1][0] >= since_ns
+        ]
+
+    def permissions_since(self, since_ns: int) -> list[_Permissions]:
+        """As of `tables_since`."""
+        return [
+            both
+            for number, (_, both) in enumerate(self.permissions)
+            if number + 1 == len(self.permissions) or self.permissions[number + 1][0] >= since_ns
+        ]
+
+
+class Configurations(Invariant):
+    """Name servers do what they are asked, and nothing else."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._servers: dict[str, _Server] = {}
+        """By address."""
+        self._sent: dict[str, int] = {}
+        """By the key of a message: when its producer was made."""
+        self._stored: dict[str, None] = {}
+        self._open: dict[str, dict[str, int]] = {}
+        """By host, of its running process: each send under way, and when it must have ended."""
+        world.name_server_watchers.append(self)
+
+    # ---- what happens to name servers ----------------------------------------------------------------
+
+    def name_server_started(self, host: NameServerHost, core: NameServer) -> None:
+        """It knows what it has to, and nothing else."""
+        server = self._servers.setdefault(host.address, _Server())
+        allowed = [server.model.table if host.has_file else {}]
+        if server.interrupted is not None:
+            allowed.append(server.interrupted)
+        found = _table_of(core)
+        if found not in allowed:
+            raise Violation(
+                "name servers keep what they acknowledged", host.name, f"{found}, not any of {allowed}"
+            )
+        if found:
+            self.world.did("name server started with its configuration")
+        server.interrupted = None
+        server.runs = True
+        server.model.restarted(found)
+        server.note(self._now_ns())
+
+    def name_server_stopped(self, host: NameServerHost) -> None:
+        """It tells nobody anything."""
+        server = self._servers[host.address]
+        server.runs = False
+        server.note(self._now_ns())
+
+    def name_server_interrupted(self, host: NameServerHost, command: RemotingCommand) -> None:
+        """A change has been saved, or has not."""
+        server = self._servers[host.address]
+        server.interrupted = server.model.changed(command)
+        self.world.did("name server's change interrupted")
+
+    def name_server_lost(self, host: NameServerHost, number: int) -> None:
+        """Brokers go with their connections."""
+        server = self._servers[host.address]
+        server.model.closed(number)
+        server.note(self._now_ns())
+
+    def name_server_expired(self, host: NameServerHost) -> None:
+        """Brokers that are silent go."""
+        server = self._servers[host.address]
+        server.model.expired(host.now_ns())
+        server.note(self._now_ns())
+
+    def name_server_asked(
+        self, host: NameServerHost, number: int, command: RemotingCommand, answer: bytes | None
+    ) -> None:
+        """The answer is what the requests before make it."""
+        if command.is_response:
+            return
+        server = self._servers[host.address]
+        failed = command.code in SAVING and host.storage is not None and host.storage.failed
+        expected = server.model.answer(number, command, host.now_ns(), failed=failed)
+        server.note(self._now_ns())
+        if expected is None or answer is None:
+            return
+        (given,) = FrameDecoder().feed(answer)
+        try:
+            said = answer_of(command.code, given)
+        except RemotingError as error:
+            raise Violation("name servers answer by what was asked", host.name, str(error)) from error
+        if said != expected:
+            raise Violation(
+                "name servers answer by what was asked",
+                host.name,
+                f"{command.code} {dict(command.fields)}: {said} ({given.remark}), not {expected}",
+            )
+        if failed:
+            self.world.did("name server's change refused")
+
+    # ---- what clients are told -----------------------------------------------------------------------
+
+    def told(
+        self, address: str, since_ns: int, question: str, fits: Callable[[Table], bool], answer: object
+    ) -> None:
+        """An answer about keys and values: true at some moment since the question."""
+        if not any(fits(table) for table in self._servers[address].tables_since(since_ns)):
+            raise Violation("clients are told what was configured", address, f"{question}: {answer}")
+        self.world.did("name server asked for keys and values")
+
+    def changed(self, address: str, since_ns: int, namespace: str, key: str, value: str | None) -> None:
+        """A change is acknowledged: it is there, or was and something else has come after it."""
+        tables = self._servers[address].tables_since(since_ns)
+        if not any(table.get(namespace, {}).get(key) == value for table in tables):
+            raise Violation("clients are told what was configured", address, f"{namespace}/{key} = {value}")
+        self.world.did("key put" if value is not None else "key deleted")
+
+    def routed(self, address: str, since_ns: int, permission: int | None) -> None:
+        """A name server shows that the topic may be used so; None for a topic without a route."""
+        known = self._servers[address].permissions_since(since_ns)
+        if not any(permission == both[0] for both in known):
+            raise Violation("clients are told what was configured", address, f"{permission}, not {known}")
+        if permission is not None and not permission & Permission.WRITE:
+            self.world.did("route without write permission")
+
+    def wiped(self, address: str, since_ns: int) -> None:
+        """Write permission has been taken: there was a moment without it."""
+        if all(
+            both[0] is not None and both[0] & Permission.WRITE
+            for both in self._servers[address].permissions_since(since_ns)
+        ):
+            raise Violation("clients are told what was configured", address, "wiped, and writable all along")
+        self.world.did("write permission wiped")
+
+    def found_queues(self, since_ns: int, queues: list[MessageQueue], error: ClientError | None) -> None:
+        """A reader has asked where the topic is."""
+        known = [both[0] for both in self._permissions_since(since_ns)]
+        if isinstance(error, NameServerUnavailable) or any(
+            permission is None or not permission & Permission.READ for permission in known
+        ):
+            return
+        if not queues:
+            raise Violation("what may not be written can be read", "clients", f"{error!r}, {known}")
+        if any(permission is not None and not permission & Permission.WRITE for permission in known):
+            self.world.did("queues read without write permission")
+
+    def not_writable(self, since_ns: int, error: NoRoute) -> None:
+        """Who has asked where to send is told nowhere."""
+        if all(
+            permission is not None and permission & Permission.WRITE
+            for permission, _, _ in self._permissions_since(since_ns)
+        ):
+            raise Violation("what may be written again is written", "clients", repr(error))
+        self.world.did("resident may not send")
+
+    # ---- what is sent --------------------------------------------------------------------------------
+
+    def starts(self, host: str) -> None:
+        """A process starts; what one before it was sending ended with it."""
+        self._open[host] = {}
+
+    @contextmanager
+    def sending(self, runtime: ClientRuntime, limit_s: float) -> Iterator[str]:
+        """A producer is made, and sends a message under the name that this gives; that has to end in time."""
+        name = f"posting{len(self._sent)}"
+        self._sent[name] = self._now_ns()
+        sends = self._open[runtime.local_address()]
+        sends[name] = self._now_ns() + int(limit_s * 1.1 * SECOND) + 2 * _LATE_NS
+        began_ns = runtime.now_ns()
+        yield name
+        took_ns = runtime.now_ns() - began_ns
+        del sends[name]
+        if took_ns > limit_s * SECOND + _LATE_NS:
+            raise Violation("sends end in time", "clients", f"{name}: {took_ns / SECOND} s of {limit_s} s")
+
+    def sent(self, name: str) -> None:
+        """It is stored, says the group."""
+        if name not in self._stored:
+            raise Violation("acknowledged messages are committed", "clients", name)
+        self.world.did("newcomer's message stored")
+
+    def not_sent(self, name: str, error: ClientError) -> None:
+        """It is not, or nobody knows."""
+        since_ns = self._sent[name]
+        if since_ns >= self.world.plan.calm_ns + _SENT_FROM_NS:
+            raise Violation("liveness", "clients", f"{name} was not stored: {error!r}")
+        if not self._may_be_written(since_ns):
+            if not isinstance(error, NoRoute | NameServerUnavailable):
+                raise Violation("nothing is sent where nothing may be written", name, repr(error))
+            self.world.did("newcomer had nowhere to write")
+
+    def committed(self, message: CommittedMessage) -> None:
+        """Whoever sent it was shown where."""
+        if message.record.topic != TOPIC:
+            return
+        name = message.property(b"KEYS") or ""
+        if name in self._stored:
+            raise Violation("committed once", "group", f"{name} is there twice")
+        self._stored[name] = None
+        if not self._may_be_written(self._sent[name]):
+            raise Violation(
+                "nothing is sent where nothing may be written", "group", f"{name}, of {self._sent[name]}"
+            )
+
+    # ---- at the end ----------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """No send goes on for ever."""
+        now_ns = self._now_ns()
+        for host, sends in self._open.items():
+            for name, until_ns in sends.items():
+                if until_ns < now_ns:
+                    raise Violation("sends end in time", host, f"that of {name} goes on")
+
+    # ---- inside --------------------------------------------------------------------------------------
+
+    def _now_ns(self) -> int:
+        return self.world.scheduler.now_ns
+
+    def _permissions_since(self, since_ns: int) -> list[_Permissions]:
+        return [both for server in self._servers.values() for both in server.permissions_since(since_ns)]
+
+    def _may_be_written(self, since_ns: int) -> bool:
+        """Whether any name server has shown since then that the topic may be written, or another one in its place."""
+        return any(
+            is_ordered
+            or (permission is not None and permission & Permission.WRITE)
+            or (permission is None and like is not None and like & Permission.WRITE)
+            for permission, like, is_ordered in self._permissions_since(since_ns)
+        )
+
+
+def _table_of(core: NameServer) -> Table:
+    """All that a name server holds."""
+    table: Table = {}
+    for namespace in (*NAMESPACES, SETTINGS):
+        question = request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace})
+        question.version = OWN_VERSION
+        answer = core.handle(-1, question, 0)
+        assert answer is not None, "it is a question"
+        _, held = answer_of(RequestCode.GET_KVLIST_BY_NAMESPACE, answer)
+        if isinstance(held, dict):
+            table[namespace] = held
+    return table
