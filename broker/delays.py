@@ -34,7 +34,7 @@ from broker.deliveries import (
 )
 from broker.metadata import DelayProgress
 from broker.node import Node
-from broker.processing import Place, Route
+from broker.processing import Place, RequestError, Route
 from broker.proposals import ReplicaError
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -48,6 +48,7 @@ from log.record import Record
 log = structlog.get_logger("trivet.delays")
 
 DELAY: Final = b"DELAY"
+_DIGITS_MAX: Final = 18
 
 BATCH_MAX: Final = 256
 BATCH_BYTES_MAX: Final = 1 << 20
@@ -65,11 +66,20 @@ IDLE_NS: Final = 60_000_000_000
 
 
 def delay_level(properties: bytes, level_max: int) -> int:
-    """The level that a message asks for, at most `level_max`; 0 for none, or for what is no number."""
+    """The level that a message asks for, at most `level_max`; 0 for none.
+
+    Raises `RequestError` 13 for what is no number: without a delay the message would come too early.
+    """
     value = get_property(properties, DELAY)
-    if value is None or not value.isdigit() or len(value) > 9:
+    if value is None:
         return 0
-    return min(int(value), level_max)
+    digits = value.removeprefix(b"-")
+    if not digits.isdigit() or len(digits) > _DIGITS_MAX:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the delay level (DELAY) is {value[:40].decode('utf-8', 'replace')!r}, no number",
+        )
+    return max(0, min(int(value), level_max))
 
 
 def scheduled_properties(properties: bytes, topic: str, queue_id: int, level: int) -> bytes:

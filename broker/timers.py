@@ -90,7 +90,7 @@ def due_ms_of(properties: bytes, wall_ms: int, delay_ms_max: int) -> int | None:
     if not digits.isdigit() or len(digits) > _DIGITS_MAX:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"timer message illegal, {name.decode()} is {value[:40]!r}, no number",
+            f"timer message illegal, {name.decode()} is {value[:40].decode('utf-8', 'replace')!r}, no number",
         )
     due_ms = begin_ms + unit_ms * int(value)
     if due_ms - wall_ms > delay_ms_max:

@@ -131,7 +131,7 @@ class TopicsProcessor:
         if wanted.perm & ~_PERMISSION_BITS:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"perm is {wanted.perm}, allowed are sums of read 4, write 2, inherit 1",
+                f"perm is {wanted.perm}, allowed are sums of priority 8, read 4, write 2, inherit 1",
             )
         if wanted.topic_filter_type not in _FILTER_TYPES:
             raise RequestError(

@@ -260,7 +260,12 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.MESSAGE_ILLEGAL,
         f"at most {PROPERTIES_BYTES_MAX} are allowed",
     ),
-    # behaviour.md 6: delivery at a time
+    # behaviour.md 6: delay levels, delivery at a time
+    "level no number": (
+        send(properties={"DELAY": "soon"}),
+        CODES.MESSAGE_ILLEGAL,
+        "the delay level (DELAY) is 'soon', no number",
+    ),
     "time too far": (
         send(properties={"TIMER_DELAY_SEC": "259201"}),
         CODES.MESSAGE_ILLEGAL,
@@ -269,7 +274,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
     "time no number": (
         send(properties={"TIMER_DELIVER_MS": "soon"}),
         CODES.MESSAGE_ILLEGAL,
-        "'soon', no number",
+        "TIMER_DELIVER_MS is 'soon', no number",
     ),
     "time to be cancelled": (
         send(properties={"TIMER_DELAY_MS": "5000", "TIMER_DEL_UNIQKEY": "k"}),
@@ -495,7 +500,6 @@ def test_refusal_has_its_code_and_says_why(shared: Group, case: str) -> None:
         send(body=b""),
         send(properties={"DELAY": "99"}),
         send(properties={"DELAY": "-1"}),
-        send(properties={"DELAY": "soon"}),
         send(properties={"TIMER_DELAY_SEC": "259200"}),
         send(properties={"TIMER_DELAY_MS": "-1"}),
         send(properties={"KEYS": "k" + "  k" * 999}),
