@@ -87,6 +87,8 @@ class BrokerHost:
         self.frame_faults: FrameFaults | None = None
         self.disk_delay_ns = 100 * MICROSECOND
         """About how long a flush takes."""
+        self.disk_slowed: Callable[[], object] | None = None
+        """Told when something waits for a disk that a fault has made slow."""
         self.held_up_until_ns = 0
         """Until when, in true time, it stood still or its disk was at work: a flush that was due may have waited."""
         self.turn_delay_ns = random.choice(_TURN_DELAYS_NS)
@@ -450,6 +452,8 @@ class BrokerProcess:
         except DiskError as error:
             failure = error
         delay = draw_range(host.random, host.disk_delay_ns // 2, 2 * host.disk_delay_ns)
+        if host.disk_slowed is not None:
+            host.disk_slowed()
 
         def ended() -> None:
             self._jobs_out.remove(ended)

@@ -42,6 +42,11 @@ class ClientHost:
         self._incarnation = 0
         self._writer: ClientWriter | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process runs."""
+        return self._runtime is not None
+
     def start(self) -> None:
         """Starts the process; does nothing while it runs."""
         if self._runtime is not None:

@@ -53,9 +53,22 @@ def _done(world: World, host: str, fault: Fault, detail: str = "") -> None:
     world.record_fault(fault.kind, host, detail)
 
 
-def _armed(world: World, host: BrokerHost, fault: Fault, detail: str = "") -> None:
-    """As `_done`, for what takes effect when the node next does what it is about, and is counted then."""
-    world.record_fault(fault.kind, host.name, detail)
+def _armed(world: World, host: str, fault: Fault, detail: str = "") -> None:
+    """As `_done`, for what takes effect when somebody next does what it is about, and is counted then."""
+    world.record_fault(fault.kind, host, detail)
+
+
+def _counted_once(world: World, kind: str) -> Callable[[], None]:
+    """What counts a fault when it is called first: an armed one that meets something."""
+    counted = False
+
+    def met() -> None:
+        nonlocal counted
+        if not counted:
+            counted = True
+            world.fired(kind)
+
+    return met
 
 
 # ---- network -------------------------------------------------------------------------------------------
@@ -70,7 +83,7 @@ def _loss(world: World, host: BrokerHost, fault: Fault) -> None:
     links = [link for other in _others(world, host.name) for link in world.links_between(host.name, other)]
     for link in links:
         link.loss = probability
-    _done(world, host.name, fault, f"{probability:.0%} of its segments")
+    _armed(world, host.name, fault, f"{probability:.0%} of its segments")  # each lost one counts
 
     def undo() -> None:
         for link in links:
@@ -82,27 +95,40 @@ def _loss(world: World, host: BrokerHost, fault: Fault) -> None:
 def _delay(world: World, host: BrokerHost, fault: Fault) -> None:
     slow_ns = int(MILLISECOND * 400**fault.amount)
     links = [link for other in _others(world, host.name) for link in world.links_between(host.name, other)]
+    slowed = _counted_once(world, fault.kind)
     for link in links:
         link.delay_min_ns, link.delay_max_ns = slow_ns // 4, slow_ns
-    _done(world, host.name, fault, f"up to {slow_ns / MILLISECOND:.0f} ms")
+        link.slowed_by = slowed
+    _armed(world, host.name, fault, f"up to {slow_ns / MILLISECOND:.0f} ms")
 
     def undo() -> None:
         for link in links:
             link.delay_min_ns, link.delay_max_ns = DELAY_MIN_NS, DELAY_MAX_NS
+            link.slowed_by = None
 
     world.scheduler.after(fault.duration_ns, undo)
 
 
 def _cut(world: World, pairs: list[tuple[str, str]], fault: Fault, host: str, detail: str) -> None:
+    held_up = _counted_once(world, fault.kind)
     for source, target in pairs:
         world.network.set_cut(source, target, True)
-    _done(world, host, fault, detail)
+        world.network.link(source, target).held_by.append(held_up)
+    _armed(world, host, fault, detail)
 
     def undo() -> None:
         for source, target in pairs:
+            _let_go(world, source, target, held_up)
             world.network.set_cut(source, target, False)
 
     world.scheduler.after(fault.duration_ns, undo)
+
+
+def _let_go(world: World, source: str, target: str, held_up: Callable[[], None]) -> None:
+    """The link need not tell this fault any more; healing may have ended that already."""
+    held_by = world.network.link(source, target).held_by
+    if held_up in held_by:
+        held_by.remove(held_up)
 
 
 def _direction(world: World, host: BrokerHost, fault: Fault) -> tuple[str, str]:
@@ -226,11 +252,14 @@ def _rivals(world: World, host: BrokerHost, fault: Fault) -> None:
 
 def _clog(world: World, host: BrokerHost, fault: Fault) -> None:
     source, target = _direction(world, host, fault)
+    held_up = _counted_once(world, fault.kind)
     world.network.set_clogged(source, target, True)
     world.network.set_cut(source, target, True)
-    _done(world, source, fault, f"towards {target}")
+    world.network.link(source, target).held_by.append(held_up)
+    _armed(world, source, fault, f"towards {target}")
 
     def undo() -> None:
+        _let_go(world, source, target, held_up)
         world.network.set_cut(source, target, False)
         world.network.set_clogged(source, target, False)
 
@@ -247,15 +276,20 @@ def _reset(world: World, host: BrokerHost, fault: Fault) -> None:
         chosen = endpoints[: 1 + int(2 * (fault.amount - 0.5) * len(endpoints))]
     for endpoint in chosen:
         endpoint.reset()
-    _done(world, host.name, fault, f"{len(chosen)} connections")
+    report = _done if chosen else _armed  # of a host that is down there is none
+    report(world, host.name, fault, f"{len(chosen)} connections")
 
 
 def _messages(world: World, host: BrokerHost, fault: Fault) -> None:
     share = 0.3 * fault.amount
     host.frame_faults = FrameFaults(
-        loss=share / 2, duplication=share / 2, reordering=share / 2, corruption=share / 4
+        loss=share / 2,
+        duplication=share / 2,
+        reordering=share / 2,
+        corruption=share / 4,
+        told=_counted_once(world, fault.kind),
     )
-    _done(world, host.name, fault, f"{share:.0%}")
+    _armed(world, host.name, fault, f"{share:.0%}")
 
     def undo() -> None:
         host.frame_faults = None
@@ -280,7 +314,7 @@ def _stop(world: World, host: BrokerHost, fault: Fault) -> None:
     """
     if host.process is None or host.process.stop is not None:
         return
-    _armed(world, host, fault)
+    _armed(world, host.name, fault)
     if fault.amount < 0.2:
         _flush_failure(world, host, replace(fault, kind="flush failure"))
     operations = 1 + int((fault.amount - 0.8) * 60) if fault.amount >= 0.8 else 0
@@ -328,15 +362,17 @@ def _power_inside(world: World, host: BrokerHost, fault: Fault) -> None:
     if host.process is not None:
         operations = 1 + int(fault.amount * 12)
         host.disk.arm_power_failure(operations)
-        _armed(world, host, fault, f"in {operations} operations")
+        _armed(world, host.name, fault, f"in {operations} operations")
 
 
 def _power_of_all(world: World, host: BrokerHost, fault: Fault) -> None:
+    running = [other for other in world.members.in_service() if other.process is not None]
     for other in world.members.in_service():
-        if other.process is not None:
+        if other in running:
             other.lose_power(fault.kind)
         other.start_after(fault.duration_ns)
-    _done(world, "group", fault)
+    report = _done if running else _armed
+    report(world, "group", fault)
 
 
 def _pause(world: World, host: BrokerHost, fault: Fault) -> None:
@@ -388,8 +424,9 @@ def _wall_jump(world: World, host: BrokerHost, fault: Fault) -> None:
 
 def _name_server(world: World, host: BrokerHost, fault: Fault) -> None:
     name_server = world.name_servers[fault.target % len(world.name_servers)]
+    report = _done if name_server.is_running else _armed
     name_server.fail(fault.amount)
-    _done(world, name_server.name, fault)
+    report(world, name_server.name, fault)
     world.scheduler.after(fault.duration_ns, name_server.start)
 
 
@@ -398,17 +435,23 @@ def _name_server(world: World, host: BrokerHost, fault: Fault) -> None:
 
 def _slow_disk(world: World, host: BrokerHost, fault: Fault) -> None:
     host.disk_delay_ns = int(MILLISECOND * 1000**fault.amount)
-    _done(world, host.name, fault, f"{host.disk_delay_ns / MILLISECOND:.0f} ms a flush")
+    host.disk_slowed = _counted_once(world, fault.kind)
+    _armed(world, host.name, fault, f"{host.disk_delay_ns / MILLISECOND:.0f} ms a flush")
 
     def undo() -> None:
-        host.disk_delay_ns = 100 * MICROSECOND
+        _quicken(host)
 
     world.scheduler.after(fault.duration_ns, undo)
 
 
+def _quicken(host: BrokerHost) -> None:
+    host.disk_delay_ns = 100 * MICROSECOND
+    host.disk_slowed = None
+
+
 def _full_disk(world: World, host: BrokerHost, fault: Fault) -> None:
     host.disk.full = host.disk_faulty = True
-    _armed(world, host, fault)
+    _armed(world, host.name, fault)
 
     def undo() -> None:
         host.disk.full = False
@@ -435,13 +478,13 @@ def _flush_failure(world: World, host: BrokerHost, fault: Fault) -> None:
         return  # pages that leave the cache unwritten can make a node recover, and a majority must not
     host.disk.failing_flushes = 1
     host.disk_faulty = True
-    _armed(world, host, fault)
+    _armed(world, host.name, fault)
 
 
 def _read_failure(world: World, host: BrokerHost, fault: Fault) -> None:
     host.disk.failing_reads = 1 + int(3 * fault.amount)
     host.disk_faulty = True
-    _armed(world, host, fault)
+    _armed(world, host.name, fault)
 
 
 def _harm(world: World, host: BrokerHost, fault: Fault, harm: Callable[[str], str | None]) -> None:
@@ -489,8 +532,9 @@ def _client_kill(world: World, host: BrokerHost, fault: Fault) -> None:
     if not world.clients:
         return  # a plan that was shrunk to nodes and faults
     client = world.clients[fault.target % len(world.clients)]
+    report = _done if client.is_running else _armed
     client.kill()
-    _done(world, client.name, fault)
+    report(world, client.name, fault)
     world.scheduler.after(fault.duration_ns, client.start)
 
 
@@ -546,7 +590,7 @@ def heal_everything(world: World) -> None:
         host.disk.used_by_others = 0.0
         host.disk.failing_flushes = host.disk.failing_reads = 0
         host.disk.arm_power_failure(0)
-        host.disk_delay_ns = 100 * MICROSECOND
+        _quicken(host)
         host.resume()
         if host.needs_new_disk:
             # Its disk was found damaged beyond repair: the operator gives it a new one.

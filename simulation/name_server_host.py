@@ -104,6 +104,11 @@ class NameServerHost:
         """Whether its configuration outlives its process."""
         return self._disk is not None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process runs."""
+        return self._core is not None
+
     def now_ns(self) -> int:
         """Its clock."""
         return self._clock.now_ns()

@@ -34,7 +34,7 @@ _HEALING_NS = 50 * MILLISECOND
 class Link:
     """One direction between two hosts."""
 
-    __slots__ = ("clogged", "cut", "delay_max_ns", "delay_min_ns", "loss")
+    __slots__ = ("clogged", "cut", "delay_max_ns", "delay_min_ns", "held_by", "loss", "slowed_by")
 
     def __init__(self) -> None:
         self.delay_min_ns = DELAY_MIN_NS
@@ -44,6 +44,10 @@ class Link:
         self.cut = 0
         self.clogged = 0
         """How many faults hold it so: one of them that ends does not end the others."""
+        self.held_by: list[Callable[[], object]] = []
+        """Told when a cut holds something up."""
+        self.slowed_by: Callable[[], object] | None = None
+        """Told when something takes longer than on other links."""
 
 
 class Endpoint:
@@ -217,6 +221,8 @@ class Endpoint:
     def _arrival_ns(self) -> int:
         network, link = self._network, self.link
         delay = draw_range(network.random, link.delay_min_ns, link.delay_max_ns)
+        if link.slowed_by is not None:
+            link.slowed_by()
         if link.loss and network.random.random() < link.loss:
             network.fired("loss")
             delay += _RETRANSMISSION_NS
@@ -238,6 +244,8 @@ class Endpoint:
         network, peer = self._network, self.peer
         now_ns = network.scheduler.now_ns
         if self.link.cut:
+            for told in self.link.held_by:
+                told()
             self._stall(now_ns)
             return
         self._stalled_since_ns = -1
@@ -384,6 +392,8 @@ class Network:
         self, host: str, own_address: str, target: str, address: str, done: Callable[..., object]
     ) -> None:
         there, back = self.link(host, target), self.link(target, host)
+        for told in (*there.held_by, *back.held_by):
+            told()
         if there.cut or back.cut or target in self.dark_hosts or host in self.dark_hosts:
             return  # the caller's own time limit ends this
         delay = self.random.randrange(back.delay_min_ns, back.delay_max_ns)
@@ -430,6 +440,8 @@ class Network:
             self.set_cut(source, target, False)
         for _ in range(link.clogged):
             self.set_clogged(source, target, False)
+        link.held_by.clear()
+        link.slowed_by = None
         link.loss = 0.0
         link.delay_min_ns, link.delay_max_ns = DELAY_MIN_NS, DELAY_MAX_NS
 

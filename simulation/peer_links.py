@@ -6,6 +6,7 @@ or held back here, where a link hands them to the node. The handshake is the rea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,8 @@ class FrameFaults:
     reordering: float = 0.0
     corruption: float = 0.0
     """Of messages with entries: a bit of them flips, as TCP's own checksum lets one in many through."""
+    told: Callable[[], object] = lambda: None
+    """Called for each message to which one of these happens."""
 
 
 class _Inbound:
@@ -285,20 +288,24 @@ class PeerLinks:
         is_append = isinstance(frame.message, AppendRequest) and bool(frame.body)
         if is_append and random.random() < faults.corruption:
             world.fired("message corruption")
+            faults.told()
             body = bytearray(frame.body)
             body[random.randrange(len(body))] ^= 1 << random.randrange(8)
             frame = frame._replace(body=body)
         drawn = random.random()
         if drawn < faults.loss:
             world.fired("message loss")
+            faults.told()
             return
         if drawn < faults.loss + faults.reordering:
             world.fired("message reordering")
+            faults.told()
             delay = random.randrange(MICROSECOND, 30 * MILLISECOND)
             self._process.call_after(delay, self._late, link, frame)
             return
         if drawn < faults.loss + faults.reordering + faults.duplication:
             world.fired("message duplication")
+            faults.told()
             delay = random.randrange(MICROSECOND, 30 * MILLISECOND)
             self._process.call_after(delay, self._late, link, frame)
         self._node.peer_received(source, frame)

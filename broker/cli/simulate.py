@@ -7,10 +7,13 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -29,6 +32,12 @@ _SHRUNK_OF_A_BATCH = 3
 """So many findings of a batch are shrunk: code that is broken throughout breaks in all of its seeds."""
 _SECONDS_MAX = 86_400
 """The faults of a whole run are drawn before it, and its log is kept in memory."""
+_SECONDS, _NODES, _JOBS = 60, 3, 1
+_JOBS_MAX = 1024
+_SEED_DIGITS_MAX = 18
+"""So that a batch can be counted in a machine word."""
+_AHEAD_OF_EACH_JOB = 8
+"""Seeds of a batch that wait for a process: enough while one that takes long is waited for, and no list of millions."""
 _FINDINGS = Path("simulation-findings")
 
 
@@ -53,14 +62,18 @@ def simulate(
     seed: Annotated[int | None, Parameter(help="Run this seed; without any option a random one.")] = None,
     seeds: Annotated[str | None, Parameter(help="Run the seeds A-B.")] = None,
     replay: Annotated[Path | None, Parameter(help="Run the plan in this file.")] = None,
-    seconds: Annotated[int, Parameter(help="Virtual seconds of each run.")] = 60,
-    nodes: Annotated[Literal[3, 5], Parameter(help="Brokers in the group.")] = 3,
-    jobs: Annotated[int, Parameter(help="Processes for --seeds.")] = 1,
+    seconds: Annotated[
+        int | None, Parameter(help=f"Virtual seconds of each run; {_SECONDS} unless told.")
+    ] = None,
+    nodes: Annotated[
+        Literal[3, 5] | None, Parameter(help=f"Brokers in the group; {_NODES} unless told.")
+    ] = None,
+    jobs: Annotated[int | None, Parameter(help=f"Processes for --seeds; {_JOBS} unless told.")] = None,
     out: Annotated[
         Path | None,
         Parameter(
-            help="Directory for traces and the plans of findings. By default plans go to simulation-findings, and no "
-            "traces are kept."
+            help="Directory for traces (of one run; a batch keeps none) and the plans of findings. By default plans go "
+            "to simulation-findings, and no traces are kept."
         ),
     ] = None,
     shrink: Annotated[
@@ -80,36 +93,62 @@ def simulate(
     """
     if sum(option is not None for option in (seed, seeds, replay)) > 1:
         raise CommandError("--seed, --seeds and --replay exclude each other", USAGE)
+    if replay is not None and (seconds is not None or nodes is not None):
+        raise CommandError(
+            "--replay runs the plan as it is: --seconds and --nodes are those of its file", USAGE
+        )
+    if seeds is None and jobs is not None:
+        raise CommandError(
+            f"--jobs {jobs}: a batch can be spread over processes (--seeds A-B), one run cannot", USAGE
+        )
+    seconds = _SECONDS if seconds is None else seconds
+    jobs = _JOBS if jobs is None else jobs
     if not 30 <= seconds <= _SECONDS_MAX:
         raise CommandError(
             f"--seconds {seconds}: at least 30, of which the last 20 are for the recovery, and at most {_SECONDS_MAX}",
             USAGE,
         )
-    if jobs < 1:
-        raise CommandError(f"--jobs {jobs}: at least 1", USAGE)
+    if not 1 <= jobs <= _JOBS_MAX:
+        raise CommandError(f"--jobs {jobs}: at least 1, and at most {_JOBS_MAX}", USAGE)
     if shrink_runs < 1 or not 0 <= shrink_seconds < float("inf"):
         raise CommandError("--shrink-runs must be at least 1, --shrink-seconds at least 0", USAGE)
+    if seeds is not None:
+        _seed_range(seeds)
     if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CommandError(f"--out {out}: {error.strerror}", USAGE) from error
+        _try_to_write(out, f"--out {out}")
+    elif replay is None:
+        _try_to_write(_FINDINGS, f"{_FINDINGS} (--out DIR names another place for findings)")
     if shrink is None:
         shrink = replay is None
     budget = ShrinkBudget(shrink_runs, shrink_seconds) if shrink else None
     if seeds is not None:
-        return _batch(_seed_range(seeds), seconds, nodes, jobs, out or _FINDINGS, budget)
+        return _batch(_seed_range(seeds), seconds, nodes or _NODES, jobs, out or _FINDINGS, budget)
     if replay is not None:
         return _replay(replay, out, budget)
     if seed is None:
         seed = int.from_bytes(os.urandom(4), "big")
-    return _single(seed, seconds, nodes, out, budget)
+    return _single(seed, seconds, nodes or _NODES, out, budget)
+
+
+def _try_to_write(directory: Path, named: str) -> None:
+    """A place that cannot be written is told before the run, and not when there is something to keep."""
+    is_there = directory.is_dir()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+        if not is_there and directory == _FINDINGS:
+            directory.rmdir()  # most runs leave nothing there
+    except OSError as error:
+        raise CommandError(f"{named}: {error.strerror}", USAGE) from error
 
 
 def _seed_range(text: str) -> range:
     match = re.fullmatch(r"(\d+)-(\d+)", text)
     if match is None or int(match[1]) > int(match[2]):
         raise CommandError(f"--seeds {text!r}: needs the form A-B with A not above B", USAGE)
+    if len(match[2]) > _SEED_DIGITS_MAX:
+        raise CommandError(f"--seeds {text!r}: numbers of at most {_SEED_DIGITS_MAX} digits", USAGE)
     return range(int(match[1]), int(match[2]) + 1)
 
 
@@ -218,24 +257,31 @@ def _batch(
         print(f"{len(outcomes)} of {len(seeds)}: {outcome.line}", file=sys.stderr, flush=True)
 
     with ProcessPoolExecutor(min(jobs, len(seeds)), initializer=_leave_interrupts_to_the_parent) as pool:
-        waiting = [pool.submit(_run_for_batch, (seed, seconds, nodes, str(directory))) for seed in seeds]
-        waiting.reverse()
+        coming = iter(seeds)
+        waiting: deque[Future[_Outcome]] = deque()
+
+        def submit(chosen: Iterable[int]) -> None:
+            for seed in chosen:
+                waiting.append(pool.submit(_run_for_batch, (seed, seconds, nodes, str(directory))))
+
+        submit(islice(coming, jobs * _AHEAD_OF_EACH_JOB))
         try:
             while waiting:
-                outcome = waiting[-1].result()
-                waiting.pop()
+                outcome = waiting[0].result()
+                waiting.popleft()
                 tell(outcome)
+                submit(islice(coming, 1))
                 if not outcome.finding and (outcome.seed - seeds[0]) % _RERUN_EVERY == 0:
-                    is_same = _same_again(outcome, seconds, nodes)
+                    difference = _run_again(outcome, seconds, nodes)
                     reruns += 1
-                    if not is_same:
+                    if difference:
                         differences += 1
-                        print(f"seed {outcome.seed}: another process came to another trace", flush=True)
+                        print(f"seed {outcome.seed}: {difference}", flush=True)
         except KeyboardInterrupt:
             interrupted = True
             print("interrupted: the seeds under way are the last", file=sys.stderr, flush=True)
             pool.shutdown(wait=True, cancel_futures=True)
-            for future in reversed(waiting):
+            for future in waiting:
                 if not future.cancelled():
                     tell(future.result())
     _tell_of_batch(outcomes, len(found), reruns, differences, time.monotonic() - begin)
@@ -314,12 +360,29 @@ def _run_for_batch(arguments: tuple[int, int, int, str]) -> _Outcome:
     )
 
 
-def _same_again(outcome: _Outcome, seconds: int, nodes: int) -> bool:
-    """Whether a fresh process with another hash seed comes to the same trace."""
-    command = [sys.executable, "-m", "simulation", str(outcome.seed), str(seconds), str(nodes)]
-    environment = {**os.environ, "PYTHONHASHSEED": str(outcome.seed % 1000 + 1)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.split("\n", 1)[0] == outcome.digest
+def _run_again(outcome: _Outcome, seconds: int, nodes: int) -> str:
+    """What a fresh process with another hash seed does differently; "" if it comes to the same trace."""
+    import simulation
+
+    assert simulation.__file__ is not None
+    # This code and no other: the working directory may hold another checkout.
+    paths = [
+        str(Path(simulation.__file__).parent.parent),
+        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
+    ]
+    command = [sys.executable, "-P", "-m", "simulation", str(outcome.seed), str(seconds), str(nodes)]
+    hash_seed = outcome.seed % 1000 + 1
+    if os.environ.get("PYTHONHASHSEED") == str(hash_seed):
+        hash_seed += 1  # the first run had that one
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": str(hash_seed),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"another process failed with {done.returncode}: {done.stderr.strip().rpartition(chr(10))[2]}"
+    return "" if done.stdout.split("\n", 1)[0] == outcome.digest else "another process came to another trace"
 
 
 def _add(sums: dict[str, int], counts: dict[str, int]) -> None:

@@ -1,0 +1,79 @@
+"""A fault is counted when it meets something, so that a report shows which were exercised and not which were armed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from simulation.plan import Fault, draw_plan
+from simulation.scheduler import SECOND
+from simulation.world import World
+
+_CALM_S = 12
+_LONG_NS = 3 * SECOND
+_LEADER = 1
+"""An odd target; the leader has connections, and somebody waits for it all the time."""
+
+
+def counts(faults: Iterable[Fault]) -> dict[str, int]:
+    """What a small world counts of these faults, which are all that happen to it."""
+    plan = replace(
+        draw_plan(1, seconds=30),
+        flush="sync",
+        actors=("producer", "consumer"),
+        faults=tuple(faults),
+        calm_ns=_CALM_S * SECOND,
+        end_ns=(_CALM_S + 20) * SECOND,
+    )
+    world = World(plan)
+    result = world.run()
+    assert result.violation is None, str(result.violation)
+    return result.fault_counts
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount"),
+    [
+        ("delay", 0.5),
+        ("cut one way", 0.1),
+        ("isolate", 0.5),
+        ("partition", 0.5),
+        ("clog", 0.1),
+        ("slow disk", 0.5),
+        ("messages", 0.9),
+    ],
+)
+def test_what_lasts_counts_once_when_it_meets_something(kind: str, amount: float) -> None:
+    """Two that last for a while, and one that is over in the instant in which it begins."""
+    side = 0b1  # of a partition: the first broker, against all others
+    target = side if kind == "partition" else _LEADER
+    faults = [
+        Fault(6 * SECOND, kind, target, _LONG_NS, amount),
+        Fault(10 * SECOND, kind, target, SECOND, amount),
+    ]
+    assert counts(faults)[kind] == 2
+    assert kind not in counts([Fault(6 * SECOND, kind, target, 0, amount)])
+
+
+def test_each_segment_that_is_lost_counts() -> None:
+    assert counts([Fault(6 * SECOND, "loss", _LEADER, _LONG_NS, 0.9)])["loss"] > 2
+    assert "loss" not in counts([Fault(6 * SECOND, "loss", _LEADER, _LONG_NS, 0.0)])
+
+
+@pytest.mark.parametrize("kind", ["name server", "client kill", "kill", "power"])
+def test_who_is_down_cannot_be_killed_again(kind: str) -> None:
+    first, second = Fault(6 * SECOND, kind, 0, _LONG_NS, 0.5), Fault(7 * SECOND, kind, 0, SECOND, 0.5)
+    assert counts([first, second])[kind] == 1
+
+
+def test_where_nothing_runs_power_takes_nothing_and_no_connection_breaks() -> None:
+    outage = Fault(6 * SECOND, "power of all", 0, _LONG_NS, 0.5)
+    again = Fault(7 * SECOND, "power of all", 0, SECOND, 0.5)
+    reset = Fault(7 * SECOND, "reset", 0, 0, 0.7)
+    assert counts([outage, again, reset]) | {"lost page": 0, "torn page": 0} == {
+        "power of all": 1,
+        "lost page": 0,
+        "torn page": 0,
+    }
