@@ -24,6 +24,7 @@ from broker.remoting.route import QueueData, TopicRouteData
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.name_server_model import Table, answer_of
+from simulation.scheduler import SECOND
 from simulation.workload.configure_rules import NAMESPACES, TOPIC, Configurations
 
 if TYPE_CHECKING:
@@ -237,16 +238,24 @@ async def _permit(world: World, runtime: ClientRuntime, rules: Configurations, a
             for address in world.name_server_addresses:
                 group.start_soon(restore, address)
 
+    async def pause(seconds: float) -> None:
+        """Faults may be over before it is."""
+        until_ns = world.scheduler.now_ns + int(seconds * SECOND)
+        while world.scheduler.now_ns < until_ns and not world.is_calm():
+            await runtime.sleep(0.2)
+
     await all_again()
     while True:
         if world.is_calm():
             await all_again()
             await runtime.sleep(1.0)
             continue
-        await runtime.sleep(random.expovariate(1 / _WIPE_PAUSE_S))
+        await pause(random.expovariate(1 / _WIPE_PAUSE_S))
         count = random.choice((1, 2, 2))
         wiped = random.sample(world.name_server_addresses, count)
         for address in wiped:
+            if world.is_calm():
+                break
             since_ns = world.scheduler.now_ns
             try:
                 answer = await admin.call(address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, fields)
@@ -255,7 +264,7 @@ async def _permit(world: World, runtime: ClientRuntime, rules: Configurations, a
                     await _see(world, rules, admin, address)
             except ConnectionFailed:
                 pass
-        await runtime.sleep(random.random() * _WIPED_S_MAX)
+        await pause(random.random() * _WIPED_S_MAX)
         await all_again()
 
 
