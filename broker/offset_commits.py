@@ -40,7 +40,7 @@ class _UnderWay:
     __slots__ = ("keys", "waiting")
 
     def __init__(self, offsets: Sequence[StoredOffset]) -> None:
-        self.keys: dict[_Key, None] = {offset[:3]: None for offset in offsets}
+        self.keys: dict[_Key, int] = {offset[:3]: offset[3] for offset in offsets}
         self.waiting: list[_Waiter] = []
 
 
@@ -162,6 +162,11 @@ class OffsetCommits:
         if not self._under_way:
             return None
         return next((under_way for under_way in reversed(self._under_way) if key in under_way.keys), None)
+
+    def lowest(self, key: _Key, stored: int) -> int:
+        """The lowest of a stored position and what is on its way to take its place, whether that will count or not."""
+        coming = [under_way.keys[key] for under_way in self._under_way if key in under_way.keys]
+        return min([stored, *coming, self._staged.get(key, stored)])
 
     def _has_room(self, key: _Key) -> bool:
         """Whether a position that is not staged may be; counts it if it is the group's first in that queue."""

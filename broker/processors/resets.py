@@ -87,7 +87,9 @@ class ResetsProcessor:
             if not header.is_force and not _names_offset(header):
                 if queue_id not in stored:
                     continue  # which way it would be is not known
-                target = min(target, stored[queue_id])
+                # What was reported before comes before the order in the log: seen from there, not forward either.
+                here = self._offsets.lowest((header.group, header.topic, queue_id), stored[queue_id])
+                target = min(target, here)
             targets[queue_id] = target
         return targets
 

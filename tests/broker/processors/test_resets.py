@@ -321,6 +321,15 @@ def test_by_time_all_queues_that_may_be_read(client: Client) -> None:
         assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | wrong).code == code
 
 
+def test_without_force_nobody_goes_forward_from_a_report_that_is_on_its_way(client: Client) -> None:
+    """It stands before the order in the log. Found by the simulator: the order was to the position before it."""
+    client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, {**KEY, "commitOffset": 5}, one_way=True)
+    fields = {"topic": "T", "group": "g", "timestamp": -1, "isForce": False, "queueId": 0}
+    body = client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).body
+    assert list(QueueOffsets.decode(body).offsets.values()) == [5]
+    assert stored(client) == 5
+
+
 def parked_state() -> Metadata:
     metadata = Metadata()
     for topic in ("T", "U"):
