@@ -6,7 +6,11 @@ list. Only the leader tells consumers that the list has changed (code 40), each 
 the node that it is connected to.
 
 A heartbeat of a group that the group of brokers does not know is answered when the group and its retry topic exist:
-the first pull may follow at once, and would otherwise be refused.
+the first pull may follow at once, and would otherwise be refused. If a Java client sent it, the members are told a
+second time a moment later: one that rebalances while it does not know the retry topic yet asks for its route then,
+and takes its queue only when it rebalances again, which is every 20 s unless it is told to
+(`RebalanceImpl.rebalanceByTopic`). RocketMQ's brokers tell it each for itself, as each hears of it, so that a group
+of several tells it several times.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +25,7 @@ from broker.node import Node
 from broker.processing import Place, RequestError, Route
 from broker.proposals import ReplicaError
 from broker.remoting.bodies import CheckClientConfigBody, ConsumerListBody, HeartbeatData
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.headers import (
     GetConsumerListByGroupHeader,
@@ -31,12 +35,16 @@ from broker.remoting.headers import (
 from broker.remoting.json_body import decode_request, encode_body
 from broker.settings import BrokerConfig
 from broker.subscriptions import parse_filter
-from broker.topics import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
+from broker.topics import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, InvalidNameError, check_group_name
 from log.errors import DiskFullError
 
 GROUPS_PER_CLIENT_MAX: Final = 1_000
 """Producer and consumer groups that one connection announces."""
 HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
+
+TOLD_AGAIN_NS: Final = 2_000_000_000
+"""From when a group was made until its members are told again. 5.x Java clients rebalance once a second at most, and
+by then the name servers have heard of the retry topic."""
 
 COMMANDS_AT_ONCE: Final = 64
 """Topics and groups that one entry of the log creates for a heartbeat."""
@@ -63,8 +71,11 @@ class ClientsProcessor:
         self._next_opaque = 0
         self._changed: dict[str, None] = {}
         """Groups whose members are to be told that there are others now."""
+        self._again: dict[str, int] = {}
+        """Groups that are new -> when their members are told again (monotonic ns), earliest first."""
         self._next_expiry = node.add_deadline(self._expire)
         self._notices = node.add_deadline(self._send_notices)
+        self._next_again = node.add_deadline(self._notify_again)
         node.on_disconnect(self._disconnected)
         node.on_role_change(self._role_changed)
         node.on_leader_reachable(self._tell_leader)
@@ -104,11 +115,18 @@ class ClientsProcessor:
         )
         if replica.serving:
             self._notify(changed)
-            if missing and self._create(
-                missing,
-                lambda _: node.reply(connection, command, ResponseCode.SUCCESS),
-                lambda: node.forward(connection, command),
-            ):
+            new = [
+                consumer.group_name
+                for consumer in data.consumer_data_set
+                if RETRY_PREFIX + consumer.group_name not in replica.metadata.topics
+            ]
+
+            def created(_: object) -> None:
+                if client.language is LanguageCode.JAVA:
+                    self._plan_again(new)
+                node.reply(connection, command, ResponseCode.SUCCESS)
+
+            if missing and self._create(missing, created, lambda: node.forward(connection, command)):
                 return
         elif missing and not command.is_one_way:
             node.forward(connection, command)
@@ -228,6 +246,19 @@ class ClientsProcessor:
                     one_way=True,
                 )
                 connection.send(encode(notice))
+
+    def _plan_again(self, groups: Iterable[str]) -> None:
+        due_ns = self._node.now_ns + TOLD_AGAIN_NS
+        for group in groups:
+            self._again.setdefault(group, due_ns)
+        self._next_again.due_ns = next(iter(self._again.values()), NEVER)
+
+    def _notify_again(self) -> None:
+        due = [group for group, due_ns in self._again.items() if due_ns <= self._node.now_ns]
+        for group in due:
+            del self._again[group]
+        self._next_again.due_ns = next(iter(self._again.values()), NEVER)
+        self._notify(due)
 
     def _disconnected(self, connection: Connection) -> None:
         changed = self._node.registry.connection_closed(connection)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.processors.clients import TOLD_AGAIN_NS
 from broker.remoting.bodies import (
     CheckClientConfigBody,
     ConsumerListBody,
@@ -50,6 +51,24 @@ def test_consumers_of_all_nodes_are_one_group_and_hear_of_each_other(group: Grou
     assert [notices(client) for client in clients] == [[], [], []]
 
 
+def test_members_of_a_new_group_are_told_again_once_its_retry_topic_is_known(group: Group) -> None:
+    """A Java client takes the queue of a topic whose route it has just learnt only when it rebalances again."""
+    for node in (group.leader, group.follower):
+        client = group.connect(node, name=f"c-{node}")
+        client.heartbeat(f"g-{node}")
+        assert notices(client) == [f"g-{node}"]
+        group.advance(TOLD_AGAIN_NS / 1e9 + 0.1)
+        assert notices(client) == [f"g-{node}"]
+        group.advance(60)
+        assert notices(client) == [], "twice is enough"
+
+    known = group.connect(group.leader, name="later")
+    known.heartbeat(f"g-{group.follower}")
+    assert notices(known) == [f"g-{group.follower}"]
+    group.advance(TOLD_AGAIN_NS / 1e9 + 0.1)
+    assert notices(known) == [], "the group is not new"
+
+
 def test_client_that_knows_every_node_is_one_member_and_is_told_once(group: Group) -> None:
     everywhere = [group.connect(node, name="everywhere") for node in ("n0", "n1", "n2")]
     for connection in everywhere:
@@ -89,6 +108,7 @@ def test_leaving_member_is_missed_at_once(group: Group, way: str) -> None:
     leaves = group.connect(group.follower, name="leaves")
     stays.heartbeat("g")
     leaves.heartbeat("g")
+    group.advance(TOLD_AGAIN_NS / 1e9 + 0.1)  # a new group's second notice
     notices(stays)
     if way == "close":
         leaves.close()
