@@ -165,15 +165,18 @@ def load_name_server(path: str | Path) -> NameServerConfig:
     return config
 
 
-def to_toml(config: BrokerConfig) -> str:
-    """The TOML text that :func:`load` reads back as ``config`` (without its warnings)."""
+def to_toml(config: BrokerConfig | NameServerConfig) -> str:
+    """The TOML text that :func:`load` or :func:`load_name_server` reads back as ``config`` (without its warnings)."""
+    if isinstance(config, NameServerConfig):
+        return "".join(f"{line}\n" for line in _toml_lines(config) if not line.startswith("warnings = "))
     lines: list[str] = []
     for name in _TABLES:
-        lines.append(f"[{name}]")
-        table = msgspec.to_builtins(getattr(config, name))
-        lines.extend(f"{field} = {_toml_value(value)}" for field, value in table.items())
-        lines.append("")
+        lines += (f"[{name}]", *_toml_lines(getattr(config, name)), "")
     return "\n".join(lines)
+
+
+def _toml_lines(table: msgspec.Struct) -> list[str]:
+    return [f"{field} = {_toml_value(value)}" for field, value in msgspec.to_builtins(table).items()]
 
 
 def _toml_value(value: object) -> str:

@@ -311,8 +311,11 @@ class NameServerConfig(Settings, frozen=True):
     """Everything one name server is told (behaviour.md 1)."""
 
     listen: Text = "127.0.0.1:9876"
-    kv_config_path: str = ""
-    """kvConfigPath: file that keeps key-value configuration; empty keeps it in memory."""
+    kv_config_path: str = "namesrv/kvConfig.json"
+    """kvConfigPath: file that keeps key-value configuration, written when it changes; empty keeps it in memory.
+
+    The reference's is in ``namesrv`` in the user's home; here it is in the directory of the start, as a broker's store.
+    """
     ordered_messages: bool = False
     """orderMessageEnable: whether routes carry the order configuration of a topic."""
     broker_expiry_seconds: Positive = 120

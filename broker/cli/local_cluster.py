@@ -75,7 +75,7 @@ async def cluster(
                     again = (
                         f"trivet broker --config {node.config_path}"
                         if node is not None
-                        else f"trivet namesrv --listen {local.name_server_address}"
+                        else f"trivet namesrv --config {local.name_server_config_path}"
                     )
                     print(
                         f"trivet: {child.how_it_ended()}; start it again with: {again}",

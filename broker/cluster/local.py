@@ -31,6 +31,7 @@ from broker.cluster.ports import PortReservations
 from broker.cluster.query import cluster_info, node_status
 from broker.config import (
     BrokerConfig,
+    NameServerConfig,
     NodeSettings,
     ObserveSettings,
     RaftSettings,
@@ -121,6 +122,7 @@ class LocalCluster:
         self.directory = options.directory.absolute()
         self.nodes: dict[str, LocalNode] = {}
         self.name_server_address = ""
+        self.name_server_config_path = self.directory / "namesrv.toml"
         self.name_server: Child | None = None
         self._next_number = 0
         self._ports = PortReservations(options.host)
@@ -247,7 +249,11 @@ class LocalCluster:
     def start_name_server(self) -> None:
         """Start the name server, which must not be running."""
         assert self.name_server is None or not self.name_server.running
-        arguments = ["namesrv", "--listen", self.name_server_address]
+        config = NameServerConfig(
+            listen=self.name_server_address, kv_config_path=str(self.directory / "kvConfig.json")
+        )
+        self.name_server_config_path.write_text(to_toml(config), encoding="utf-8")
+        arguments = ["namesrv", "--config", str(self.name_server_config_path)]
         self.name_server = self._launch("namesrv", arguments, self.directory / "namesrv.log")
 
     def start(self, node_id: str) -> None:

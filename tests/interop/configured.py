@@ -54,7 +54,8 @@ class ConfiguredCluster:
         peers = {name: _address(host, next(ports)) for name in listen}
         for number, address in enumerate(self.name_servers):
             path = folder / f"namesrv-{number}.toml"
-            path.write_text(to_toml({"": {"listen": address, **(name_server or {})}}))
+            kept = {"kv_config_path": str(folder / f"namesrv-{number}" / "kvConfig.json")}
+            path.write_text(to_toml({"": {"listen": address, **kept, **(name_server or {})}}))
         for name, address in listen.items():
             tables: dict[str, Settings] = {
                 "node": {"id": name, "listen": address, "name_servers": self.name_servers},

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from broker.config import (
     BrokerConfig,
     ConfigError,
+    NameServerConfig,
     NodeSettings,
     RaftSettings,
     StorageSettings,
@@ -278,6 +279,11 @@ def test_address_told_to_clients() -> None:
     assert told("0.0.0.0:0", "gate.example.org:99") == "gate.example.org:99"
     assert told("[::1]:0") == "[::1]:4321"
     assert told("[::]:0", "fe80::1") == "[fe80::1]:4321"
+
+
+def test_name_server_is_written_as_it_is_read(tmp_path: Path) -> None:
+    config = NameServerConfig(listen="127.0.0.1:99", ordered_messages=True, max_key_values=7)
+    assert load_name_server(write(tmp_path, to_toml(config), "n.toml")) == config
 
 
 def test_name_server_in_both_syntaxes(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ async def running(
     change: Callable[[BrokerConfig], BrokerConfig] = lambda config: config,
 ) -> AsyncIterator[Servers]:
     """Servers that are asked to stop in order at the end. ``change`` has the last word on a broker's configuration."""
-    base = name_server or NameServerConfig()
+    base = name_server or NameServerConfig(kv_config_path="")
     servers = Servers(base)
     ports = PortReservations(
         "127.0.0.1"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 import trio
 
 from broker.client.admin import AdminClient
@@ -56,7 +58,7 @@ async def test_one_of_two_name_servers_is_lost(tmp_path: Path) -> None:
 
 async def test_answers_that_nobody_reads_are_not_made() -> None:
     """Two hundred questions come in one read; their answers together would be a gigabyte."""
-    server = NameServerProcess(NameServerConfig(listen="127.0.0.1:0"))
+    server = NameServerProcess(NameServerConfig(listen="127.0.0.1:0", kv_config_path=""))
     put = [
         request(
             RequestCode.PUT_KV_CONFIG, {"namespace": "N", "key": f"k{k}", "value": 1_000_000 * "v"}, opaque=k
@@ -64,22 +66,51 @@ async def test_answers_that_nobody_reads_are_not_made() -> None:
         for k in range(5)
     ]
     ask = [request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"}, opaque=k) for k in range(200)]
-    answers: list[RemotingCommand] = []
+    _, answers = await exchange(server, put, ask)
+    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+
+
+async def test_key_values_outlive_a_name_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any configuration, too: below the directory of the start, as what a broker stores is."""
+    monkeypatch.chdir(tmp_path)
+    config = NameServerConfig(listen="127.0.0.1:0")
+    fields = {"namespace": "N", "key": "k"}
+    ask = [request(RequestCode.GET_KV_CONFIG, fields, opaque=1)]
+    put = [request(RequestCode.PUT_KV_CONFIG, {**fields, "value": "v"}, opaque=2)]
+    ((unknown,),) = await exchange(NameServerProcess(config), ask)
+    assert unknown.code == ResponseCode.QUERY_NOT_FOUND
+    assert names_below(tmp_path) == [], "what has nothing to keep makes no file"
+    ((stored,),) = await exchange(NameServerProcess(config), put)
+    assert stored.code == ResponseCode.SUCCESS
+    ((found,),) = await exchange(NameServerProcess(config), ask)
+    assert found.fields["value"] == "v"
+    assert names_below(tmp_path) == ["namesrv", "namesrv/kvConfig.json"]
+
+
+def names_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+async def exchange(
+    server: NameServerProcess, *rounds: Sequence[RemotingCommand]
+) -> list[list[RemotingCommand]]:
+    """Runs a name server for some questions, of which those of one round are sent together; the answers to each."""
+    answers: list[list[RemotingCommand]] = []
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve)
             stream = await trio.open_tcp_stream("127.0.0.1", int(server.address.rpartition(":")[2]))
             decoder = FrameDecoder()
-            for questions in (put, ask):
-                answers.clear()
+            for questions in rounds:
+                answers.append([])
                 await stream.send_all(b"".join(encode(question) for question in questions))
-                while len(answers) < len(questions):
+                while len(answers[-1]) < len(questions):
                     data = await stream.receive_some(1 << 20)
                     assert data, "the name server has closed the connection"
-                    answers += decoder.feed(bytes(data))
+                    answers[-1] += decoder.feed(bytes(data))
             await stream.aclose()
             server.stop()
-    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+    return answers
 
 
 async def test_broker_starts_while_a_name_server_is_down(tmp_path: Path) -> None:

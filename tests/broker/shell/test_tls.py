@@ -37,6 +37,7 @@ async def name_server(certificates: Certificates, **settings: object) -> AsyncIt
     certificate, key = certificates.issue()
     config = NameServerConfig(
         listen="127.0.0.1:0",
+        kv_config_path="",
         tls_certificate=certificate,
         tls_key=key,
         **settings,  # type: ignore[arg-type]
