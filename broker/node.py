@@ -206,10 +206,8 @@ class Node:
             self.reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
         except NotServingError:
             self.forward(connection, command)
-        except OverloadedError as error:
-            self._refuse_overload(connection, command, error)
-        except DiskFullError as error:
-            self.reply(connection, command, ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}")
+        except (OverloadedError, DiskFullError) as error:
+            self.refuse(connection, command, error)
         except (AssertionError, DiskError):
             raise  # a broken invariant or a failing disk: this node must not go on
         except Exception as error:
@@ -218,15 +216,16 @@ class Node:
             log.exception("request failed", code=command.code, client=connection.name)
             self.reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
-    def _refuse_overload(
-        self, connection: Connection, command: RemotingCommand, error: OverloadedError
+    def refuse(
+        self, connection: Connection, command: RemotingCommand, error: OverloadedError | DiskFullError
     ) -> None:
-        self.reply(
-            connection,
-            command,
-            ResponseCode.SYSTEM_BUSY,
-            f"[REJECTREQUEST]system busy, start flow control for a while: {error}",
-        )
+        """Answers that there is no room for it, and that nothing of it was stored."""
+        if isinstance(error, DiskFullError):
+            code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}"
+        else:
+            code = ResponseCode.SYSTEM_BUSY
+            remark = f"[REJECTREQUEST]system busy, start flow control for a while: {error}"
+        self.reply(connection, command, code, remark)
 
     def handle_after_barrier(
         self, connection: Connection, command: RemotingCommand, handler: Handler
@@ -240,7 +239,7 @@ class Node:
         try:
             self._behind_barrier.take(command)
         except OverloadedError as error:
-            self._refuse_overload(connection, command, error)
+            self.refuse(connection, command, error)
             return
         try:
             self.replica.read_barrier(

@@ -14,7 +14,7 @@ from broker.commands import CommitOffsets, ResetOffsets
 from broker.deadline import NEVER
 from broker.node import Node
 from broker.processing import RequestError
-from broker.proposals import ReplicaError
+from broker.proposals import OverloadedError, ReplicaError
 from broker.remoting.codes import ResponseCode
 from log.errors import DiskFullError
 
@@ -30,8 +30,12 @@ _Key = tuple[str, str, int]
 """Group, topic, queue id."""
 Uncounted = Mapping[_Key, int]
 """Which reports did not count, as the group is sent elsewhere, and where to."""
-_Waiter = tuple[Callable[[Uncounted], None], Callable[[], None]]
-"""What to do once it is applied, and when nobody knows whether it will be."""
+NoRoom = OverloadedError | DiskFullError
+"""Why nothing of it is in the log."""
+Lost = Callable[[NoRoom | None], None]
+"""It will not be applied, for this reason; without one, nobody knows whether it will be."""
+_Waiter = tuple[Callable[[Uncounted], None], Lost]
+"""What to do once it is applied, and when it is lost."""
 
 
 class _UnderWay:
@@ -76,9 +80,9 @@ class OffsetCommits:
         queue_id: int,
         offset: int,
         done: Callable[[int | None], None],
-        lost: Callable[[], None],
+        lost: Lost,
     ) -> None:
-        """A report that is answered: `done` once it is committed, `lost` when that is unknown.
+        """A report that is answered: `done` once it is committed, `lost` when it is refused or that is unknown.
 
         `done` is told where the group is sent if the report does not count, else None.
 
@@ -123,7 +127,10 @@ class OffsetCommits:
         done: Callable[[Uncounted], None],
         lost: Callable[[], None],
     ) -> None:
-        """As commands that fit into a file; with the last one, behind which all others are applied, it is `done`."""
+        """As commands that fit into a file; with the last one, behind which all others are applied, it is `done`.
+
+        Raises as `Replica.propose_command`, with nothing of them in the log; if some are, it is `lost`.
+        """
         under_way = _UnderWay(offsets)
         uncounted: dict[_Key, int] = {}
 
@@ -141,21 +148,24 @@ class OffsetCommits:
             self._under_way.remove(under_way)
             lost()
             for _, is_lost in under_way.waiting:
-                is_lost()
+                is_lost(None)
 
         self._under_way.append(under_way)
-        try:
-            for begin in range(0, len(offsets), OFFSETS_PER_COMMAND):
-                end = begin + OFFSETS_PER_COMMAND
-                is_last = end >= len(offsets)
+        for begin in range(0, len(offsets), OFFSETS_PER_COMMAND):
+            end = begin + OFFSETS_PER_COMMAND
+            is_last = end >= len(offsets)
+            try:
                 self._node.replica.propose_command(
                     command(tuple(offsets[begin:end])),
                     applied if is_last else some_applied,
                     not_known if is_last else _nothing,
                 )
-        except (ReplicaError, DiskFullError):
-            self._under_way.remove(under_way)
-            raise
+            except (ReplicaError, DiskFullError):
+                if begin:
+                    not_known()  # some of them count nevertheless
+                    return
+                self._under_way.remove(under_way)
+                raise
 
     def _proposed_last(self, key: _Key) -> _UnderWay | None:
         """What was proposed last of a queue, if it is not applied yet."""
@@ -189,9 +199,9 @@ class OffsetCommits:
             under_way = self._proposed_last(key)
             if under_way is None:
                 return False
-            under_way.waiting.append((lambda _: ready(), lost))
+            under_way.waiting.append((lambda _: ready(), lambda _: lost()))
             return True
-        self._waiting.append((lambda _: ready(), lost))
+        self._waiting.append((lambda _: ready(), lambda _: lost()))
         self._deadline.due_ns = self._node.now_ns
         return True
 
@@ -211,14 +221,16 @@ class OffsetCommits:
             for ready, _lost in waiting:
                 ready(uncounted)
 
-        def lost() -> None:
+        def lost(reason: NoRoom | None = None) -> None:
             self._under_way_new -= new
             for _ready, is_lost in waiting:
-                is_lost()
+                is_lost(reason)
 
         try:
             self._propose_all(offsets, CommitOffsets, done, lost)
-        except (ReplicaError, DiskFullError):
+        except (OverloadedError, DiskFullError) as error:
+            lost(error)
+        except ReplicaError:
             lost()
 
     def _role_changed(self) -> None:
@@ -228,7 +240,7 @@ class OffsetCommits:
             self._deadline.due_ns = NEVER
             waiting, self._waiting = self._waiting, []
             for _, lost in waiting:
-                lost()
+                lost(None)
 
 
 def _too_many(most: int) -> RequestError:

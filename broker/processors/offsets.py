@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.connection import Connection
 from broker.node import Node
-from broker.offset_commits import OffsetCommits
+from broker.offset_commits import NoRoom, OffsetCommits
 from broker.offset_resets import OffsetResets
 from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
 from broker.remoting.admin_headers import CloneGroupOffsetHeader
@@ -123,8 +123,14 @@ class OffsetsProcessor:
             lambda target: self._node.reply(
                 connection, command, ResponseCode.SUCCESS, _why_it_does_not_count(target)
             ),
-            lambda: self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+            lambda reason: self._not_stored(connection, command, reason),
         )
+
+    def _not_stored(self, connection: Connection, command: RemotingCommand, reason: NoRoom | None) -> None:
+        if reason is None:
+            self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+        else:
+            self._node.refuse(connection, command, reason)
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
         """Every group's offsets, as the reference's consumerOffset.json (storage.md 6)."""

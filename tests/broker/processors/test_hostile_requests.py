@@ -6,6 +6,9 @@ import pytest
 
 from broker.commands import DeleteTopic, encode_command
 from broker.forwarding import UNREAD_BYTES_MAX
+from broker.offset_commits import OFFSETS_PER_COMMAND
+from broker.processing import OUTCOME_UNKNOWN
+from broker.proposals import OverloadedError
 from broker.relayed_clients import RELAYED_BYTES_MAX
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import (
@@ -48,11 +51,14 @@ def test_prepared_and_rolled_back_messages_are_refused(client: Client, sys_flag:
     client.group.converge()
 
 
-def fill_disk(patch: pytest.MonkeyPatch) -> None:
+_NO_SPACE = DiskFullError("the store", "writing", "no space left")
+
+
+def fill_disk(patch: pytest.MonkeyPatch, error: Exception = _NO_SPACE) -> None:
     """Not even a command has room in the log."""
 
     def refused(self: Replica, tag: bytes, body: bytes) -> int:
-        raise DiskFullError("the store", "writing", "no space left")
+        raise error
 
     patch.setattr(Replica, "_append_internal", refused)
 
@@ -72,13 +78,56 @@ def test_offsets_reported_while_nothing_has_room_are_lost_and_nothing_else(
     assert client.ok(RequestCode.QUERY_CONSUMER_OFFSET, report).fields["offset"] == "7"
 
 
-def test_answered_offset_report_without_room_gets_an_answer(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "code", "remark"),
+    [
+        (DiskFullError("the store", "writing", "no space left"), 14, "disk full: "),
+        (OverloadedError("9 bytes of the log wait for a majority"), 2, "[REJECTREQUEST]system busy"),
+    ],
+)
+def test_answered_offset_report_without_room_is_told_that_it_is_not_stored(
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, remark: str
 ) -> None:
     report = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 7}
     with monkeypatch.context() as patch:
-        fill_disk(patch)
-        assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, report).code != ResponseCode.SUCCESS
+        fill_disk(patch, error)
+        opaque = client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, report)
+        question = client.start_call(RequestCode.QUERY_CONSUMER_OFFSET, report)
+        answer = client.wait(opaque)
+        assert answer.code == code
+        assert (answer.remark or "").startswith(remark)
+        client.wait(question)
+    client.group.advance(1)
+    assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, report).fields["offset"] == "0"
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, report)
+    assert client.ok(RequestCode.QUERY_CONSUMER_OFFSET, report).fields["offset"] == "7"
+
+
+def test_of_offset_reports_that_find_room_in_part_nobody_is_told_that_they_are_not_stored(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they are two commands, and the disk is full behind the first."""
+    count = OFFSETS_PER_COMMAND + 1
+    reports = [
+        {"consumerGroup": f"G{number}", "topic": "T", "queueId": 0, "commitOffset": 7}
+        for number in range(count)
+    ]
+    append = Replica._append_internal
+    appended: list[bytes] = []
+
+    def once(self: Replica, tag: bytes, body: bytes) -> int:
+        if appended:
+            raise DiskFullError("the store", "writing", "no space left")
+        appended.append(body)
+        return append(self, tag, body)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "_append_internal", once)
+        for report in reports[:-1]:
+            client.start_call(RequestCode.UPDATE_CONSUMER_OFFSET, report)
+        answer = client.call(RequestCode.UPDATE_CONSUMER_OFFSET, reports[-1])
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+    assert client.ok(RequestCode.QUERY_CONSUMER_OFFSET, reports[0]).fields["offset"] == "7"
 
 
 def test_leader_elected_with_a_full_disk_lives(group: Group) -> None:
