@@ -40,8 +40,9 @@ Nothing is added to the state of the group: after a failover the new leader's `s
 anybody knows, so the sends that were under way are decided by what is in the log, and the first acknowledgement of
 the term gives its sender a floor that is fast again.
 
-A batch is one append, which a lost leader may leave in the log in part. If all of it is found, its place is the
-answer; if only its beginning is, the attempt is refused as undecidable: to add the rest would tear it apart.
+A batch is one append, which a lost leader may leave in the log in part. Its messages follow each other there, so only
+the first is looked up: a batch may have tens of thousands. If all of it is found, its place is the answer; if only its
+beginning is, the attempt is refused as undecidable: to add the rest would tear it apart.
 
 Delayed, timed and half messages wait in topics of the broker's own, where they are indexed by their key (and again
 where they are delivered): they are looked for there, by their REAL_TOPIC. The oldest record is the one that the send
@@ -51,6 +52,7 @@ Not promised: to recognize keys after all replicas of a group were wiped, since 
 who calls `send` again after an unknown outcome makes a new message (`Producer.resume` asks for the old one).
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from broker.budget import Budget
@@ -63,6 +65,7 @@ from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
 from broker.topics import SCHEDULE_TOPIC
 from log.batch import parse_batch
 from log.errors import OutOfRangeError, RecordError
+from log.layout import HEADER_BYTES
 from log.message_id import offset_message_id
 from log.properties import UNIQ_KEY, get_property
 from log.record import RecordHead, peek
@@ -192,32 +195,38 @@ class OnceSends:
             raise _UndecidableError(
                 f"much was stored since {floor}; nothing of this message, try again as a new one"
             )
-        message_ids: list[str] = []
-        first: RecordHead | None = None
-        queue_id = 0
-        for key in decision.keys:
-            record = self._oldest_record(decision.topic, key, floor)
-            if record is None:
-                break
-            head = peek(record)
-            message_ids.append(offset_message_id(head.store_host, head.physical_offset))
-            if first is None:
-                first, queue_id = head, _queue_id(record, head, decision.topic)
-        if first is None:
+        record = self._oldest_record(decision.topic, decision.keys[0], floor)
+        if record is None:
             return None
-        if len(message_ids) < len(decision.keys):
+        first = peek(record)
+        offsets = [first.physical_offset, *self._offsets_behind(first, decision)]
+        if len(offsets) < len(decision.keys):
             raise _UndecidableError(
-                f"the batch is stored in part: {len(message_ids)} of {len(decision.keys)} messages"
+                f"the batch is stored in part: {len(offsets)} of {len(decision.keys)} messages"
             )
         return {
-            "msgId": ",".join(message_ids),
-            "queueId": str(queue_id),
+            "msgId": ",".join(offset_message_id(first.store_host, offset) for offset in offsets),
+            "queueId": str(_queue_id(record, first, decision.topic)),
             "queueOffset": str(first.queue_offset),
             "transactionId": ",".join(decision.keys),
             "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
             "once": FOUND,
         }
+
+    def _offsets_behind(self, first: RecordHead, decision: "_Decision") -> Iterator[int]:
+        """Where the messages of a batch behind its first one are, up to the first that is not its own."""
+        replica, topic = self._node.replica, decision.topic
+        log = replica.store.log
+        index = log.index_at(first.physical_offset)
+        for key in decision.keys[1:]:
+            index += 1
+            if index > replica.applied_index:
+                return
+            offset = log.position_of(index) + HEADER_BYTES
+            if not _is(log.record_at(offset), topic, topic, key):
+                return
+            yield offset
 
     def _oldest_record(self, topic: str, key: str, floor: int) -> memoryview | None:
         store = self._node.replica.store

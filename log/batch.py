@@ -13,7 +13,8 @@ from log.record import Buffer
 
 _ITEM = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
-_ITEM_OVERHEAD = _ITEM.size + _SHORT.size
+ITEM_OVERHEAD = _ITEM.size + _SHORT.size
+"""Bytes of an item beside its body and properties."""
 
 
 class BatchItem(NamedTuple):
@@ -29,7 +30,7 @@ def parse_batch(body: Buffer) -> list[BatchItem]:
     offset = 0
     end = len(raw)
     while offset < end:
-        if end - offset < _ITEM_OVERHEAD:
+        if end - offset < ITEM_OVERHEAD:
             raise RecordError(f"batch item {len(items)} is cut off: {end - offset} bytes are left")
         size, _, _, flag, body_length = _ITEM.unpack_from(raw, offset)
         body_begin = offset + _ITEM.size
@@ -54,6 +55,6 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     for flag, body, properties in items:
         if len(properties) > 32767:
             raise RecordError(f"properties of {len(properties)} bytes exceed 32767")
-        size = _ITEM_OVERHEAD + len(body) + len(properties)
+        size = ITEM_OVERHEAD + len(body) + len(properties)
         parts += (_ITEM.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(properties)), properties)
     return b"".join(parts)

@@ -10,6 +10,7 @@ from broker.peer_protocol import Forward, Frame, RaftFrame
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import JSON, ROCKETMQ, RemotingCommand
 from log.batch import BatchItem, encode_batch
+from log.index_file import IndexFiles
 from raft.messages import AppendResponse
 from tests.broker.harness import Client, Group
 
@@ -277,6 +278,35 @@ def test_batch_that_is_stored_in_part_is_undecidable(group: Group) -> None:
     assert answer.code == ResponseCode.ONCE_UNDECIDABLE
     assert "2 of 3" in (answer.remark or "")
     assert bodies(group) == [b"K1", b"K2"]
+
+
+def test_messages_that_were_sent_apart_are_no_batch(group: Group) -> None:
+    client = group.connect()
+    for keys in (["K1"], ["other"], ["K2"]):
+        send_batch(client, keys, again=False)
+    answer = send_batch(client, ["K1", "K2"], again=True)
+    assert answer.code == ResponseCode.ONCE_UNDECIDABLE
+    assert "1 of 2" in (answer.remark or "")
+
+
+def test_of_a_batch_only_the_first_message_is_looked_up(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 30,000 took a look into the index for every topic in which messages may be hidden: a second."""
+    client = group.connect()
+    keys = [f"K{number}" for number in range(500)]
+    first = send_batch(client, keys, again=False)
+    looked_up: list[str] = []
+    query = IndexFiles.query
+
+    def noted(self: IndexFiles, topic: str, key: str, *args: Any, **options: Any) -> Any:
+        looked_up.append(key)
+        return query(self, topic, key, *args, **options)
+
+    monkeypatch.setattr(IndexFiles, "query", noted)
+    again = send_batch(client, keys, again=True)
+    assert again.fields["msgId"] == first.fields["msgId"]
+    assert set(looked_up) == {"K0"}
 
 
 def test_unmodified_clients_are_left_alone(group: Group) -> None:

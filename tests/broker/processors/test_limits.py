@@ -253,6 +253,21 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         "retry topic",
     ),
     "batch of delayed": (batch(item(), item(DELAY="1")), CODES.MESSAGE_ILLEGAL, "cannot be delayed"),
+    "long batch of delayed": (
+        batch(item(bytes(100_000)), item(DELAY="1"), item()),
+        CODES.MESSAGE_ILLEGAL,
+        "cannot be delayed",
+    ),
+    "batch that shares a delay": (
+        batch(item(), properties={"DELAY": "1"}),
+        CODES.MESSAGE_ILLEGAL,
+        "cannot be delayed",
+    ),
+    "batch that shares a transaction": (
+        batch(item(), item(), properties=HALF),
+        CODES.MESSAGE_ILLEGAL,
+        "cannot be transactions",
+    ),
     "batch of timed": (batch(item(TIMER_DELAY_SEC="9")), CODES.MESSAGE_ILLEGAL, "cannot be delayed"),
     "batch of half messages": (batch(item(b"x", **HALF)), CODES.MESSAGE_ILLEGAL, "cannot be transactions"),
     "batch with too long properties": (
