@@ -1,4 +1,5 @@
-"""docs/compatibility.md against the code: every request that is handled has a row, and every row a test that exists.
+"""docs/compatibility.md against the code: every request that is handled has a row, every row a test that exists, and
+every feature the clients with which its tests are run.
 
 Needs no client of another project: part of the normal suite.
 """
@@ -25,6 +26,7 @@ ROW = re.compile(r"^\| (\d+) \| (\w+) \|")
 
 TO_BROKER, TO_NAME_SERVER = "Requests to a broker", "Requests to a name server"
 TO_CLIENTS, NOT_SUPPORTED = "Requests of a broker to clients", "Not supported"
+CLIENTS = ("C++", "Java", "mqadmin")
 TABLES = (TO_BROKER, TO_NAME_SERVER, TO_CLIENTS, NOT_SUPPORTED)
 
 
@@ -79,11 +81,50 @@ def test_every_row_is_linked_to_tests_that_exist(heading: str) -> None:
             assert test in names_in(path), f"{path} has no {test}"
 
 
+def test_every_feature_names_the_clients_that_its_tests_run_with() -> None:
+    for row in rows("Features"):
+        feature, _, told, _ = (cell.strip() for cell in row.strip("|").split("|"))
+        found: set[str] = set().union(*(clients_of(path)[test] for test, path in LINK.findall(row)))
+        assert told == ", ".join(name for name in CLIENTS if name in found), feature
+
+
 @cache
 def names_in(path: str) -> frozenset[str]:
     """Names of the tests in a module."""
+    return frozenset(test.name for test in functions_of(path))
+
+
+@cache
+def clients_of(path: str) -> dict[str, frozenset[str]]:
+    """Name of each test in a module -> which of `CLIENTS` it is run with (conftest.py reads the same markers)."""
+    if not path.startswith("tests/interop/"):
+        return {test.name: frozenset() for test in functions_of(path)}
+    tree = ast.parse((ROOT / path).read_text())
+    everywhere = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            everywhere = markers_in(node.value)
+    found = {}
+    for test in functions_of(path):
+        markers = everywhere.union(*(markers_in(decorator) for decorator in test.decorator_list))
+        clients = {"java_only": {"Java"}, "cpp_only": {"C++"}}
+        of = next((clients[marker] for marker in clients if marker in markers), {"C++", "Java"})
+        text = ast.unparse(test)
+        if "mqadmin" in text:
+            of = of | {"mqadmin"}
+        if "CPP," in text:  # a member of that client beside the one that the test is run with
+            of = of | {"C++"}
+        found[test.name] = frozenset(of)
+    return found
+
+
+def markers_in(expression: ast.expr) -> set[str]:
+    """The last names of dotted ones: ``java_only`` of ``pytest.mark.java_only``."""
+    return {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
+
+
+@cache
+def functions_of(path: str) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     tree = ast.parse((ROOT / path).read_text())
-    return frozenset(
-        node.name for node in tree.body if isinstance(node, functions) and node.name.startswith("test_")
-    )
+    return tuple(node for node in tree.body if isinstance(node, functions) and node.name.startswith("test_"))
