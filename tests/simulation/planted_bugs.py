@@ -31,6 +31,7 @@ from broker.remoting.command import RemotingCommand
 from broker.replica import Replica
 from log.checkpoint import ABORT
 from log.consume_queue import ConsumeQueue
+from log.dispatch import Dispatch, Dispatcher
 from log.entry_log import EntryLog, FlushJob
 from log.errors import FlushError
 from log.hard_state import HardState, HardStateFile
@@ -363,6 +364,17 @@ def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replica, "check_may_append", check_may_append)
 
 
+def arrivals_told_twice(patch: pytest.MonkeyPatch) -> None:
+    original = Dispatcher.run
+
+    def run(self: Dispatcher, *arguments: Any, **options: Any) -> Dispatch:
+        done = original(self, *arguments, **options)
+        again = [one._replace(first_offset=max(0, one.first_offset - 1)) for one in done.arrivals]
+        return done._replace(arrivals=again)
+
+    patch.setattr(Dispatcher, "run", run)
+
+
 def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
     original = Replica._apply_committed
 
@@ -627,6 +639,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "acknowledged before commit": Planted(acknowledged_before_commit, "ack without a majority"),
     "queues built before commit": Planted(queues_built_before_commit, "dispatch up to the log's end"),
+    "arrivals told twice": Planted(arrivals_told_twice, "exactly once and in order"),
     "unit at the wrong place": Planted(unit_at_the_wrong_place, "queue and log disagree"),
     "queue ends of an earlier term": Planted(
         queue_ends_of_an_earlier_term, "DLedger: offsets are the leader's"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from simulation.plan import Fault, draw_plan
+from simulation.faults import _INJECTORS
+from simulation.plan import FAULT_KINDS, Fault, draw_plan
 from simulation.scheduler import SECOND
 from simulation.world import World
 
@@ -77,3 +80,11 @@ def test_where_nothing_runs_power_takes_nothing_and_no_connection_breaks() -> No
         "lost page": 0,
         "torn page": 0,
     }
+
+
+def test_each_kind_is_told_of_and_can_be_done() -> None:
+    assert list(_INJECTORS) == list(FAULT_KINDS)
+    page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    table = page.partition("\n## Faults\n")[2].partition("\n## ")[0]
+    told = [kind for row in re.findall(r"^\| ([a-z ,]+) \|", table, re.MULTILINE) for kind in row.split(", ")]
+    assert set(told) - {"kind"} == set(FAULT_KINDS)

@@ -21,6 +21,7 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "async: never flushed at the interval": ("durability",),
     "async: page cache taken for the disk": ("durability",),
     "queues built before commit": ("durability",),
+    "arrivals told twice": ("dispatch in order",),
     "unit at the wrong place": ("reads leave nothing out",),
     "transaction: finished ones not in the snapshot": ("one operation message",),
     "transaction: questions not counted": ("questions are counted",),
