@@ -1,7 +1,7 @@
 """Mistakes known from the history of Raft, DLedger and brokers, each put into the real code by a patch.
 
-`PLANTED` maps a name to the patch. `hunt` looks for the first seed that finds it; run this file to fill the table of
-docs/simulation.md:
+The patches stand by subject in the modules beside this one. `PLANTED` maps a name to the patch. `hunt` looks for the
+first seed that finds it; run this file to fill the table of docs/simulation.md:
 
     python -m tests.simulation.planted_bugs [NAME ...]
 """
@@ -11,48 +11,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
-import broker.forwarding
-import log.entry_range
-import log.entry_recovery
-from broker.client.errors import ConnectionFailed
-from broker.commands import CommitOffsets
-from broker.connection import Connection
-from broker.durability import Durability
-from broker.metadata import Metadata
-from broker.node import Node
-from broker.offset_commits import OffsetCommits
-from broker.once import Header as SendHeader
-from broker.once import OnceSends
-from broker.remoting.command import RemotingCommand
-from broker.replica import Replica
-from log.checkpoint import ABORT
-from log.consume_queue import ConsumeQueue
-from log.dispatch import Dispatch, Dispatcher
-from log.entry_log import EntryLog, FlushJob
-from log.errors import FlushError
-from log.hard_state import HardState, HardStateFile
-from log.index_file import IndexFiles, IndexNote
-from log.store import Store
-from raft import effects as fx
-from raft.configuration import Change
-from raft.core import Raft
-from raft.election import Election
-from raft.follower import Follower
-from raft.leader import Clip, Leader
-from raft.messages import AppendRequest, Message, VoteRequest
-from raft.state import NodeState
-from raft.terms import LogTerms
 from simulation.plan import Plan, draw_plan, faults_of_actor
 from simulation.world import Result, run_plan
 from tests.simulation import (
+    planted_answers,
+    planted_disks,
+    planted_elections,
     planted_name_servers,
+    planted_offsets,
     planted_one_way,
     planted_orders,
     planted_reads,
+    planted_replication,
     planted_requests,
     planted_resets,
     planted_retries,
@@ -103,557 +77,106 @@ def hunt(bug: Planted, seeds: Sequence[int]) -> Result | None:
     return None
 
 
-# ---- elections -----------------------------------------------------------------------------------------
-
-
-def vote_not_persisted(patch: pytest.MonkeyPatch) -> None:
-    original = HardStateFile.write
-
-    def write(self: HardStateFile, state: HardState) -> None:
-        original(self, replace(state, vote=""))
-
-    patch.setattr(HardStateFile, "write", write)
-
-
-def term_and_vote_not_saved(patch: pytest.MonkeyPatch) -> None:
-    def save(self: Replica, effect: fx.SaveHardState) -> None:
-        pass
-
-    patch.setattr(Replica, "_on_save_hard_state", save)
-
-
-def double_vote(patch: pytest.MonkeyPatch) -> None:
-    original = Election._may_grant
-
-    def may_grant(self: Election, request: VoteRequest, now: int) -> bool:
-        vote, self._state.vote = self._state.vote, None
-        try:
-            return original(self, request, now)
-        finally:
-            self._state.vote = vote
-
-    patch.setattr(Election, "_may_grant", may_grant)
-
-
-def vote_without_looking_at_the_log(patch: pytest.MonkeyPatch) -> None:
-    original = Election._may_grant
-
-    def may_grant(self: Election, request: VoteRequest, now: int) -> bool:
-        return original(self, replace(request, last_index=1 << 40, last_term=1 << 40), now)
-
-    patch.setattr(Election, "_may_grant", may_grant)
-
-
-def votes_counted_without_majority(patch: pytest.MonkeyPatch) -> None:
-    def begin(self: Election, now: int, *, pre_vote: bool, leadership_transfer: bool) -> bool:
-        original(self, now, pre_vote=pre_vote, leadership_transfer=leadership_transfer)
-        return True
-
-    original = Election._begin
-    patch.setattr(Election, "_begin", begin)
-
-
-def no_check_quorum(patch: pytest.MonkeyPatch) -> None:
-    """Not a mistake by itself: a leader without a majority goes on, and what else is wrong with it shows."""
-    original = Leader.tick
-    patch.setattr(Leader, "tick", lambda self, now: original(self, now) or True)
-
-
-def lost_noop(patch: pytest.MonkeyPatch) -> None:
-    """A new leader appends nothing, and serves at once: it does not know what is committed."""
-    original = Leader.__init__
-
-    def init(self: Leader, state: NodeState, clip: Clip, now: int) -> None:
-        original(self, state, clip, now)
-        state.log.truncate(state.log.last_index - 1)
-        state.log_effects_pending = False
-        assert isinstance(state.effects.pop(), fx.AppendNoop)
-        self._term_begin_index = 0
-
-    def on_role_changed(self: Replica, effect: fx.RoleChanged) -> None:
-        original_change(self, effect)
-        if effect.role is fx.Role.LEADER:
-            self._start_serving()
-
-    original_change = Replica._on_role_changed
-    patch.setattr(Leader, "__init__", init)
-    patch.setattr(Replica, "_on_role_changed", on_role_changed)
-
-
-def membership_change_before_commit(patch: pytest.MonkeyPatch) -> None:
-    """A change is begun while the one before is not committed, or before anything of the term is."""
-    original = Leader.propose_configuration
-
-    def propose(self: Leader, change: Change, now: int) -> int:
-        state = self._state
-        index, begin = state.configurations.current_index, self._term_begin_index
-        state.configurations.current_index, self._term_begin_index = -1, -1
-        try:
-            return original(self, change, now)
-        finally:
-            self._term_begin_index = begin
-            if state.configurations.current_index == -1:
-                state.configurations.current_index = index
-
-    patch.setattr(Leader, "propose_configuration", propose)
-
-
-def old_terms_are_heard(patch: pytest.MonkeyPatch) -> None:
-    original = Raft._enter_term_of
-
-    def enter_term_of(self: Raft, message: Message, now: int) -> bool:
-        if isinstance(message, AppendRequest) and message.term < self.term and self._leader is None:
-            return True
-        return original(self, message, now)
-
-    patch.setattr(Raft, "_enter_term_of", enter_term_of)
-
-
-# ---- replication ---------------------------------------------------------------------------------------
-
-
-def commit_by_counting_an_older_term(patch: pytest.MonkeyPatch) -> None:
-    original = Leader.update_commit
-
-    def update_commit(self: Leader) -> None:
-        begin, self._term_begin_index = self._term_begin_index, 0
-        try:
-            original(self)
-        finally:
-            self._term_begin_index = begin
-
-    patch.setattr(Leader, "update_commit", update_commit)
-
-
-def commit_by_one_disk(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("raft.leader.agreed", max)
-
-
-def commit_beyond_what_is_agreed(patch: pytest.MonkeyPatch) -> None:
-    original = Follower.append
-
-    def append(self: Follower, request: AppendRequest) -> None:
-        original(self, request)
-        state = self._state
-        index = min(request.commit_index, state.log.last_index)
-        if index > state.commit_index:
-            state.advance_commit(index)
-
-    patch.setattr(Follower, "append", append)
-
-
-def truncation_by_a_stale_append(patch: pytest.MonkeyPatch) -> None:
-    original = Follower._accept
-
-    def accept(self: Follower, request: AppendRequest, last_index: int) -> None:
-        original(self, request, last_index)
-        if self._state.commit_index <= last_index < self._state.log.last_index:
-            self._state.truncate(last_index)
-
-    patch.setattr(Follower, "_accept", accept)
-
-
-def truncation_below_commit(patch: pytest.MonkeyPatch) -> None:
-    original = Follower.append
-
-    def append(self: Follower, request: AppendRequest) -> None:
-        log = self._state.log
-        if (
-            request.spans
-            and request.prev_index < self._state.commit_index
-            and request.prev_index >= log.first_index
-        ):
-            self._state.effects.append(fx.TruncateLog(request.prev_index))
-        original(self, request)
-
-    patch.setattr(Follower, "append", append)
-
-
-def appended_without_looking_at_the_previous_entry(patch: pytest.MonkeyPatch) -> None:
-    def matches(self: LogTerms, index: int, term: int) -> bool:
-        return index <= self.last_index
-
-    patch.setattr(LogTerms, "matches", matches)
-
-
-def conflicting_entries_kept(patch: pytest.MonkeyPatch) -> None:
-    def first_difference(self: LogTerms, prev_index: int, spans: Any) -> int:
-        return max(prev_index + 1, self.last_index + 1)
-
-    patch.setattr(LogTerms, "first_difference", first_difference)
-
-
-def follower_acknowledges_before_its_flush(patch: pytest.MonkeyPatch) -> None:
-    original = Follower.acknowledge
-
-    def acknowledge(self: Follower) -> None:
-        persisted = self._state.persisted
-        index, persisted.index = persisted.index, self._state.log.last_index
-        try:
-            self._answer_due = self._answer_due or self._agreed_index > self._acknowledged_index
-            original(self)
-        finally:
-            persisted.index = index
-
-    patch.setattr(Follower, "acknowledge", acknowledge)
-
-
-def everybody_acknowledges_before_the_flush(patch: pytest.MonkeyPatch) -> None:
-    original = Replica.turn
-
-    def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
-        self.durability.sync = False
-        original(self, now_ns, wall_ms, send)
-
-    patch.setattr(Replica, "turn", turn)
-
-
-def failed_flush_passed_over(patch: pytest.MonkeyPatch) -> None:
-    original = FlushJob.run
-
-    def run(self: FlushJob) -> None:
-        try:
-            original(self)
-        except FlushError:
-            pass
-
-    patch.setattr(FlushJob, "run", run)
-
-
-def peer_forgotten_after_its_link_broke(patch: pytest.MonkeyPatch) -> None:
-    def peer_lost(self: Node, node: str) -> None:
-        self._relayed.link_lost(node)
-        self.replica.peer_disconnected(node, self.now_ns)
-        self._forwarding.leader_lost(node)
-
-    patch.setattr(Node, "peer_lost", peer_lost)
-
-
-# ---- reads and answers ---------------------------------------------------------------------------------
-
-
-def stale_read_from_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
-    def handle_after_barrier(self: Node, connection: Any, command: Any, handler: Any) -> None:
-        self._handle(connection, command, handler)
-
-    patch.setattr(Node, "handle_after_barrier", handle_after_barrier)
-
-
-def read_index_without_a_round(patch: pytest.MonkeyPatch) -> None:
-    def read_index(self: Leader, token: object) -> None:
-        self._state.effects.append(fx.ReadReady(token, self._state.commit_index))
-
-    patch.setattr(Leader, "read_index", read_index)
-
-
-def serving_before_the_noop_is_committed(patch: pytest.MonkeyPatch) -> None:
-    def on_append_noop(self: Replica, effect: fx.AppendNoop) -> None:
-        original(self, effect)
-        self._start_serving()
-
-    original = Replica._on_append_noop
-    patch.setattr(Replica, "_on_append_noop", on_append_noop)
-
-
-def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
-    def check_may_append(self: Replica, count: int = 1) -> None:
-        original_check(self, count)
-        self._committed_index = self._log.last_index
-
-    original_check = Replica.check_may_append
-    patch.setattr(Replica, "check_may_append", check_may_append)
-
-
-def arrivals_told_twice(patch: pytest.MonkeyPatch) -> None:
-    original = Dispatcher.run
-
-    def run(self: Dispatcher, *arguments: Any, **options: Any) -> Dispatch:
-        done = original(self, *arguments, **options)
-        again = [one._replace(first_offset=max(0, one.first_offset - 1)) for one in done.arrivals]
-        return done._replace(arrivals=again)
-
-    patch.setattr(Dispatcher, "run", run)
-
-
-def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
-    original = Replica._apply_committed
-
-    def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
-        if self.applied_index < self._log.last_index:
-            committed, self._committed_index = self._committed_index, self._log.last_index
-            original(self)
-            self._committed_index = max(committed, self._committed_index)
-        original_turn(self, now_ns, wall_ms, send)
-
-    original_turn = Replica.turn
-    patch.setattr(Replica, "turn", turn)
-
-
-def unit_at_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
-    original = ConsumeQueue.append
-
-    def append(self: ConsumeQueue, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        return original(self, offset, physical_offset + (48 if offset == 37 else 0), size, tags_code)
-
-    patch.setattr(ConsumeQueue, "append", append)
-
-
-def queue_ends_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
-    """A leader that leads again goes on where the queues ended when it led last."""
-    kept: dict[Replica, dict[tuple[str, int], int]] = {}
-    start_serving, stop_leading = Replica._start_serving, Replica._stop_leading
-
-    def patched_start(self: Replica) -> None:
-        start_serving(self)
-        self._queue_ends = kept.get(self) or self._queue_ends
-
-    def patched_stop(self: Replica) -> None:
-        kept[self] = self._queue_ends or kept.get(self, {})
-        stop_leading(self)
-
-    patch.setattr(Replica, "_start_serving", patched_start)
-    patch.setattr(Replica, "_stop_leading", patched_stop)
-
-
-def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(broker.forwarding, "_ONCE", frozenset())
-
-
-def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        ConnectionFailed,
-        "request_left",
-        property(lambda self: False, lambda self, value: None),
-        raising=False,
-    )
-
-
-def repeated_send_not_looked_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OnceSends, "_find", lambda self, decision: None)
-
-
-def late_first_attempt_not_looked_up(patch: pytest.MonkeyPatch) -> None:
-    decided = OnceSends.may_append
-
-    def may_append(
-        self: OnceSends, connection: Connection, command: RemotingCommand, header: SendHeader
-    ) -> bool:
-        return not header.again or decided(self, connection, command, header)
-
-    patch.setattr(OnceSends, "may_append", may_append)
-
-
-def repeated_send_looked_up_in_what_is_applied(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Replica, "when_applied", lambda self, waiter: waiter.committed())
-
-
-# ---- replicated state ----------------------------------------------------------------------------------
-
-
-def offsets_acknowledged_from_memory(patch: pytest.MonkeyPatch) -> None:
-    def commit(
-        self: OffsetCommits, group: str, topic: str, queue_id: int, offset: int, done: Any, lost: Any
-    ) -> None:
-        self.stage(group, topic, queue_id, offset)
-        done(None)
-
-    patch.setattr(OffsetCommits, "commit", commit)
-
-
-def offsets_applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
-    original = Replica._apply_internal
-
-    def apply_internal(self: Replica, index: int, record: memoryview) -> None:
-        offsets = self.metadata.offsets
-        if not self.serving:
-            self.metadata.offsets = {}
-        original(self, index, record)
-        self.metadata.offsets = offsets
-
-    patch.setattr(Replica, "_apply_internal", apply_internal)
-
-
-def offsets_rewound(patch: pytest.MonkeyPatch) -> None:
-    original = Metadata.apply
-
-    def apply(self: Metadata, command: Any) -> Any:
-        if isinstance(command, CommitOffsets):
-            rewound = tuple((g, t, q, max(0, offset - 5)) for g, t, q, offset in command.offsets)
-            command = CommitOffsets(rewound)
-        return original(self, command)
-
-    patch.setattr(Metadata, "apply", apply)
-
-
-# ---- disk ----------------------------------------------------------------------------------------------
-
-
-def crc_unchecked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log.entry_range, "crc32", lambda body: _Anything())
-
-
-def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log.entry_recovery, "crc32", lambda body: _Anything(), raising=True)
-
-
-class _Anything(int):
-    """Equal to every checksum."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-    __hash__ = int.__hash__
-
-
-def truncation_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    original = EntryLog.truncate
-
-    def truncate(self: EntryLog, last_index: int) -> None:
-        mapped = self._tail.mapped
-        flush = type(mapped).flush
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(type(mapped), "flush", lambda *_: None)
-            original(self, last_index)
-        assert type(mapped).flush is flush
-
-    patch.setattr(EntryLog, "truncate", truncate)
-
-
-def queue_damage_not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ConsumeQueue, "is_sound", lambda self, begin, end, checksum: True)
-
-
-def index_files_not_complete(patch: pytest.MonkeyPatch) -> None:
-    original = IndexFiles.put
-
-    def put(self: IndexFiles, keys: Any, offsets: Any, times: Any, wall_ms: int) -> None:
-        original(self, keys[:-1], offsets[:-1], times[:-1], wall_ms)
-
-    patch.setattr(IndexFiles, "put", put)
-
-
-def index_file_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
-    original = IndexFiles.recover
-
-    def recover(self: IndexFiles, notes: list[IndexNote] | None, *, clean_stop: bool) -> int | None:
-        original(self, notes, clean_stop=clean_stop)
-        return None
-
-    patch.setattr(IndexFiles, "recover", recover)
-
-
-def never_flushed_at_the_interval(patch: pytest.MonkeyPatch) -> None:
-    original = Durability.flush_job
-
-    def flush_job(self: Durability, now_ns: int) -> FlushJob | None:
-        return original(self, now_ns) if self.sync else None
-
-    patch.setattr(Durability, "flush_job", flush_job)
-
-
-def page_cache_taken_for_the_disk(patch: pytest.MonkeyPatch) -> None:
-    def run(self: FlushJob) -> None:
-        pass
-
-    patch.setattr(FlushJob, "run", run)
-
-
-def failed_flush_of_a_stop_passed_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EntryLog, "flush_is_out", False)
-
-
-def orderly_stop_without_the_last_flush(patch: pytest.MonkeyPatch) -> None:
-    def close(self: Store, commit_index: int) -> None:
-        self._disk.remove(ABORT)
-        self._disk.sync_directory(".")
-        self.abandon()
-
-    patch.setattr(Store, "flush", lambda self: None)
-    patch.setattr(Store, "close", close)
-
-
-def part_of_the_flush_left_out(patch: pytest.MonkeyPatch) -> None:
-    original = EntryLog.flush_job
-
-    def flush_job(self: EntryLog) -> FlushJob | None:
-        job = original(self)
-        if job is not None:
-            job._ranges.pop(0)  # the beginning of what it says it covers is left out
-        return job
-
-    patch.setattr(EntryLog, "flush_job", flush_job)
-
-
 PLANTED: dict[str, Planted] = {
     "vote not persisted": Planted(
-        vote_not_persisted, "DLedger MemberState: a failed vote write is logged and passed over"
+        planted_elections.vote_not_persisted,
+        "DLedger MemberState: a failed vote write is logged and passed over",
     ),
-    "term and vote not saved": Planted(term_and_vote_not_saved, "dledger.md 9: term and vote without fsync"),
-    "double vote": Planted(double_vote, "Raft 5.2: first come, first served"),
-    "vote without looking at the log": Planted(vote_without_looking_at_the_log, "Raft 5.4.1"),
-    "votes not counted": Planted(votes_counted_without_majority, "Raft 5.2: a majority of votes"),
-    "old terms are heard": Planted(old_terms_are_heard, "Raft 5.1: stale terms are rejected"),
-    "commit by counting an older term": Planted(commit_by_counting_an_older_term, "Raft 5.4.2; dledger.md 9"),
-    "commit by one disk": Planted(commit_by_one_disk, "Raft 5.3: a majority"),
+    "term and vote not saved": Planted(
+        planted_elections.term_and_vote_not_saved, "dledger.md 9: term and vote without fsync"
+    ),
+    "double vote": Planted(planted_elections.double_vote, "Raft 5.2: first come, first served"),
+    "vote without looking at the log": Planted(
+        planted_elections.vote_without_looking_at_the_log, "Raft 5.4.1"
+    ),
+    "votes not counted": Planted(
+        planted_elections.votes_counted_without_majority, "Raft 5.2: a majority of votes"
+    ),
+    "old terms are heard": Planted(
+        planted_elections.old_terms_are_heard, "Raft 5.1: stale terms are rejected"
+    ),
+    "commit by counting an older term": Planted(
+        planted_replication.commit_by_counting_an_older_term, "Raft 5.4.2; dledger.md 9"
+    ),
+    "commit by one disk": Planted(planted_replication.commit_by_one_disk, "Raft 5.3: a majority"),
     "commit beyond what is agreed": Planted(
-        commit_beyond_what_is_agreed, "Raft figure 2: min(leaderCommit, last new)"
+        planted_replication.commit_beyond_what_is_agreed, "Raft figure 2: min(leaderCommit, last new)"
     ),
     "truncation by a stale append": Planted(
-        truncation_by_a_stale_append, "Raft 5.3: only conflicting entries go"
+        planted_replication.truncation_by_a_stale_append, "Raft 5.3: only conflicting entries go"
     ),
-    "truncation below commit": Planted(truncation_below_commit, "DLedger #316"),
+    "truncation below commit": Planted(planted_replication.truncation_below_commit, "DLedger #316"),
     "previous entry not looked at": Planted(
-        appended_without_looking_at_the_previous_entry, "Raft 5.3: consistency check"
+        planted_replication.appended_without_looking_at_the_previous_entry, "Raft 5.3: consistency check"
     ),
     "conflicting entries kept": Planted(
-        conflicting_entries_kept, "Raft 5.3: conflicting entries are deleted"
+        planted_replication.conflicting_entries_kept, "Raft 5.3: conflicting entries are deleted"
     ),
     "follower acknowledges before its flush": Planted(
-        follower_acknowledges_before_its_flush, "dledger.md 9: quorum of page caches", "sync"
+        planted_replication.follower_acknowledges_before_its_flush,
+        "dledger.md 9: quorum of page caches",
+        "sync",
     ),
     "acknowledged before the flush": Planted(
-        everybody_acknowledges_before_the_flush, "storage.md 7: SYNC_FLUSH has no effect", "sync"
+        planted_replication.everybody_acknowledges_before_the_flush,
+        "storage.md 7: SYNC_FLUSH has no effect",
+        "sync",
     ),
-    "failed flush passed over": Planted(failed_flush_passed_over, "RocketMQ #5235", "sync"),
-    "part of the flush left out": Planted(part_of_the_flush_left_out, "durable means all of it", "sync"),
+    "failed flush passed over": Planted(
+        planted_replication.failed_flush_passed_over, "RocketMQ #5235", "sync"
+    ),
+    "part of the flush left out": Planted(
+        planted_disks.part_of_the_flush_left_out, "durable means all of it", "sync"
+    ),
     "async: never flushed at the interval": Planted(
-        never_flushed_at_the_interval, "docs/configuration.md: flush_interval_ms", "async"
+        planted_disks.never_flushed_at_the_interval, "docs/configuration.md: flush_interval_ms", "async"
     ),
     "async: page cache taken for the disk": Planted(
-        page_cache_taken_for_the_disk, "what is said to be flushed stays", "async"
+        planted_disks.page_cache_taken_for_the_disk, "what is said to be flushed stays", "async"
     ),
     "peer forgotten after its link broke": Planted(
-        peer_forgotten_after_its_link_broke, "found here, seeds 28 and 45"
+        planted_replication.peer_forgotten_after_its_link_broke, "found here, seeds 28 and 45"
     ),
-    "stale read from a deposed leader": Planted(stale_read_from_a_deposed_leader, "dissertation 6.4"),
-    "read index without a round": Planted(read_index_without_a_round, "dissertation 6.4"),
-    "lost no-op": Planted(lost_noop, "Raft 5.4.2, 8: DLedger appends none at the start of a term"),
+    "stale read from a deposed leader": Planted(
+        planted_answers.stale_read_from_a_deposed_leader, "dissertation 6.4"
+    ),
+    "read index without a round": Planted(planted_answers.read_index_without_a_round, "dissertation 6.4"),
+    "lost no-op": Planted(
+        planted_elections.lost_noop, "Raft 5.4.2, 8: DLedger appends none at the start of a term"
+    ),
     "membership change before commit": Planted(
-        membership_change_before_commit, "dissertation 4.1; the bug in single-server changes of 2015"
+        planted_elections.membership_change_before_commit,
+        "dissertation 4.1; the bug in single-server changes of 2015",
     ),
     "serving before the no-op is committed": Planted(
-        serving_before_the_noop_is_committed, "dissertation 6.4, step 1"
+        planted_answers.serving_before_the_noop_is_committed, "dissertation 6.4, step 1"
     ),
-    "acknowledged before commit": Planted(acknowledged_before_commit, "ack without a majority"),
-    "queues built before commit": Planted(queues_built_before_commit, "dispatch up to the log's end"),
-    "arrivals told twice": Planted(arrivals_told_twice, "exactly once and in order"),
-    "unit at the wrong place": Planted(unit_at_the_wrong_place, "queue and log disagree"),
+    "acknowledged before commit": Planted(
+        planted_answers.acknowledged_before_commit, "ack without a majority"
+    ),
+    "queues built before commit": Planted(
+        planted_answers.queues_built_before_commit, "dispatch up to the log's end"
+    ),
+    "arrivals told twice": Planted(planted_answers.arrivals_told_twice, "exactly once and in order"),
+    "unit at the wrong place": Planted(planted_answers.unit_at_the_wrong_place, "queue and log disagree"),
     "queue ends of an earlier term": Planted(
-        queue_ends_of_an_earlier_term, "DLedger: offsets are the leader's"
+        planted_answers.queue_ends_of_an_earlier_term, "DLedger: offsets are the leader's"
     ),
-    "send repeated by the broker": Planted(repeated_by_the_broker, "a forwarded send of unknown outcome"),
+    "send repeated by the broker": Planted(
+        planted_answers.repeated_by_the_broker, "a forwarded send of unknown outcome"
+    ),
     "duplicate on retry where none is promised": Planted(
-        repeated_by_the_client, "the client takes a lost answer for a refusal"
+        planted_answers.repeated_by_the_client, "the client takes a lost answer for a refusal"
     ),
-    "repeated send not looked up": Planted(repeated_send_not_looked_up, "at least once, as the reference"),
+    "repeated send not looked up": Planted(
+        planted_answers.repeated_send_not_looked_up, "at least once, as the reference"
+    ),
     "late first attempt not looked up": Planted(
-        late_first_attempt_not_looked_up, "it comes after the repeated one was stored"
+        planted_answers.late_first_attempt_not_looked_up, "it comes after the repeated one was stored"
     ),
     "repeated send looked up in what is applied": Planted(
-        repeated_send_looked_up_in_what_is_applied, "the first attempt is in the log, not yet committed"
+        planted_answers.repeated_send_looked_up_in_what_is_applied,
+        "the first attempt is in the log, not yet committed",
     ),
     "transaction: decision under way not known": Planted(
         planted_transactions.decision_under_way_not_known, "repeated END_TRANSACTION", actor="transactor"
@@ -950,26 +473,41 @@ PLANTED: dict[str, Planted] = {
         planted_name_servers.remembered_answers, "a value that was once there", actor="configurer"
     ),
     "offset rewind after failover": Planted(
-        offsets_acknowledged_from_memory, "RocketMQ #3210, #1934: offsets acknowledged from memory"
+        planted_offsets.offsets_acknowledged_from_memory,
+        "RocketMQ #3210, #1934: offsets acknowledged from memory",
     ),
     "offsets applied by the leader only": Planted(
-        offsets_applied_by_the_leader_only, "metadata outside the log"
+        planted_offsets.offsets_applied_by_the_leader_only, "metadata outside the log"
     ),
-    "offsets rewound": Planted(offsets_rewound, "what is stored is not what was asked"),
-    "CRC unchecked": Planted(crc_unchecked, "storage.md 3.4: a follower takes whatever bytes come"),
-    "torn tail accepted": Planted(torn_tail_accepted, "storage.md 3.4: body bytes are not checked", "sync"),
+    "offsets rewound": Planted(planted_offsets.offsets_rewound, "what is stored is not what was asked"),
+    "CRC unchecked": Planted(
+        planted_disks.crc_unchecked, "storage.md 3.4: a follower takes whatever bytes come"
+    ),
+    "torn tail accepted": Planted(
+        planted_disks.torn_tail_accepted, "storage.md 3.4: body bytes are not checked", "sync"
+    ),
     "truncation not flushed": Planted(
-        truncation_not_flushed, "old entries come back behind new ones", "sync"
+        planted_disks.truncation_not_flushed, "old entries come back behind new ones", "sync"
     ),
-    "queue damage not looked for": Planted(queue_damage_not_looked_for, "ConsumeQueue trusted after a crash"),
-    "index file not rebuilt": Planted(index_file_not_rebuilt, "what a crash left is taken for whole"),
+    "queue damage not looked for": Planted(
+        planted_disks.queue_damage_not_looked_for, "ConsumeQueue trusted after a crash"
+    ),
+    "index file not rebuilt": Planted(
+        planted_disks.index_file_not_rebuilt, "what a crash left is taken for whole"
+    ),
     "failed flush of a stop passed over": Planted(
-        failed_flush_of_a_stop_passed_over, "found here, by writing down what the shell does", "sync"
+        planted_disks.failed_flush_of_a_stop_passed_over,
+        "found here, by writing down what the shell does",
+        "sync",
     ),
     "orderly stop without the last flush": Planted(
-        orderly_stop_without_the_last_flush, "the file abort goes before everything is flushed", "async"
+        planted_disks.orderly_stop_without_the_last_flush,
+        "the file abort goes before everything is flushed",
+        "async",
     ),
-    "index files not complete": Planted(index_files_not_complete, "a key of each batch is left out"),
+    "index files not complete": Planted(
+        planted_disks.index_files_not_complete, "a key of each batch is left out"
+    ),
 }
 
 

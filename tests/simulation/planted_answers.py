@@ -1,0 +1,136 @@
+"""Mistakes about what is answered, and when, each put into the real code by a patch; `planted_bugs` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import broker.forwarding
+from broker.client.errors import ConnectionFailed
+from broker.connection import Connection
+from broker.node import Node
+from broker.once import Header as SendHeader
+from broker.once import OnceSends
+from broker.remoting.command import RemotingCommand
+from broker.replica import Replica
+from log.consume_queue import ConsumeQueue
+from log.dispatch import Dispatch, Dispatcher
+from raft import effects as fx
+from raft.leader import Leader
+
+
+def stale_read_from_a_deposed_leader(patch: pytest.MonkeyPatch) -> None:
+    def handle_after_barrier(self: Node, connection: Any, command: Any, handler: Any) -> None:
+        self._handle(connection, command, handler)
+
+    patch.setattr(Node, "handle_after_barrier", handle_after_barrier)
+
+
+def read_index_without_a_round(patch: pytest.MonkeyPatch) -> None:
+    def read_index(self: Leader, token: object) -> None:
+        self._state.effects.append(fx.ReadReady(token, self._state.commit_index))
+
+    patch.setattr(Leader, "read_index", read_index)
+
+
+def serving_before_the_noop_is_committed(patch: pytest.MonkeyPatch) -> None:
+    def on_append_noop(self: Replica, effect: fx.AppendNoop) -> None:
+        original(self, effect)
+        self._start_serving()
+
+    original = Replica._on_append_noop
+    patch.setattr(Replica, "_on_append_noop", on_append_noop)
+
+
+def acknowledged_before_commit(patch: pytest.MonkeyPatch) -> None:
+    def check_may_append(self: Replica, count: int = 1) -> None:
+        original_check(self, count)
+        self._committed_index = self._log.last_index
+
+    original_check = Replica.check_may_append
+    patch.setattr(Replica, "check_may_append", check_may_append)
+
+
+def arrivals_told_twice(patch: pytest.MonkeyPatch) -> None:
+    original = Dispatcher.run
+
+    def run(self: Dispatcher, *arguments: Any, **options: Any) -> Dispatch:
+        done = original(self, *arguments, **options)
+        again = [one._replace(first_offset=max(0, one.first_offset - 1)) for one in done.arrivals]
+        return done._replace(arrivals=again)
+
+    patch.setattr(Dispatcher, "run", run)
+
+
+def queues_built_before_commit(patch: pytest.MonkeyPatch) -> None:
+    original = Replica._apply_committed
+
+    def turn(self: Replica, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
+        if self.applied_index < self._log.last_index:
+            committed, self._committed_index = self._committed_index, self._log.last_index
+            original(self)
+            self._committed_index = max(committed, self._committed_index)
+        original_turn(self, now_ns, wall_ms, send)
+
+    original_turn = Replica.turn
+    patch.setattr(Replica, "turn", turn)
+
+
+def unit_at_the_wrong_place(patch: pytest.MonkeyPatch) -> None:
+    original = ConsumeQueue.append
+
+    def append(self: ConsumeQueue, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        return original(self, offset, physical_offset + (48 if offset == 37 else 0), size, tags_code)
+
+    patch.setattr(ConsumeQueue, "append", append)
+
+
+def queue_ends_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
+    """A leader that leads again goes on where the queues ended when it led last."""
+    kept: dict[Replica, dict[tuple[str, int], int]] = {}
+    start_serving, stop_leading = Replica._start_serving, Replica._stop_leading
+
+    def patched_start(self: Replica) -> None:
+        start_serving(self)
+        self._queue_ends = kept.get(self) or self._queue_ends
+
+    def patched_stop(self: Replica) -> None:
+        kept[self] = self._queue_ends or kept.get(self, {})
+        stop_leading(self)
+
+    patch.setattr(Replica, "_start_serving", patched_start)
+    patch.setattr(Replica, "_stop_leading", patched_stop)
+
+
+def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(broker.forwarding, "_ONCE", frozenset())
+
+
+def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        ConnectionFailed,
+        "request_left",
+        property(lambda self: False, lambda self, value: None),
+        raising=False,
+    )
+
+
+def repeated_send_not_looked_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OnceSends, "_find", lambda self, decision: None)
+
+
+def late_first_attempt_not_looked_up(patch: pytest.MonkeyPatch) -> None:
+    decided = OnceSends.may_append
+
+    def may_append(
+        self: OnceSends, connection: Connection, command: RemotingCommand, header: SendHeader
+    ) -> bool:
+        return not header.again or decided(self, connection, command, header)
+
+    patch.setattr(OnceSends, "may_append", may_append)
+
+
+def repeated_send_looked_up_in_what_is_applied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replica, "when_applied", lambda self, waiter: waiter.committed())

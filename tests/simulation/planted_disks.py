@@ -1,0 +1,118 @@
+"""Mistakes about what the disk holds and what of it is believed, each put into the code by a patch.
+
+`planted_bugs` lists them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import log.entry_range
+import log.entry_recovery
+from broker.durability import Durability
+from log.checkpoint import ABORT
+from log.consume_queue import ConsumeQueue
+from log.entry_log import EntryLog, FlushJob
+from log.index_file import IndexFiles, IndexNote
+from log.store import Store
+
+
+def crc_unchecked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log.entry_range, "crc32", lambda body: _Anything())
+
+
+def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log.entry_recovery, "crc32", lambda body: _Anything(), raising=True)
+
+
+class _Anything(int):
+    """Equal to every checksum."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def truncation_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    original = EntryLog.truncate
+
+    def truncate(self: EntryLog, last_index: int) -> None:
+        mapped = self._tail.mapped
+        flush = type(mapped).flush
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(type(mapped), "flush", lambda *_: None)
+            original(self, last_index)
+        assert type(mapped).flush is flush
+
+    patch.setattr(EntryLog, "truncate", truncate)
+
+
+def queue_damage_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConsumeQueue, "is_sound", lambda self, begin, end, checksum: True)
+
+
+def index_files_not_complete(patch: pytest.MonkeyPatch) -> None:
+    original = IndexFiles.put
+
+    def put(self: IndexFiles, keys: Any, offsets: Any, times: Any, wall_ms: int) -> None:
+        original(self, keys[:-1], offsets[:-1], times[:-1], wall_ms)
+
+    patch.setattr(IndexFiles, "put", put)
+
+
+def index_file_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
+    original = IndexFiles.recover
+
+    def recover(self: IndexFiles, notes: list[IndexNote] | None, *, clean_stop: bool) -> int | None:
+        original(self, notes, clean_stop=clean_stop)
+        return None
+
+    patch.setattr(IndexFiles, "recover", recover)
+
+
+def never_flushed_at_the_interval(patch: pytest.MonkeyPatch) -> None:
+    original = Durability.flush_job
+
+    def flush_job(self: Durability, now_ns: int) -> FlushJob | None:
+        return original(self, now_ns) if self.sync else None
+
+    patch.setattr(Durability, "flush_job", flush_job)
+
+
+def page_cache_taken_for_the_disk(patch: pytest.MonkeyPatch) -> None:
+    def run(self: FlushJob) -> None:
+        pass
+
+    patch.setattr(FlushJob, "run", run)
+
+
+def failed_flush_of_a_stop_passed_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EntryLog, "flush_is_out", False)
+
+
+def orderly_stop_without_the_last_flush(patch: pytest.MonkeyPatch) -> None:
+    def close(self: Store, commit_index: int) -> None:
+        self._disk.remove(ABORT)
+        self._disk.sync_directory(".")
+        self.abandon()
+
+    patch.setattr(Store, "flush", lambda self: None)
+    patch.setattr(Store, "close", close)
+
+
+def part_of_the_flush_left_out(patch: pytest.MonkeyPatch) -> None:
+    original = EntryLog.flush_job
+
+    def flush_job(self: EntryLog) -> FlushJob | None:
+        job = original(self)
+        if job is not None:
+            job._ranges.pop(0)  # the beginning of what it says it covers is left out
+        return job
+
+    patch.setattr(EntryLog, "flush_job", flush_job)

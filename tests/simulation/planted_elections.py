@@ -1,0 +1,120 @@
+"""Mistakes about elections and membership, each put into the real code by a patch; `planted_bugs` lists them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.replica import Replica
+from log.hard_state import HardState, HardStateFile
+from raft import effects as fx
+from raft.configuration import Change
+from raft.core import Raft
+from raft.election import Election
+from raft.leader import Clip, Leader
+from raft.messages import AppendRequest, Message, VoteRequest
+from raft.state import NodeState
+
+
+def vote_not_persisted(patch: pytest.MonkeyPatch) -> None:
+    original = HardStateFile.write
+
+    def write(self: HardStateFile, state: HardState) -> None:
+        original(self, replace(state, vote=""))
+
+    patch.setattr(HardStateFile, "write", write)
+
+
+def term_and_vote_not_saved(patch: pytest.MonkeyPatch) -> None:
+    def save(self: Replica, effect: fx.SaveHardState) -> None:
+        pass
+
+    patch.setattr(Replica, "_on_save_hard_state", save)
+
+
+def double_vote(patch: pytest.MonkeyPatch) -> None:
+    original = Election._may_grant
+
+    def may_grant(self: Election, request: VoteRequest, now: int) -> bool:
+        vote, self._state.vote = self._state.vote, None
+        try:
+            return original(self, request, now)
+        finally:
+            self._state.vote = vote
+
+    patch.setattr(Election, "_may_grant", may_grant)
+
+
+def vote_without_looking_at_the_log(patch: pytest.MonkeyPatch) -> None:
+    original = Election._may_grant
+
+    def may_grant(self: Election, request: VoteRequest, now: int) -> bool:
+        return original(self, replace(request, last_index=1 << 40, last_term=1 << 40), now)
+
+    patch.setattr(Election, "_may_grant", may_grant)
+
+
+def votes_counted_without_majority(patch: pytest.MonkeyPatch) -> None:
+    def begin(self: Election, now: int, *, pre_vote: bool, leadership_transfer: bool) -> bool:
+        original(self, now, pre_vote=pre_vote, leadership_transfer=leadership_transfer)
+        return True
+
+    original = Election._begin
+    patch.setattr(Election, "_begin", begin)
+
+
+def no_check_quorum(patch: pytest.MonkeyPatch) -> None:
+    """Not a mistake by itself: a leader without a majority goes on, and what else is wrong with it shows."""
+    original = Leader.tick
+    patch.setattr(Leader, "tick", lambda self, now: original(self, now) or True)
+
+
+def lost_noop(patch: pytest.MonkeyPatch) -> None:
+    """A new leader appends nothing, and serves at once: it does not know what is committed."""
+    original = Leader.__init__
+
+    def init(self: Leader, state: NodeState, clip: Clip, now: int) -> None:
+        original(self, state, clip, now)
+        state.log.truncate(state.log.last_index - 1)
+        state.log_effects_pending = False
+        assert isinstance(state.effects.pop(), fx.AppendNoop)
+        self._term_begin_index = 0
+
+    def on_role_changed(self: Replica, effect: fx.RoleChanged) -> None:
+        original_change(self, effect)
+        if effect.role is fx.Role.LEADER:
+            self._start_serving()
+
+    original_change = Replica._on_role_changed
+    patch.setattr(Leader, "__init__", init)
+    patch.setattr(Replica, "_on_role_changed", on_role_changed)
+
+
+def membership_change_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """A change is begun while the one before is not committed, or before anything of the term is."""
+    original = Leader.propose_configuration
+
+    def propose(self: Leader, change: Change, now: int) -> int:
+        state = self._state
+        index, begin = state.configurations.current_index, self._term_begin_index
+        state.configurations.current_index, self._term_begin_index = -1, -1
+        try:
+            return original(self, change, now)
+        finally:
+            self._term_begin_index = begin
+            if state.configurations.current_index == -1:
+                state.configurations.current_index = index
+
+    patch.setattr(Leader, "propose_configuration", propose)
+
+
+def old_terms_are_heard(patch: pytest.MonkeyPatch) -> None:
+    original = Raft._enter_term_of
+
+    def enter_term_of(self: Raft, message: Message, now: int) -> bool:
+        if isinstance(message, AppendRequest) and message.term < self.term and self._leader is None:
+            return True
+        return original(self, message, now)
+
+    patch.setattr(Raft, "_enter_term_of", enter_term_of)
