@@ -91,7 +91,7 @@ class FrameDecoder:
             if size - at < 4:
                 self._keep(data, at, 4)
                 return
-            if int.from_bytes(data[at : at + 4], "big") > max_length:
+            if not 4 <= int.from_bytes(data[at : at + 4], "big") <= max_length:
                 raise self._bad_lengths(data[at : at + 4])
             self._keep(data, at, 8)
 

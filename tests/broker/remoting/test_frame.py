@@ -136,6 +136,13 @@ def test_reasons(data: bytes, reason: FrameErrorReason, detail: str) -> None:
     assert (again.value.reason, again.value.commands) == (reason, [])
 
 
+@pytest.mark.parametrize("length", range(4))
+def test_a_length_without_room_for_a_header_is_refused_from_its_four_bytes(length: int) -> None:
+    """Nothing more may come: the rest would be waited for until the connection is idle for too long."""
+    with pytest.raises(FrameError, match=f"length {length}"):
+        FrameDecoder(1024).feed(length.to_bytes(4, "big") + bytes(length))
+
+
 def test_oversized_is_refused_from_its_first_four_bytes() -> None:
     decoder = FrameDecoder(100)
     assert decoder.feed(b"\x00\x00") == []
