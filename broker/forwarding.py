@@ -149,6 +149,15 @@ class Forwarding:
         leader = replica.leader
         assert leader is not None
         client = self._by_connection[connection]
+        if command.opaque in client.waiting and not command.is_one_way:
+            # Which of the two an answer is to, nobody could tell.
+            self._node.reply(
+                connection,
+                command,
+                ResponseCode.SYSTEM_BUSY,
+                f"opaque {command.opaque} is that of a request which is not answered yet; nothing was done",
+            )
+            return
         full = self._waiting_count >= FORWARDED_MAX
         if full or replica.links[leader].unsent_bytes > FORWARDED_BYTES_MAX:
             self._node.reply(
@@ -164,8 +173,7 @@ class Forwarding:
             self._node.reply(connection, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
             return
         if not command.is_one_way:
-            if command.opaque not in client.waiting:
-                self._waiting_count += 1
+            self._waiting_count += 1
             client.waiting[command.opaque] = _Forwarded(leader, replica.term, command, self._node.now_ns)
         client.known_to = leader
 

@@ -471,6 +471,10 @@ class Client:
         self._member.due_ns = self.group.now_ns
         return self._next_opaque
 
+    def reuse_opaque(self, opaque: int) -> None:
+        """The next request has this opaque, as one of a client that does not count well."""
+        self._next_opaque = opaque - 1
+
     def call(
         self,
         code: int,

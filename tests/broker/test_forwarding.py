@@ -61,6 +61,18 @@ def test_held_pull_through_a_follower_wakes(group: Group) -> None:
     assert reader.answers[pull].code == ResponseCode.SUCCESS
 
 
+def test_a_second_request_of_an_opaque_is_refused_while_the_first_waits(group: Group) -> None:
+    """It was never answered, and the answer to the first would have been taken for one to it."""
+    client = group.connect(group.follower)
+    pull = client.start_pull("T", "g", 0, suspend_ms=20_000)
+    client.reuse_opaque(pull)
+    answer = client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0})
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert answer.remark == f"opaque {pull} is that of a request which is not answered yet; nothing was done"
+    group.connect().send("T", b"x")
+    assert client.wait(pull).code == ResponseCode.SUCCESS
+
+
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.GET_TOPIC_CONFIG])
 def test_question_to_a_lost_leader_is_asked_of_the_next(group: Group, code: int) -> None:
     client = group.connect(group.follower)
