@@ -159,7 +159,7 @@ class BrokerSettings(Settings, frozen=True):
     trace_topic: bool = False
     """traceTopicEnable: whether RMQ_SYS_TRACE_TOPIC exists from the start; else it is created as any other topic is."""
     permission: Literal["none", "read", "write", "read-write"] = "read-write"
-    """brokerPermission: what clients are told that they may do; sends to topics without order are taken all the same."""
+    """brokerPermission: what clients are told that they may do; unordered sends are taken all the same."""
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """messageDelayLevel: delays of levels 1, 2, ..., each a number with s, m, h or d."""
     sql_filters: bool = True
