@@ -20,25 +20,15 @@ All input is checked here: a frame that is too long, cut, of unknown kind or wit
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from broker.append_headers import AppendHeaders, encode_acknowledgement, encode_append
+from broker.append_headers import AppendHeaders
 from broker.connection import Buffer
-from raft.configuration import Configuration
-from raft.messages import (
-    AppendRequest,
-    AppendResponse,
-    Message,
-    RecoveryRequest,
-    RecoveryResponse,
-    SnapshotRequest,
-    SnapshotResponse,
-    TimeoutNow,
-    VoteRequest,
-    VoteResponse,
-)
+from broker.header_fields import FieldError, bytes_of, index_of, refuse, text_of
+from broker.raft_headers import RAFT_HEADERS, encode_raft_header
+from raft.messages import AppendRequest, AppendResponse, Message, SnapshotRequest
 
 PROTOCOL_VERSION: Final = 6
 """6: what is forwarded says of which term's leader it is asked, and comes back if that is over (`NotDone`).
@@ -62,9 +52,6 @@ BODY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 20,000 topics and 8,000 groups with their attributes, a million transactions) is a snapshot of 1 GiB or less.
 """
 
-_INDEX_END: Final = 1 << 62
-_APPEND_INDICES: Final = ("term", "prev_index", "prev_term", "commit_index", "round")
-_RESPONSE_INDICES: Final = ("term", "match_index", "log_index", "round", "hint_index", "hint_term")
 _FRAME = struct.Struct(">IH")
 _PIECE_HEADER: Final = cbor2.dumps(("piece",))
 
@@ -177,7 +164,7 @@ def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
     body: Buffer = b""
     match frame:
         case RaftFrame():
-            header = _encode_message(frame.message, frame.position, frame.applied_index)
+            header = encode_raft_header(frame.message, frame.position, frame.applied_index)
             body = frame.body
         case Forward(connection, host, term, body):
             header = cbor2.dumps(("forward", connection, host, term))
@@ -213,106 +200,6 @@ def _in_pieces(header: bytes, body: Buffer) -> tuple[Buffer, ...]:
             piece,
         )
     return (*buffers, _FRAME.pack(2 + len(header), len(header)) + header)
-
-
-def _encode_message(message: Message, position: int, applied_index: int) -> bytes:
-    if isinstance(message, AppendRequest):
-        usual = encode_append(message, position)
-        if usual is not None:
-            return usual
-        configurations = message.configurations and [
-            (index, c.voters, c.learners) for index, c in message.configurations
-        ]
-        return cbor2.dumps(
-            (
-                "append",
-                message.source,
-                message.target,
-                message.term,
-                message.prev_index,
-                message.prev_term,
-                message.spans,
-                message.commit_index,
-                message.round,
-                configurations,
-                position,
-            )
-        )
-    if isinstance(message, AppendResponse):
-        usual = encode_acknowledgement(message)
-        if usual is not None:
-            return usual
-        return cbor2.dumps(
-            (
-                "append_response",
-                message.source,
-                message.target,
-                message.term,
-                message.success,
-                message.match_index,
-                message.log_index,
-                message.round,
-                message.hint_index,
-                message.hint_term,
-                message.recovering,
-            )
-        )
-    common = (message.source, message.target, message.term)
-    match message:
-        case VoteRequest():
-            return cbor2.dumps(
-                (
-                    "vote",
-                    *common,
-                    message.last_index,
-                    message.last_term,
-                    message.pre_vote,
-                    message.leadership_transfer,
-                )
-            )
-        case VoteResponse():
-            return cbor2.dumps(
-                (
-                    "vote_response",
-                    *common,
-                    message.request_term,
-                    message.granted,
-                    message.pre_vote,
-                    message.recovering,
-                )
-            )
-        case SnapshotRequest():
-            configuration = message.configuration
-            return cbor2.dumps(
-                (
-                    "snapshot",
-                    *common,
-                    message.first_index,
-                    message.prev_term,
-                    message.configuration_index,
-                    configuration.voters,
-                    configuration.learners,
-                    position,
-                    applied_index,
-                )
-            )
-        case SnapshotResponse():
-            return cbor2.dumps(("snapshot_response", *common, message.match_index))
-        case TimeoutNow():
-            return cbor2.dumps(("timeout_now", *common))
-        case RecoveryRequest():
-            return cbor2.dumps(("recovery", *common, message.nonce))
-        case RecoveryResponse():
-            return cbor2.dumps(
-                (
-                    "recovery_response",
-                    *common,
-                    message.nonce,
-                    message.has_history,
-                    message.leads,
-                    message.commit_index,
-                )
-            )
 
 
 class PeerDecoder:
@@ -415,231 +302,55 @@ def take_frame(data: bytes, frame_bytes_max: int) -> tuple[Frame, bytes] | None:
 def _decode(header: bytes, body: memoryview) -> Frame:
     try:
         kind, *fields = cbor2.loads(header)
+        decode_raft = RAFT_HEADERS.get(kind)
+        if decode_raft is not None:
+            return _raft_frame(*decode_raft(fields), body)
         decode = _DECODERS.get(kind)
         if decode is None:
             raise PeerProtocolError(f"frame of unknown kind {kind!r}")
         return decode(fields, body)
     except PeerProtocolError:
         raise
+    except FieldError as error:
+        raise PeerProtocolError(str(error)) from error
     except (cbor2.CBORError, ValueError, TypeError, IndexError) as error:
         raise PeerProtocolError(f"frame header that cannot be read: {error}") from error
 
 
-def _refuse(name: str, value: object) -> NoReturn:
-    raise PeerProtocolError(f"field {name} has the value {value!r}")
-
-
-def _index(name: str, value: Any, low: int = -1) -> int:
-    if type(value) is not int or not low <= value < _INDEX_END:
-        _refuse(name, value)
-    return value
-
-
-def _check_indices(names: tuple[str, ...], values: tuple[Any, ...]) -> None:
-    """As `_index` of each: for the messages of which there are some in every turn."""
-    for value in values:
-        if type(value) is not int or not -1 <= value < _INDEX_END:
-            for name, refused in zip(names, values, strict=True):
-                _index(name, refused)
-
-
-def _check_ends(source: Any, target: Any) -> None:
-    if type(source) is not str or type(target) is not str:
-        _text("source", source)
-        _text("target", target)
-
-
-def _text(name: str, value: Any) -> str:
-    if type(value) is not str:
-        _refuse(name, value)
-    return value
-
-
-def _bytes(name: str, value: Any) -> bytes:
-    if type(value) is not bytes:
-        _refuse(name, value)
-    return value
-
-
-def _flag(name: str, value: Any) -> bool:
-    if type(value) is not bool:
-        _refuse(name, value)
-    return value
-
-
-def _configuration(voters: Any, learners: Any) -> Configuration:
-    return Configuration(
-        tuple(_text("voter", node) for node in voters), tuple(_text("learner", node) for node in learners)
-    )
-
-
-def _decode_append(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term, prev_index, prev_term, spans, commit_index, round_, configurations, position = (
-        fields
-    )
-    _check_ends(source, target)
-    _check_indices(_APPEND_INDICES, (term, prev_index, prev_term, commit_index, round_))
-    message = AppendRequest(
-        source,
-        target,
-        term,
-        prev_index,
-        prev_term,
-        () if spans == [] else tuple([_span(*span) for span in spans]),
-        commit_index,
-        round_,
-        () if configurations == [] else tuple([_configuration_at(*item) for item in configurations]),
-    )
-    if bool(spans) != bool(body):
-        raise PeerProtocolError("an append's entries and its bytes do not go together")
-    return RaftFrame(message, _index("position", position, 0), body=body)
-
-
-def _span(term: Any, count: Any) -> tuple[int, int]:
-    return _index("span term", term, 1), _index("span count", count, 1)
-
-
-def _configuration_at(index: Any, voters: Any, learners: Any) -> tuple[int, Configuration]:
-    return _index("index", index), _configuration(voters, learners)
-
-
-def _decode_append_response(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term, success, match_index, index, round_, hint_index, hint_term, recovering = fields
-    _check_ends(source, target)
-    _check_indices(_RESPONSE_INDICES, (term, match_index, index, round_, hint_index, hint_term))
-    return RaftFrame(
-        AppendResponse(
-            source,
-            target,
-            term,
-            _flag("success", success),
-            match_index,
-            index,
-            round_,
-            hint_index,
-            hint_term,
-            _flag("recovering", recovering),
-        )
-    )
-
-
-def _decode_vote(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term, last_index, last_term, pre_vote, transfer = fields
-    return RaftFrame(
-        VoteRequest(
-            _text("source", source),
-            _text("target", target),
-            _index("term", term),
-            _index("last_index", last_index),
-            _index("last_term", last_term),
-            _flag("pre_vote", pre_vote),
-            _flag("leadership_transfer", transfer),
-        )
-    )
-
-
-def _decode_vote_response(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term, request_term, granted, pre_vote, recovering = fields
-    return RaftFrame(
-        VoteResponse(
-            _text("source", source),
-            _text("target", target),
-            _index("term", term),
-            _index("request_term", request_term),
-            _flag("granted", granted),
-            _flag("pre_vote", pre_vote),
-            _flag("recovering", recovering),
-        )
-    )
-
-
-def _decode_snapshot(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term, first, prev_term, configuration_index, voters, learners, position, applied = fields
-    message = SnapshotRequest(
-        _text("source", source),
-        _text("target", target),
-        _index("term", term),
-        _index("first_index", first),
-        _index("prev_term", prev_term),
-        _index("configuration_index", configuration_index),
-        _configuration(voters, learners),
-    )
-    return RaftFrame(message, _index("position", position, 0), _index("applied_index", applied), body)
-
-
-def _decode_snapshot_response(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term, match_index = fields
-    return RaftFrame(
-        SnapshotResponse(
-            _text("source", source),
-            _text("target", target),
-            _index("term", term),
-            _index("match_index", match_index),
-        )
-    )
-
-
-def _decode_timeout_now(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term = fields
-    return RaftFrame(TimeoutNow(_text("source", source), _text("target", target), _index("term", term)))
-
-
-def _decode_recovery(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term, nonce = fields
-    return RaftFrame(
-        RecoveryRequest(
-            _text("source", source),
-            _text("target", target),
-            _index("term", term, 0),
-            _index("nonce", nonce, 0),
-        )
-    )
-
-
-def _decode_recovery_response(fields: list[Any], body: memoryview) -> RaftFrame:
-    source, target, term, nonce, has_history, leads, commit_index = fields
-    term = _index("term", term, 0)
-    if _flag("has_history", has_history) != (term > 0):
-        _refuse("has_history", has_history)
-    return RaftFrame(
-        RecoveryResponse(
-            _text("source", source),
-            _text("target", target),
-            term,
-            _index("nonce", nonce, 0),
-            has_history,
-            _flag("leads", leads),
-            _index("commit_index", commit_index),
-        )
-    )
+def _raft_frame(message: Message, position: int, applied_index: int, body: memoryview) -> RaftFrame:
+    if isinstance(message, AppendRequest):
+        if bool(message.spans) != bool(body):
+            raise PeerProtocolError("an append's entries and its bytes do not go together")
+        return RaftFrame(message, position, body=body)
+    return RaftFrame(message, position, applied_index, body if isinstance(message, SnapshotRequest) else b"")
 
 
 def _decode_forward(fields: list[Any], body: memoryview) -> Forward:
     connection, host, term = fields
     if type(host) is not bytes or len(host) not in {8, 20}:
-        _refuse("host", host)
-    return Forward(_index("connection", connection, 0), host, _index("term", term, 0), body)
+        refuse("host", host)
+    return Forward(index_of("connection", connection, 0), host, index_of("term", term, 0), body)
 
 
 def _decode_not_done(fields: list[Any], body: memoryview) -> NotDone:
     connection, opaque, term = fields
     if type(opaque) is not int or not -(1 << 31) <= opaque < 1 << 31:
-        _refuse("opaque", opaque)
-    return NotDone(_index("connection", connection, 0), opaque, _index("term", term, 0))
+        refuse("opaque", opaque)
+    return NotDone(index_of("connection", connection, 0), opaque, index_of("term", term, 0))
 
 
 def _decode_relay(fields: list[Any], body: memoryview) -> Relay:
     (connection,) = fields
-    return Relay(_index("connection", connection, 0), body)
+    return Relay(index_of("connection", connection, 0), body)
 
 
 def _decode_client_gone(fields: list[Any], body: memoryview) -> ClientGone:
     (connection,) = fields
-    return ClientGone(_index("connection", connection, 0))
+    return ClientGone(index_of("connection", connection, 0))
 
 
 def _decode_hello(fields: list[Any], body: memoryview) -> Hello:
-    version = _index("version", fields[0])
+    version = index_of("version", fields[0])
     if version != PROTOCOL_VERSION:
         raise PeerProtocolError(
             f"it speaks version {version} of the protocol of peers, this node version {PROTOCOL_VERSION}: "
@@ -648,39 +359,30 @@ def _decode_hello(fields: list[Any], body: memoryview) -> Hello:
     _, group, source, target, address = fields
     return Hello(
         version,
-        _text("group", group),
-        _text("source", source),
-        _text("target", target),
-        _text("address", address),
+        text_of("group", group),
+        text_of("source", source),
+        text_of("target", target),
+        text_of("address", address),
         bytes(body),
     )
 
 
 def _decode_challenge(fields: list[Any], body: memoryview) -> Challenge:
     nonce, proof = fields
-    return Challenge(_bytes("nonce", nonce), _bytes("proof", proof))
+    return Challenge(bytes_of("nonce", nonce), bytes_of("proof", proof))
 
 
 def _decode_proof(fields: list[Any], body: memoryview) -> Proof:
     (proof,) = fields
-    return Proof(_bytes("proof", proof))
+    return Proof(bytes_of("proof", proof))
 
 
 def _decode_not_a_member(fields: list[Any], body: memoryview) -> NotAMember:
     (index,) = fields
-    return NotAMember(_index("index", index))
+    return NotAMember(index_of("index", index))
 
 
 _DECODERS: Final[dict[object, Callable[[list[Any], memoryview], Frame]]] = {
-    "append": _decode_append,
-    "append_response": _decode_append_response,
-    "vote": _decode_vote,
-    "vote_response": _decode_vote_response,
-    "snapshot": _decode_snapshot,
-    "snapshot_response": _decode_snapshot_response,
-    "timeout_now": _decode_timeout_now,
-    "recovery": _decode_recovery,
-    "recovery_response": _decode_recovery_response,
     "forward": _decode_forward,
     "not_done": _decode_not_done,
     "relay": _decode_relay,
