@@ -24,6 +24,8 @@ from simulation.workload.pull import Pulls, pull
 from simulation.workload.receive import Broadcasts, receive
 from simulation.workload.request import Letters, correspond
 from simulation.workload.reset import Resets, reset
+from simulation.workload.restrict import restrict
+from simulation.workload.restrict_rules import Restrictions
 from simulation.workload.retry import Retries, deliver
 from simulation.workload.timed import Timers, schedule
 from simulation.workload.transact import Transactions, transact
@@ -58,5 +60,6 @@ ACTORS: Final[dict[str, Actor]] = {
     "poster": Actor(post, share=0.3, at_most_once=True, invariant=Notes),
     "resetter": Actor(reset, share=0.3, processes=lambda plan: 2, invariant=Resets),
     "configurer": Actor(configure, share=0.3, invariant=Configurations),
+    "warden": Actor(restrict, share=0.3, processes=lambda plan: 2, invariant=Restrictions),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

@@ -165,6 +165,16 @@ AIMED: dict[str, Aim] = {
         _LONGER | {"nodes": 3, "actors": ("administrator", "operator", "transactor")},
     ),
     "queue ends of an earlier term": Aim(_often("transfer", gap_s=1), "queue order"),
+    "settings: asked without a round": Aim(
+        _often("depose", gap_s=3),
+        "settings are linearizable",
+        {"actors": ("administrator", "operator", "warden")},
+    ),
+    "settings: repeated by the broker": Aim(
+        _leaders_lost_with_requests_under_way,
+        "an order is done once",
+        {"flush": "sync", "actors": ("administrator", "operator", "warden")},
+    ),
     "reset: failed report repeated": Aim(
         _leaders_lost_with_requests_under_way,
         "members report where they are",

@@ -30,6 +30,7 @@ from tests.simulation import (
     planted_requests,
     planted_resets,
     planted_retries,
+    planted_settings,
     planted_timers,
     planted_transactions,
 )
@@ -471,6 +472,29 @@ PLANTED: dict[str, Planted] = {
     ),
     "names: answers remembered": Planted(
         planted_name_servers.remembered_answers, "a value that was once there", actor="configurer"
+    ),
+    "settings: acknowledged before it is committed": Planted(
+        planted_settings.acknowledged_before_it_is_committed,
+        "an answer from the leader's log",
+        actor="warden",
+    ),
+    "settings: applied by the leader only": Planted(
+        planted_settings.applied_by_the_leader_only, "metadata outside the log", actor="warden"
+    ),
+    "settings: asked without a round": Planted(
+        planted_settings.asked_without_a_round, "what one node knows", actor="warden"
+    ),
+    "settings: group's switch not looked at": Planted(
+        planted_settings.switch_of_the_group_not_looked_at, "behaviour.md 5.1: consumeEnable", actor="warden"
+    ),
+    "settings: topic's permission not looked at": Planted(
+        planted_settings.permission_of_the_topic_not_looked_at, "behaviour.md 5.1: readable", actor="warden"
+    ),
+    "settings: refused for good": Planted(
+        planted_settings.refused_for_good, "a switch that only switches off", actor="warden"
+    ),
+    "settings: repeated by the broker": Planted(
+        planted_settings.repeated_by_the_broker, "a forwarded request of unknown outcome", actor="warden"
     ),
     "offset rewind after failover": Planted(
         planted_offsets.offsets_acknowledged_from_memory,

@@ -1,5 +1,5 @@
-"""Actors whose clients give back, ask and answer, do not wait, are sent elsewhere, or configure name servers: without
-faults all of it gets somewhere."""
+"""Actors whose clients give back, ask and answer, do not wait, are sent elsewhere, configure name servers or change
+settings: without faults all of it gets somewhere."""
 
 from dataclasses import replace
 
@@ -27,6 +27,16 @@ from simulation.world import World
                 "queues read without write permission": 2,
                 "newcomer's message stored": 10,
                 "resident may send": 10,
+            },
+        ),
+        (
+            "warden",
+            {
+                "topic's permission set": 5,
+                "group's switch set": 5,
+                "settings asked for": 20,
+                "pull refused": 2,
+                "message of a restricted topic read": 10,
             },
         ),
         ("poster", {"note sent one way": 20, "note stored": 40, "outbox message stored": 10}),

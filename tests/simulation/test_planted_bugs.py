@@ -59,6 +59,9 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "names: wiped route is kept": ("what may be written again is written",),
     "names: waits until it may write": ("sends end in time",),
     "names: answers remembered": ("clients are told what was configured",),
+    "settings: acknowledged before it is committed": ("acknowledged settings are in the log",),
+    "settings: group's switch not looked at": ("who may not read reads nothing",),
+    "settings: refused for good": ("who may read is not refused",),
     "offset rewind after failover": (
         "acknowledged offsets are committed",
         "positions are stored when clients ask",

@@ -1,0 +1,192 @@
+"""An administrator who takes permissions away and gives them back: of a topic, and of a group that reads it.
+
+A topic is writable only, readable only or both (17); a group may consume or may not (200). Beside it somebody sends to
+the topic and a member of the group reads it. As with the reference's brokers, sends to a topic without write permission
+are not refused: whoever asks for its route learns of it. `restrict_rules` says what must hold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.client.admin import AdminClient
+from broker.client.consumer import Consumer
+from broker.client.core import BUSY_CODES
+from broker.client.errors import ClientError, ConnectionFailed
+from broker.client.intake import FetchLimits
+from broker.client.message import Message
+from broker.client.producer import Producer
+from broker.processing import OUTCOME_UNKNOWN
+from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.json_body import decode_body, encode_body
+from broker.trace import TraceWriter
+from simulation.client_runtime import ClientRuntime
+from simulation.workload.restrict_rules import GROUP, NOTE, TOPIC, Order, Restrictions
+from simulation.workload.watched_pool import WatchedPool
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["restrict"]
+
+_ORDER_PAUSE_S: Final = 3.0
+_QUESTION_PAUSE_S: Final = 1.0
+_LANES: Final = 3
+"""Who has asked a broker that is cut off waits, and asks no other."""
+_SEND_PAUSE_S: Final = 0.7
+_LEADER: Final = 0.4
+_ASKS_AGAIN: Final = 0.3
+_ALLOWED: Final = 0.6
+"""How often an order allows reading."""
+_LIMITS: Final = FetchLimits(suspend_s=2.0)
+
+
+async def restrict(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+    """Changes settings, asks for them, sends and reads."""
+    rules = world.invariant(Restrictions)
+    random = runtime.random
+    async with (
+        AdminClient(world.name_server_addresses, runtime=runtime) as admin,
+        runtime.task_group() as group,
+    ):
+        for _ in range(_LANES):
+            group.start_soon(_administer, world, runtime, rules, admin)
+            group.start_soon(_ask, world, runtime, rules, admin)
+        group.start_soon(_send, world, runtime)
+        while True:
+            consumer = Consumer(
+                world.name_server_addresses,
+                group=GROUP,
+                topics=TOPIC,
+                start="first",
+                limits=_LIMITS,
+                runtime=runtime,
+            )
+            async with consumer:
+                consumer.core.pool = WatchedPool(
+                    consumer.core.pool, (RequestCode.PULL_MESSAGE,), rules.pulling
+                )
+                stay_s = random.expovariate(1 / 15) if not world.load_stopped else 3600.0
+                with runtime.move_on_after(stay_s):
+                    async for message in consumer:
+                        rules.read(message.queue.queue_id, message.queue_offset)
+            await runtime.sleep(random.random())
+
+
+class _Brokers:
+    """Where brokers are, as far as this process knows: also while no name server is reached."""
+
+    def __init__(self, runtime: ClientRuntime, admin: AdminClient) -> None:
+        self._random = runtime.random
+        self._admin = admin
+        self._known: list[str] = []
+
+    async def any(self) -> str:
+        """Any broker's address, rather often the leader's. Raises ClientError; for none that is registered, too."""
+        if not self._known or self._random.random() < _ASKS_AGAIN:
+            table = (await self._admin.cluster_info()).broker_table
+            self._known = [
+                address for broker in table.values() for _, address in sorted(broker.broker_addresses.items())
+            ]
+        if not self._known:
+            raise ClientError("no broker is registered")
+        return self._known[0] if self._random.random() < _LEADER else self._random.choice(self._known)
+
+
+async def _administer(world: World, runtime: ClientRuntime, rules: Restrictions, admin: AdminClient) -> None:
+    """Once faults are over everything is allowed, again and again: a request that was late may come in between."""
+    random = runtime.random
+    brokers = _Brokers(runtime, admin)
+    is_topic = True
+    while True:
+        is_calm = world.is_calm()
+        await runtime.sleep(random.expovariate(1 / _ORDER_PAUSE_S) if not is_calm else 3.0)
+        is_calm = world.is_calm()
+        if world.load_stopped:
+            continue
+        is_topic = not is_topic if is_calm else random.random() < 0.5
+        try:
+            address = await brokers.any()
+        except ClientError:
+            continue
+        order = rules.order(is_topic=is_topic, is_allowed=is_calm or random.random() < _ALLOWED)
+        perm = (6 if is_calm else random.choice((4, 6))) if order.is_allowed else 2
+        try:
+            answer = await (
+                _set_topic(world, admin, address, order, perm)
+                if is_topic
+                else _set_group(admin, address, order)
+            )
+        except ConnectionFailed as error:
+            if not error.request_left:
+                rules.refused(order, str(error))
+            continue
+        if answer[0] == ResponseCode.SUCCESS:
+            rules.acknowledged(order)
+        elif answer[0] in BUSY_CODES or answer[1] != OUTCOME_UNKNOWN:
+            rules.refused(order, f"{answer[0]}: {answer[1]}")
+
+
+async def _set_topic(
+    world: World, admin: AdminClient, address: str, order: Order, perm: int
+) -> tuple[int, str | None]:
+    fields = {
+        "topic": TOPIC,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(world.plan.queues),
+        "writeQueueNums": str(world.plan.queues),
+        "perm": str(perm),
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+        "attributes": f"+{NOTE}={order.number}",
+    }
+    answer = await admin.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    return answer.code, answer.remark
+
+
+async def _set_group(admin: AdminClient, address: str, order: Order) -> tuple[int, str | None]:
+    config = SubscriptionGroupConfig(
+        group_name=GROUP, consume_enable=order.is_allowed, attributes={f"+{NOTE}": str(order.number)}
+    )
+    body = encode_body(config)
+    # The reference's way to write changes of attributes: +name=value.
+    answer = await admin.call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+    return answer.code, answer.remark
+
+
+async def _ask(world: World, runtime: ClientRuntime, rules: Restrictions, admin: AdminClient) -> None:
+    random = runtime.random
+    brokers = _Brokers(runtime, admin)
+    while True:
+        await runtime.sleep(random.expovariate(1 / _QUESTION_PAUSE_S))
+        is_topic = random.random() < 0.5
+        try:
+            address = await brokers.any()
+            since_ns = world.scheduler.now_ns
+            if is_topic:
+                answer = await admin.call(address, RequestCode.GET_TOPIC_CONFIG, {"topic": TOPIC})
+            else:
+                answer = await admin.call(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": GROUP})
+        except ClientError:
+            continue
+        if answer.code == ResponseCode.SUCCESS:
+            kind: type[TopicConfig | SubscriptionGroupConfig]
+            kind = TopicConfig if is_topic else SubscriptionGroupConfig
+            rules.told(since_ns, decode_body(answer.body, kind), is_topic=is_topic)
+        elif answer.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+            rules.told(since_ns, None, is_topic=is_topic)
+
+
+async def _send(world: World, runtime: ClientRuntime) -> None:
+    random = runtime.random
+    async with Producer(world.name_server_addresses, group="hosts", runtime=runtime) as producer:
+        while True:
+            await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
+            if world.load_stopped:
+                continue
+            try:
+                await producer.send(Message(TOPIC, random.randbytes(30)))
+            except ClientError:
+                await runtime.sleep(0.05)

@@ -1,0 +1,208 @@
+"""What must hold of a topic and a group whose settings change while they are used.
+
+Each order to change them is done once for each request, and is in the log before it is acknowledged; a question for
+the settings is answered by what they were at a moment since it was asked; every node that has applied everything
+knows the same. Who may not read gets nothing, and who may is not refused: judged while all nodes know the newest
+settings and none starts, since followers answer by what they have applied. In the end, with everything allowed again,
+everything was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker.client.connection import Fields
+from broker.client.runtime import Buffer
+from broker.commands import Command, PutGroup, PutTopic
+from broker.node import Node
+from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from broker.remoting.codes import Permission, ResponseCode
+from simulation.broker_host import BrokerHost, BrokerProcess
+from simulation.group_model import CommittedMessage, Violation
+from simulation.workload.actor import Invariant
+from simulation.workload.watched_pool import Attempt
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+__all__ = ["GROUP", "NOTE", "TOPIC", "Order", "Restrictions"]
+
+TOPIC: Final = "rooms"
+GROUP: Final = "guests"
+NOTE: Final = "order"
+"""The attribute by which an order is known again."""
+
+_READ: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+"""Answers to a pull of somebody who may read."""
+
+Config = TopicConfig | SubscriptionGroupConfig
+
+
+@dataclass(slots=True)
+class Order:
+    """A change of the topic's permission, or of the group's switch."""
+
+    number: int
+    is_topic: bool
+    is_allowed: bool
+    requests: int = 1
+    done: int = 0
+
+
+@dataclass(slots=True)
+class _State:
+    """What has been committed last, at a true time."""
+
+    time_ns: int
+    config: Config | None
+
+    @property
+    def allows_reading(self) -> bool:
+        """As far as this goes; what is not there yet is made by its first use."""
+        if isinstance(self.config, TopicConfig):
+            return bool(self.config.perm & Permission.READ)
+        return self.config is None or self.config.consume_enable
+
+
+class Restrictions(Invariant):
+    """Settings are what they were made, for everybody."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._orders: list[Order] = []
+        self._states: dict[bool, list[_State]] = {True: [_State(0, None)], False: [_State(0, None)]}
+        """Of the topic (True) and of the group, in the order of the log."""
+        self._unread: dict[tuple[int, int], CommittedMessage] = {}
+
+    # ---- orders --------------------------------------------------------------------------------------
+
+    def order(self, *, is_topic: bool, is_allowed: bool) -> Order:
+        """A request is about to leave."""
+        order = Order(len(self._orders), is_topic, is_allowed)
+        self._orders.append(order)
+        return order
+
+    def acknowledged(self, order: Order) -> None:
+        """It is done, says a broker."""
+        if not order.done:
+            raise Violation("acknowledged settings are in the log", "clients", str(order))
+        self.world.did("topic's permission set" if order.is_topic else "group's switch set")
+
+    def refused(self, order: Order, reason: str) -> None:
+        """It is not, and will not be."""
+        order.requests -= 1
+        if order.done > order.requests:
+            raise Violation("refused requests leave nothing", "clients", f"{order}: {reason}")
+
+    def applied(self, command: Command, now_ns: int) -> None:
+        """Settings change."""
+        if not isinstance(command, PutTopic | PutGroup):
+            return
+        config = command.config
+        name = config.topic_name if isinstance(config, TopicConfig) else config.group_name
+        if name not in (TOPIC, GROUP):
+            return
+        states = self._states[isinstance(config, TopicConfig)]
+        if command.if_absent:
+            if states[-1].config is None:
+                states.append(_State(now_ns, config))
+            return
+        order = self._orders[int(config.attributes[NOTE])]
+        order.done += 1
+        if order.done > order.requests:
+            raise Violation("an order is done once", "group", str(order))
+        states.append(_State(now_ns, config))
+
+    def told(self, since_ns: int, config: Config | None, *, is_topic: bool) -> None:
+        """An answer to a question for the settings."""
+        if config not in [state.config for state in self._since(since_ns, is_topic)]:
+            raise Violation("settings are linearizable", "clients", f"{config}, asked at {since_ns}")
+        self.world.did("settings asked for")
+
+    # ---- reading -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def pulling(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
+        """A pull leaves."""
+        attempt = Attempt()
+        since_ns = self.world.scheduler.now_ns
+        processes = self._processes()
+        is_known = self._is_known_everywhere(processes)
+        yield attempt
+        answer = attempt.answer
+        is_ours = isinstance(fields, dict) and fields["topic"] == TOPIC
+        if answer is None or not is_ours or not is_known or processes != self._processes():
+            return
+        allowed = {
+            is_topic: [state.allows_reading for state in self._since(since_ns, is_topic)]
+            for is_topic in (True, False)
+        }
+        # Topic and group change apart: each of them alone may forbid all the time.
+        if answer.code in _READ:
+            if not (any(allowed[True]) and any(allowed[False])):
+                raise Violation("who may not read reads nothing", "clients", f"{answer.code} {fields}")
+        elif answer.code == ResponseCode.NO_PERMISSION:
+            if all(allowed[True]) and all(allowed[False]):
+                raise Violation("who may read is not refused", "clients", f"{answer.remark} {fields}")
+            self.world.did("pull refused")
+
+    def committed(self, message: CommittedMessage) -> None:
+        """Something to be read."""
+        if message.record.topic == TOPIC:
+            self._unread[message.record.queue_id, message.record.queue_offset] = message
+
+    def read(self, queue_id: int, offset: int) -> None:
+        """A member has got it."""
+        self._unread.pop((queue_id, offset), None)
+        self.world.did("message of a restricted topic read")
+
+    # ---- at the end ----------------------------------------------------------------------------------
+
+    def check_node(self, host: BrokerHost, node: Node) -> None:
+        """It knows what has been committed."""
+        metadata = node.replica.metadata
+        for is_topic, held in ((True, metadata.topics.get(TOPIC)), (False, metadata.groups.get(GROUP))):
+            known = self._states[is_topic][-1].config
+            if held != known:
+                raise Violation("settings are known", host.name, f"{held}, not {known}")
+
+    def check_end(self) -> None:
+        """Everything was read, but what retention took before."""
+        model = self.world.monitor.model
+        missing = [place for place, message in self._unread.items() if not model.may_be_gone(message)]
+        if missing:
+            queue_id, offset = missing[0]
+            raise Violation(
+                "liveness", "guests", f"{TOPIC}/{queue_id}: {len(missing)} never read, {offset} first"
+            )
+
+    # ---- inside --------------------------------------------------------------------------------------
+
+    def _since(self, since_ns: int, is_topic: bool) -> list[_State]:
+        """What was in force then, and what came later."""
+        states = self._states[is_topic]
+        return [
+            state
+            for number, state in enumerate(states)
+            if number + 1 == len(states) or states[number + 1].time_ns >= since_ns
+        ]
+
+    def _processes(self) -> list[BrokerProcess | None]:
+        return [host.process for host in self.world.brokers]
+
+    def _is_known_everywhere(self, processes: list[BrokerProcess | None]) -> bool:
+        topic, group = self._states[True][-1].config, self._states[False][-1].config
+        for process in processes:
+            if process is not None:
+                metadata = process.node.replica.metadata
+                if (metadata.topics.get(TOPIC), metadata.groups.get(GROUP)) != (topic, group):
+                    return False
+        return True

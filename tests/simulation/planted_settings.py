@@ -1,0 +1,133 @@
+"""Mistakes about topics and groups whose settings change while they are used, each put into the real code by a patch;
+`planted_bugs` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+import broker.forwarding as forwarding_module
+from broker.commands import PutGroup, PutTopic
+from broker.connection import Connection
+from broker.metadata import Metadata
+from broker.processing import Place, RequestError, Route
+from broker.processors.pull import PullProcessor
+from broker.processors.topics import TopicsProcessor
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.headers import PullMessageHeader
+from broker.replica import Replica
+
+__all__ = [
+    "acknowledged_before_it_is_committed",
+    "applied_by_the_leader_only",
+    "asked_without_a_round",
+    "permission_of_the_topic_not_looked_at",
+    "refused_for_good",
+    "repeated_by_the_broker",
+    "switch_of_the_group_not_looked_at",
+]
+
+
+def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """An answer from the leader's log."""
+    original = TopicsProcessor._create
+
+    def create(
+        self: TopicsProcessor,
+        connection: Connection,
+        request: RemotingCommand,
+        commands: Sequence[PutTopic | PutGroup],
+    ) -> None:
+        self._node.reply(connection, request, ResponseCode.SUCCESS)
+        request.opaque = -1
+        original(self, connection, request, commands)
+
+    patch.setattr(TopicsProcessor, "_create", create)
+
+
+def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
+    """Settings are in the log, and no part of what a follower derives from it."""
+    original = Replica._apply_internal
+
+    def apply_internal(self: Replica, index: int, record: memoryview) -> None:
+        groups = dict(self.metadata.groups)
+        original(self, index, record)
+        if not self.serving:
+            for name, config in groups.items():
+                self.metadata.groups[name] = config
+
+    patch.setattr(Replica, "_apply_internal", apply_internal)
+
+
+def asked_without_a_round(patch: pytest.MonkeyPatch) -> None:
+    """Whoever takes itself for the leader says what it knows."""
+    original = TopicsProcessor.routes
+
+    def routes(self: TopicsProcessor) -> Iterable[Route]:
+        for route in original(self):
+            is_question = route.place is Place.LEADER_READ
+            yield Route(route.code, route.handler, Place.LEADER) if is_question else route
+
+    patch.setattr(TopicsProcessor, "routes", routes)
+
+
+def _unchecked(patch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """A pull is checked as if its topic or group had these settings."""
+    original = PullProcessor._check
+
+    def check(self: PullProcessor, header: PullMessageHeader) -> str:
+        metadata: Metadata = self._node.replica.metadata
+        for table, name in ((metadata.topics, header.topic), (metadata.groups, header.consumer_group)):
+            config: Any = table.get(name)
+            changes = {key: value for key, value in settings.items() if hasattr(config, key)}
+            if changes:
+                table[name] = msgspec.structs.replace(config, **changes)
+                try:
+                    return original(self, header)
+                finally:
+                    table[name] = config
+        return original(self, header)
+
+    patch.setattr(PullProcessor, "_check", check)
+
+
+def switch_of_the_group_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """A group that may not consume does."""
+    _unchecked(patch, consume_enable=True)
+
+
+def permission_of_the_topic_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """A topic that is written only is read."""
+    _unchecked(patch, perm=6)
+
+
+def refused_for_good(patch: pytest.MonkeyPatch) -> None:
+    """Whom a node has refused once it goes on refusing."""
+    original = PullProcessor._check
+    refused: dict[tuple[int, str], RequestError] = {}
+
+    def check(self: PullProcessor, header: PullMessageHeader) -> str:
+        key = (id(self), header.consumer_group)
+        if key in refused:
+            raise refused[key]
+        try:
+            return original(self, header)
+        except RequestError as error:
+            if error.code == ResponseCode.NO_PERMISSION:
+                refused[key] = error
+            raise
+
+    patch.setattr(PullProcessor, "_check", check)
+
+
+def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
+    """A node that loses its leader has the next one do what the last one may have done."""
+    once = forwarding_module._ONCE - {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    }
+    patch.setattr(forwarding_module, "_ONCE", once)
