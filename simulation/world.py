@@ -114,6 +114,7 @@ class World:
         self.acting = ""
         """The broker whose code runs: whose log it is."""
         self.finding: Violation | None = None
+        self._interrupted = False
         self.data_loss: DataLoss | None = None
         self.transcript: deque[str] = deque(maxlen=_TRANSCRIPT_LINES)
         self._keep_traces = keep_traces or judge_history is not None
@@ -438,8 +439,13 @@ class World:
 
     # ---- running -------------------------------------------------------------------------------------
 
+    def interrupt(self) -> None:
+        """Whoever waits for the run does so no longer: it ends behind the present event. For signal handlers, too."""
+        self._interrupted = True
+        self.scheduler.stopped = True
+
     def run(self) -> Result:
-        """The whole plan. Never raises for what it finds."""
+        """The whole plan. Never raises for what it finds. Raises KeyboardInterrupt if it was interrupted."""
         plan, scheduler = self.plan, self.scheduler
         random = self._random("starts")
         for name_server in self.name_servers:
@@ -464,9 +470,9 @@ class World:
         gc.disable()  # a run's cyclic garbage is small, and looking for it takes a tenth of the time
         try:
             scheduler.run_until(plan.end_ns)
-            if self.data_loss is None:
+            if self.data_loss is None and not self._interrupted:
                 self._await_last_entries()
-            if self.finding is None:
+            if self.finding is None and not self._interrupted:
                 self._check_end()
         except Violation as violation:
             self.found(violation)
@@ -482,6 +488,8 @@ class World:
             self._end()
             if collects:
                 gc.enable()
+        if self._interrupted:
+            raise KeyboardInterrupt
         return self._result(states)
 
     def _log_event(self, _: Any, level: str, event: Any) -> Any:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simulation.shrink import Progress
     from simulation.world import JudgeHistory, Result
 
-__all__ = ["ShrinkBudget", "keep_plan", "replay_command", "report_finding", "shrink_finding"]
+__all__ = ["ShrinkBudget", "keep_plan", "replay_command", "report_finding", "run_once", "shrink_finding"]
 
 _LINE_EVERY_S = 10.0
 """How often progress is told where lines cannot be overwritten."""
@@ -53,6 +53,26 @@ def replay_command(path: Path) -> str:
     return f"trivet simulate --replay {shlex.quote(str(path))}"
 
 
+def run_once(plan: Plan, *, keep_traces: bool = False, judge: JudgeHistory | None = None) -> Result:
+    """Runs the plan. Where Ctrl-C would raise KeyboardInterrupt it does so behind an event, and not within one: there
+    the code under test, or a client's task, might take it for an error of its own, and it would be a finding."""
+    from simulation.world import World
+
+    world = World(plan, keep_traces=keep_traces, judge_history=judge)
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return world.run()
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        world.interrupt()
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        return world.run()
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def report_finding(result: Result, path: Path, *, shrunk: bool) -> None:
     """Prints the report of a finding whose plan is at `path`."""
     from simulation.report import describe_finding
@@ -66,7 +86,6 @@ def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge:
     """Shrinks a finding within the budget, keeps the small plan in `directory`, and prints its report."""
     from simulation.report import describe_size
     from simulation.shrink import run_until, shrink
-    from simulation.world import run_plan
 
     assert failed.violation is not None
     # The checker of client histories costs as much as the run; it is asked only if the finding is its own.
@@ -97,7 +116,7 @@ def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge:
     display.clear()
     small = shrunk.result
     if not small.traces:
-        small = run_plan(small.plan, keep_traces=True)  # the same run, with what clients saw
+        small = run_once(small.plan, keep_traces=True)  # the same run, with what clients saw
     why = {"minimal": "nothing more can be left out", "runs": "no runs are left", "stopped": stopped_by}
     runs = f"{shrunk.runs} run{'' if shrunk.runs == 1 else 's'}"
     print(f"shrunk by {runs} in {time.monotonic() - begin:.0f} s ({why[shrunk.end]})")

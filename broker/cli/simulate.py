@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from broker.cli.errors import INTERRUPTED, USAGE, CommandError
-from broker.cli.findings import ShrinkBudget, keep_plan, replay_command, report_finding, shrink_finding
+from broker.cli.findings import (
+    ShrinkBudget,
+    keep_plan,
+    replay_command,
+    report_finding,
+    run_once,
+    shrink_finding,
+)
 
 if TYPE_CHECKING:
     from simulation.plan import Plan
@@ -215,9 +222,7 @@ def _run_and_time(plan: Plan, *, keep_traces: bool = False) -> tuple[Result, flo
 
 
 def _run(plan: Plan, *, keep_traces: bool = False) -> Result:
-    from simulation.world import run_plan
-
-    return run_plan(plan, keep_traces=keep_traces, judge_history=_judge_history)
+    return run_once(plan, keep_traces=keep_traces, judge=_judge_history)
 
 
 def _judge_history(traces: Mapping[str, bytes]) -> str:

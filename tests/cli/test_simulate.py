@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
+from simulation.client_runtime import ClientRuntime
 from tests.cli.conftest import CommandLine
 
 
@@ -90,3 +92,26 @@ def test_a_seed_runs_again_over_the_same_code_wherever_the_batch_was_begun(
     assert outcome.exit_code == 0, outcome.out + outcome.err
     assert "1 run again in another process, 0 of them with another trace" in outcome.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["simulation"]
+
+
+def test_an_interrupt_is_no_error_of_whoever_was_at_work(
+    trivet: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a client's task runs ended the run with the finding that a client failed."""
+    monkeypatch.chdir(tmp_path)
+    sleep = ClientRuntime.sleep
+    calls = 0
+
+    async def interrupted(self: ClientRuntime, seconds: float) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 20:
+            signal.raise_signal(signal.SIGINT)
+        await sleep(self, seconds)
+
+    monkeypatch.setattr(ClientRuntime, "sleep", interrupted)
+    outcome = trivet("simulate", "--seed", "2", "--seconds", "30")
+    assert calls >= 20
+    assert (outcome.exit_code, outcome.out, outcome.err) == (130, "seed 2\n", "")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert list(tmp_path.iterdir()) == []
