@@ -7,6 +7,7 @@ a test is written once and runs with every client that has the subcommand.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from tests.interop.artifacts import (
     CPP_CLIENT_VERSION,
+    INTEROP,
     JAVA_CLIENT_VERSIONS,
     JAVA_OPENS,
     cpp_client_path,
@@ -21,6 +23,8 @@ from tests.interop.artifacts import (
     java_client_classpath,
 )
 from tests.interop.processes import Child
+
+ROOT = INTEROP.parent.parent
 
 CPP = f"cpp-{CPP_CLIENT_VERSION}"
 JAVA = tuple(f"java-{version}" for version in JAVA_CLIENT_VERSIONS)
@@ -72,8 +76,9 @@ class Client:
 
     def _command(self, subcommand: str) -> tuple[list[str], dict[str, str]]:
         if self.name == CPP:
-            # Its log files go to HOME.
-            env = {"PYTHONPATH": str(cpp_client_path()), "HOME": str(self.folder)}
+            # Its log files go to HOME. The drivers are those of this checkout, whichever is installed.
+            path = os.pathsep.join([str(cpp_client_path()), str(ROOT)])
+            env = {"PYTHONPATH": path, "HOME": str(self.folder)}
             return [sys.executable, "-m", f"tests.interop.cpp_client.{subcommand}"], env
         classpath = java_client_classpath(java_version(self.name))
         argv = [

@@ -50,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in (
         "java_only: needs a Java client; runs with `make interop`",
         "core: with the Java clients a part of the normal suite, too",
+        "cpp_only: about the C++ client, or needs only it",
+        "extended: runs when clients are chosen (`make interop`), not in the normal suite",
         "both_headers: runs with Java clients that write binary headers, too (`make interop`)",
         "trivet_only: about what only Trivet has, or sets up in its own way",
     ):
@@ -87,9 +89,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             raise pytest.UsageError(f"--clients: no client {name!r}; there are {', '.join(ALL_CLIENTS)}")
     if definition.get_closest_marker("java_only"):
         names = [name for name in names if name in JAVA]
+    if definition.get_closest_marker("cpp_only"):
+        names = [name for name in names if name == CPP]
+    if wanted == DEFAULT and definition.get_closest_marker("extended"):
+        names = []
     if definition.get_closest_marker("both_headers") and wanted != DEFAULT:
         names += [name + BINARY for name in names if name in JAVA]
-    none = pytest.param("java", marks=pytest.mark.skip(reason="needs a Java client: make interop"))
+    none = pytest.param("none", marks=pytest.mark.skip(reason="needs another client: make interop"))
     metafunc.parametrize("client_name", names or [none])
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import pytest
 
-from tests.interop.clients import Client
+from tests.interop import wire
+from tests.interop.clients import CPP, Client
 from tests.interop.cluster import Cluster, kill_leader, make_topic, wait_for_new_leader
 from tests.interop.processes import Child, ChildError, Event, wait_until
 from tests.interop.test_send_and_receive import bodies, everything_received, read_back, send
@@ -19,6 +21,8 @@ SETTLE_LIMIT_S = 120
 FAILOVER_LIMIT_S = 180
 QUEUES = 8
 ROUND = 40
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+VIEW_BROKER_STATS_DATA = 315
 
 
 def deliver_round(
@@ -105,6 +109,82 @@ def test_leader_killed_under_producers_and_a_consumer(
     consumer.wait_until(
         lambda: everything_received(consumer, set(of_plain)), FAILOVER_LIMIT_S, "all acknowledged consumed"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.extended
+def test_order_and_delays_outlive_their_leader(
+    failover_client: Client, fresh_cluster: Cluster, group: str
+) -> None:
+    """An orderly consumer skips nothing under the next leader; what waited comes once, and not before its time."""
+    ordered = make_topic(fresh_cluster, f"ordered-{group}")
+    delayed = make_topic(fresh_cluster, f"delayed-{group}")
+    consumer = failover_client.start("push", topic=ordered, group=f"{group}-ordered", orderly=True)
+    consumer.wait_for("started", SETTLE_LIMIT_S)
+    options: dict[str, str | int] = {"group": "failover", "mode": "orderly", "shards": 4, "timeout_ms": 2000}
+    sender = failover_client.start("send", topic=ordered, count=0, **options)
+    consumer.wait_for("message", SETTLE_LIMIT_S, count=100)
+    send(failover_client, delayed, count=4, prefix="level-", delay_level=3)
+    timer = {"properties": "TIMER_DELAY_SEC=12"} if failover_client.name == CPP else {"delay_sec": 12}
+    send(failover_client, delayed, count=4, prefix="timer-", **timer)
+
+    old = kill_leader(fresh_cluster)
+    at_kill = len(sender.of("sent"))
+    wait_for_new_leader(fresh_cluster, old)
+    sender.wait_for("sent", FAILOVER_LIMIT_S, count=at_kill + 200)
+    sender.stop()
+    acknowledged = {f"m-{event['index']}" for event in sender.of("sent")}
+    consumer.wait_until(
+        lambda: everything_received(consumer, acknowledged), FAILOVER_LIMIT_S, "all acknowledged consumed"
+    )
+    handled: dict[int, list[int]] = defaultdict(list)
+    for event in consumer.of("message"):
+        handled[event["queue"]].append(event["offset"])
+    for queue, offsets in handled.items():
+        first_time = list(dict.fromkeys(offsets))
+        assert first_time == list(range(len(first_time))), f"queue {queue}: each for the first time in order"
+
+    wanted = sorted(f"{kind}-{i}" for kind in ("level", "timer") for i in range(4))
+    wait_until(
+        lambda: len(read_back(failover_client, delayed)) >= len(wanted),
+        FAILOVER_LIMIT_S,
+        "what was delayed",
+        interval_s=1,
+    )
+    stored = read_back(failover_client, delayed)
+    assert sorted(bodies(stored)) == wanted
+    for event in stored:
+        delay_s = 10 if event["body"].startswith("level-") else 12
+        assert event["store_ms"] - event["born_ms"] >= delay_s * 1000, event
+
+
+@pytest.mark.trivet_only
+@pytest.mark.extended
+def test_group_reads_from_the_follower_that_its_configuration_names(
+    client: Client, cluster: Cluster, topic: str, group: str
+) -> None:
+    """``brokerId`` of the group: answers to pulls send its members there for what is committed."""
+    ((_, addresses),) = wire.broker_addresses(cluster.name_server).items()
+    broker_id, follower = max(addresses.items())
+    settings = {"groupName": group, "brokerId": broker_id}
+    made = wire.call(
+        cluster.leader().address,
+        UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        body=json.dumps(settings).encode(),
+    )
+    assert made.code == wire.SUCCESS, made
+    send(client, topic, count=400)
+    consumer = client.start("push", topic=topic, group=group)
+    everything = {f"m-{i}" for i in range(400)}
+    consumer.wait_until(lambda: everything_received(consumer, everything), SETTLE_LIMIT_S, "the backlog")
+
+    def given_by_the_follower() -> int:
+        fields = {"statsName": "GROUP_GET_NUMS", "statsKey": f"{topic}@{group}"}
+        told = wire.call(follower, VIEW_BROKER_STATS_DATA, fields)
+        return json.loads(told.body)["statsMinute"]["sum"] if told.code == wire.SUCCESS else 0
+
+    # The leader gives what the first pull of each queue asks for; what a pull waits for is the leader's to give, too.
+    assert given_by_the_follower() >= 100
 
 
 def check_order(acknowledged: dict[str, int], stored: list[Event]) -> None:

@@ -9,9 +9,12 @@ from collections import Counter
 
 import pytest
 
+from tests.interop import wire
 from tests.interop.clients import Client
 from tests.interop.cluster import Cluster, kill_leader, make_topic, wait_for_new_leader
+from tests.interop.conftest import ClientOf, Configure
 from tests.interop.processes import wait_until
+from tests.interop.test_java_questions import Asked
 from tests.interop.test_send_and_receive import (
     DELIVERY_LIMIT_S,
     SEND_LIMIT_S,
@@ -23,6 +26,7 @@ from tests.interop.test_send_and_receive import (
 
 pytestmark = pytest.mark.java_only
 
+GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECK_LIMIT_S = 150
 """Transaction time-out and two check intervals at the reference's defaults (spec/behaviour.md section 7)."""
 
@@ -105,6 +109,38 @@ def test_unknown_transactions_are_checked_back(client: Client, topic: str, verdi
         assert bodies(read_back(client, topic)) == ["m-0"]
 
 
+@pytest.mark.trivet_only
+def test_transaction_that_nobody_decides_is_given_up_and_resumed(
+    client_of: ClientOf, configure: Configure
+) -> None:
+    """After so many questions it is in the topic of those given up; 323 has its producer asked again."""
+    times = {"transaction_timeout_ms": 200, "transaction_check_interval_ms": 200, "transaction_check_max": 3}
+    cluster = configure(broker={"broker": times})
+    client = client_of(cluster.name_server)
+    topic = make_topic(cluster, "orders")
+    options = {"topic": topic, "group": "deciders"}
+    sender = client.start(
+        "transaction", outcome="unknown", check_outcome="unknown", prefix="lost-", **options
+    )
+    sender.wait_for("done", SEND_LIMIT_S)
+    wait_until(lambda: wire.topic_queue_count(client.name_server, GIVEN_UP), DELIVERY_LIMIT_S, GIVEN_UP)
+    wait_until(lambda: len(read_back(client, GIVEN_UP)) == 1, DELIVERY_LIMIT_S, "it", interval_s=0.5)
+    sender.stop()
+    assert bodies(sender.of("checked")) == ["lost-0"] * 3
+    assert read_back(client, topic) == []
+
+    # A producer of 5.x is known to brokers once it has sent.
+    decider = client.start(
+        "transaction", outcome="commit", check_outcome="commit", prefix="other-", **options
+    )
+    decider.wait_for("sent", SEND_LIMIT_S)
+    (given_up,) = read_back(client, GIVEN_UP)
+    assert Asked(client)("resumeCheckHalfMessage", GIVEN_UP, given_up["msg_id"]) is True
+    decider.wait_for("checked", DELIVERY_LIMIT_S)
+    wait_until(lambda: len(read_back(client, topic)) == 2, DELIVERY_LIMIT_S, "both", interval_s=0.5)
+    assert sorted(bodies(read_back(client, topic))) == ["lost-0", "other-0"]
+
+
 @pytest.mark.slow
 def test_undecided_transactions_outlive_their_leader(
     failover_client: Client, fresh_cluster: Cluster, group: str
@@ -150,6 +186,29 @@ def test_requests_get_their_replies(client: Client, topic: str, group: str) -> N
     assert [event["body"] for event in requester.of("reply")] == [f"answer to question-{i}" for i in range(3)]
 
 
+def test_requests_and_replies_by_the_older_codes(
+    client_of: ClientOf, client: Client, topic: str, group: str
+) -> None:
+    """Sends under 10, replies under 324: with long names of their fields."""
+    older = client_of(client.name_server, "-Dorg.apache.rocketmq.client.sendSmartMsg=false")
+    replier = older.start("reply", topic=topic, group=group)
+    replier.wait_for("started", DELIVERY_LIMIT_S)
+    requester = older.start(
+        "request",
+        topic=topic,
+        group=f"{group}-asking",
+        count=3,
+        ttl_ms=20_000,
+        callback="5.3.1" in client.name,
+    )
+    requester.finish(DELIVERY_LIMIT_S + 60)
+
+    assert [event["body"] for event in requester.of("reply")] == [f"answer to question-{i}" for i in range(3)]
+    send(older, topic, count=20, tags="a")
+    stored = [event["body"] for event in read_back(client, topic, expression="a")]
+    assert sorted(stored) == sorted(f"m-{i}" for i in range(20))
+
+
 @pytest.mark.core
 def test_sql_filter_is_evaluated_by_the_broker(client: Client, topic: str, group: str) -> None:
     expression = "weight BETWEEN 3 AND 6 AND colour IN ('red', 'blue') AND missing IS NULL"
@@ -162,6 +221,16 @@ def test_sql_filter_is_evaluated_by_the_broker(client: Client, topic: str, group
     consumer.wait_until(
         lambda: everything_received(consumer, wanted), DELIVERY_LIMIT_S, "what the filter lets by"
     )
+    consumer.stop()
+    assert Counter(bodies(consumer.of("message"))) == Counter(wanted)
+
+
+def test_sql_filter_of_a_lite_pull_consumer(client: Client, topic: str, group: str) -> None:
+    """Its pulls bring the condition themselves."""
+    send(client, topic, count=10, properties="weight=%")
+    consumer = client.start("litepull", topic=topic, group=group, sql=True, expression="weight IN ('3', '5')")
+    wanted = {"m-3", "m-5"}
+    consumer.wait_until(lambda: everything_received(consumer, wanted), DELIVERY_LIMIT_S, "what is let by")
     consumer.stop()
     assert Counter(bodies(consumer.of("message"))) == Counter(wanted)
 
@@ -210,3 +279,8 @@ def test_vip_channel(client: Client, cluster: Cluster, group: str) -> None:
     topic = make_topic(cluster, f"vip-{group}")
     sent = send(client, topic, count=3, vip=True)
     assert [event["status"] for event in sent] == ["OK"] * 3
+
+    consumer = client.start("push", topic=topic, group=group, vip=True, fail_times=1)
+    consumer.wait_for("started", DELIVERY_LIMIT_S)
+    everything = {f"m-{i}" for i in range(3)}
+    consumer.wait_until(lambda: everything_received(consumer, everything), DELIVERY_LIMIT_S, "retried ones")

@@ -6,12 +6,15 @@ Part of ``make interop``; needs Java and Maven. What is checked is the part of t
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.interop import wire
-from tests.interop.clients import Client
+from tests.interop.artifacts import cpp_client_path
+from tests.interop.clients import CPP, Client
 from tests.interop.cluster import Cluster, make_topic
+from tests.interop.conftest import available
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.processes import wait_until
 from tests.interop.test_send_and_receive import DELIVERY_LIMIT_S, read_back, send
@@ -137,6 +140,31 @@ def test_reset_offset_by_time(mqadmin: Mqadmin, client: Client, topic: str, grou
     output = mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
     assert topic in output or group in output, output
     consumer.wait_for("message", DELIVERY_LIMIT_S, count=16)
+
+
+def test_member_with_the_cpp_client(
+    mqadmin: Mqadmin, cluster: Cluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """What it answers is told (203, 307), and the order to go back (220) comes in the form that it reads."""
+    with available():
+        cpp_client_path()
+    cpp = Client(CPP, cluster.name_server, tmp_path)
+    try:
+        consumer = cpp.start("push", topic=topic, group=group)
+        consumer.wait_for("started", DELIVERY_LIMIT_S)
+        send(cpp, topic, count=8)
+        consumer.wait_for("message", DELIVERY_LIMIT_S, count=8)
+        connection = mqadmin("consumerConnection", "-g", group)
+        assert re.search(r"(?m)^\S+\s+127\.0\.0\.1:\d+\s+CPP\s", connection), connection
+        assert topic in connection
+        status = mqadmin("consumerStatus", "-g", group)
+        assert re.search(r"(?m)^1\s", status), status
+
+        wait_for_commit(mqadmin, group)
+        mqadmin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+        consumer.wait_for("message", DELIVERY_LIMIT_S, count=16)
+    finally:
+        cpp.stop_all()
 
 
 def test_a_group_that_is_away_is_reset(mqadmin: Mqadmin, client: Client, topic: str, group: str) -> None:

@@ -133,7 +133,7 @@ def topic_queue_count(name_server: str, topic: str) -> int | None:
     return sum(int(queue_data["writeQueueNums"]) for queue_data in route["queueDatas"])
 
 
-def create_topic(leader: str, topic: str, queues: int) -> None:
+def create_topic(leader: str, topic: str, queues: int, topic_sys_flag: int = 0) -> None:
     """Creates or changes ``topic`` as mqadmin's updateTopic does."""
     fields = {
         "topic": topic,
@@ -142,7 +142,7 @@ def create_topic(leader: str, topic: str, queues: int) -> None:
         "writeQueueNums": str(queues),
         "perm": "6",
         "topicFilterType": "SINGLE_TAG",
-        "topicSysFlag": "0",
+        "topicSysFlag": str(topic_sys_flag),
         "order": "false",
     }
     answer = call(leader, UPDATE_AND_CREATE_TOPIC, fields)

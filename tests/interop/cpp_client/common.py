@@ -2,7 +2,7 @@
 
 The drivers run as processes of their own, because the library keeps global state, may take the process down with it,
 and calls back from its own threads. Their options and events are the same as those of the Java program
-(``java/src/Interop.java``), so that one test runs with every client:
+(``java/src/trivet/interop/Interop.java``), so that one test runs with every client:
 
     {"event": "started"}                                        client started, will work
     {"event": "sent", "index", "status", "offset", "msg_id", "ms"}
@@ -20,6 +20,9 @@ import json
 import sys
 import threading
 from typing import Any
+
+CHANNEL = "ALIYUN"
+"""What the client names itself by default, in ``OnsChannel``, which it signs with the rest."""
 
 _output = threading.Lock()
 
@@ -41,7 +44,16 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--namesrv", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--group", required=True)
+    parser.add_argument("--access-key", default="", help="of an account, whose requests are then signed")
+    parser.add_argument("--secret-key", default="")
     return parser
+
+
+def connect(client: Any, args: argparse.Namespace) -> None:
+    """Tells a producer or consumer where its name servers are, and who it is."""
+    client.set_namesrv_addr(args.namesrv)
+    if args.access_key:
+        client.set_session_credentials(args.access_key, args.secret_key, CHANNEL)
 
 
 def wait_for_end_of_input() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rocketmq.client import PullConsumer
 
-from tests.interop.cpp_client.common import emit, message_fields, options
+from tests.interop.cpp_client.common import connect, emit, message_fields, options
 
 
 def main() -> None:
@@ -15,7 +15,7 @@ def main() -> None:
     args = parser.parse_args()
 
     consumer = PullConsumer(args.group)
-    consumer.set_namesrv_addr(args.namesrv)
+    connect(consumer, args)
     consumer.start()
     emit("started")
     for _ in range(args.rounds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rocketmq.client import MessageModel, PushConsumer, RecvMessage
 
-from tests.interop.cpp_client.common import emit, message_fields, options, wait_for_end_of_input
+from tests.interop.cpp_client.common import connect, emit, message_fields, options, wait_for_end_of_input
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
 
     model = MessageModel.BROADCASTING if args.broadcast else MessageModel.CLUSTERING
     consumer = PushConsumer(args.group, orderly=args.orderly, message_model=model)
-    consumer.set_namesrv_addr(args.namesrv)
+    connect(consumer, args)
     consumer.set_thread_count(args.threads)
     if args.instance:
         consumer.set_instance_name(args.instance)

@@ -12,6 +12,7 @@ same, the message is there twice, and fails whoever counts what is stored.
 from __future__ import annotations
 
 import functools
+import queue
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from collections.abc import Callable
 
 from rocketmq.client import Message, Producer, SendResult
 
-from tests.interop.cpp_client.common import emit, options, wait_for_end_of_input
+from tests.interop.cpp_client.common import connect, emit, options, wait_for_end_of_input
 
 NO_ROUTE = "No route info"
 AGAIN_S = 0.1
@@ -28,21 +29,21 @@ AGAIN_S = 0.1
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument(
-        "--mode", choices=["sync", "orderly", "oneway", "oneway-orderly", "batch"], default="sync"
+        "--mode", choices=["sync", "async", "orderly", "oneway", "oneway-orderly", "batch"], default="sync"
     )
     parser.add_argument("--count", type=int, default=1, help="0: until standard input ends")
     parser.add_argument("--prefix", default="m-")
     parser.add_argument("--tags", default="", help="separated by commas, taken in turn")
     parser.add_argument("--shards", type=int, default=4, help="orderly: index modulo this selects the queue")
     parser.add_argument("--batch", type=int, default=10)
-    parser.add_argument("--delay-level", type=int, default=0)
+    parser.add_argument("--delay-level", type=int, default=0, help="-1: each message another level")
     parser.add_argument("--size", type=int, default=0, help="pads bodies to this many bytes")
     parser.add_argument("--timeout-ms", type=int, default=3000)
     parser.add_argument("--properties", default="", help="k=v separated by commas; a value of % is the index")
     args = parser.parse_args()
 
     producer = Producer(args.group, timeout=args.timeout_ms, max_message_size=4 << 20)
-    producer.set_namesrv_addr(args.namesrv)
+    connect(producer, args)
     producer.start()
     emit("started")
     ended = InputWatch() if args.count == 0 else None
@@ -55,7 +56,7 @@ def main() -> None:
         if tags:
             message.set_tags(tags[index % len(tags)])
         if args.delay_level:
-            message.set_delay_time_level(args.delay_level)
+            message.set_delay_time_level(args.delay_level if args.delay_level > 0 else index + 1)
         for pair in filter(None, args.properties.split(",")):
             key, _, value = pair.partition("=")
             message.set_property(key, str(index) if value == "%" else value)
@@ -64,6 +65,8 @@ def main() -> None:
     def send(index: int) -> SendResult | None:
         if args.mode == "sync":
             return producer.send_sync(build(index))
+        if args.mode == "async":
+            return asynchronously(producer, build(index), args.timeout_ms)
         if args.mode == "orderly":
             return producer.send_orderly(build(index), index % args.shards)
         if args.mode == "oneway":
@@ -95,6 +98,16 @@ def main() -> None:
         wait_for_end_of_input()  # whoever counts the messages says when they have left
     producer.shutdown()
     emit("stopped")
+
+
+def asynchronously(producer: Producer, message: Message, limit_ms: int) -> SendResult:
+    """One send whose outcome is told to a callback, in a thread of the library."""
+    told: queue.Queue[SendResult | Exception] = queue.Queue()
+    producer.send_async(message, told.put, told.put)
+    outcome = told.get(timeout=limit_ms / 1e3)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def while_there_is_no_route(

@@ -37,6 +37,9 @@ public final class Interop {
             case "admin":
                 Admin.run();
                 break;
+            case "ask":
+                Ask.run(options);
+                break;
             case "transaction":
                 Dialogue.transaction(options);
                 break;

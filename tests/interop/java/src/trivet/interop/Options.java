@@ -56,6 +56,25 @@ final class Options {
     <T extends ClientConfig> T connected(T client) {
         client.setNamesrvAddr(required("namesrv"));
         client.setMqClientApiTimeout(API_TIMEOUT_MS);
+        client.setPollNameServerInterval(number("poll-ms", client.getPollNameServerInterval()));
+        if (flag("namespace")) {
+            client.setNamespace(required("namespace"));
+        }
+        if (flag("heartbeat-v2")) {
+            setOf5(client, "setUseHeartbeatV2", true);
+        }
+        if (flag("broker-rebalance")) {
+            setOf5(client, "setClientRebalance", false);
+        }
         return client;
+    }
+
+    /** Calls a setter that only 5.x has. */
+    private static void setOf5(Object client, String setter, boolean value) {
+        try {
+            client.getClass().getMethod(setter, boolean.class).invoke(client, value);
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
     }
 }

@@ -1,5 +1,8 @@
 package trivet.interop;
 
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
@@ -77,9 +80,34 @@ final class Receive {
         }
         consumer.start();
         Report.emit("started");
-        Report.waitForEndOfInput();
+        obey(consumer);
         consumer.shutdown();
         Report.emit("stopped");
+    }
+
+    /** Does what the lines of standard input say, until it ends: suspend, resume, subscribe TOPIC TAGS, unsubscribe TOPIC. */
+    private static void obey(DefaultMQPushConsumer consumer) throws Exception {
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String[] words = line.split(" ");
+            switch (words[0]) {
+                case "suspend":
+                    consumer.suspend();
+                    break;
+                case "resume":
+                    consumer.resume();
+                    break;
+                case "subscribe":
+                    consumer.subscribe(words[1], words[2]);
+                    break;
+                case "unsubscribe":
+                    consumer.unsubscribe(words[1]);
+                    break;
+                default:
+                    throw new IllegalArgumentException(line);
+            }
+            Report.emit("obeyed", "line", line);
+        }
     }
 
     /** DefaultMQPullConsumer: every queue of the topic from offset 0 to its end. */
@@ -122,7 +150,10 @@ final class Receive {
             new DefaultLitePullConsumer(options.required("group"), options.credentials());
         options.connected(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(options.required("topic"), options.text("expression", "*"));
+        String expression = options.text("expression", "*");
+        MessageSelector selector = options.flag("sql")
+            ? MessageSelector.bySql(expression) : MessageSelector.byTag(expression);
+        consumer.subscribe(options.required("topic"), selector);
         consumer.start();
         Report.emit("started");
         AtomicBoolean ended = new AtomicBoolean();

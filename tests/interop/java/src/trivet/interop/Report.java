@@ -37,6 +37,7 @@ final class Report {
             "offset", message.getQueueOffset(),
             "commit_log_offset", message.getCommitLogOffset(),
             "msg_id", message.getMsgId(),
+            "sys_flag", message.getSysFlag(),
             "reconsume", message.getReconsumeTimes(),
             "born_ms", message.getBornTimestamp(),
             "store_ms", message.getStoreTimestamp(),

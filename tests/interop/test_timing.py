@@ -1,7 +1,4 @@
-"""Messages for later, through the Java client: the 18 levels, and times of their own.
-
-Part of ``make interop``; needs Java and Maven.
-"""
+"""Messages for later: the 18 levels, and times of their own. Part of ``make interop``."""
 
 from __future__ import annotations
 
@@ -15,12 +12,11 @@ from tests.interop.cluster import make_topic
 from tests.interop.conftest import ClientOf, Configure
 from tests.interop.test_send_and_receive import DELIVERY_LIMIT_S, SEND_LIMIT_S, bodies, send
 
-pytestmark = pytest.mark.java_only
-
 LEVELS = 18
 
 
 @pytest.mark.trivet_only
+@pytest.mark.extended
 def test_eighteen_levels(client_of: ClientOf, configure: Configure) -> None:
     """A message of each level, one of a level beyond the last: each once, after its delay."""
     delays_s = [1 + level // 3 for level in range(LEVELS)]
@@ -43,6 +39,7 @@ def test_eighteen_levels(client_of: ClientOf, configure: Configure) -> None:
         assert event["store_ms"] - event["born_ms"] >= delay_s * 1000, event
 
 
+@pytest.mark.java_only
 @pytest.mark.both_headers
 @pytest.mark.parametrize(
     ("option", "value_ms"), [("delay_sec", 2000), ("delay_ms", 1300), ("deliver_in_ms", 2600)]
@@ -69,6 +66,24 @@ def test_message_with_a_time_of_its_own(
             assert event["store_ms"] - since_ms >= value_ms
 
 
+@pytest.mark.cpp_only
+@pytest.mark.extended
+def test_times_of_their_own_are_properties(client: Client, topic: str, group: str) -> None:
+    """A client that has never heard of such times can name them."""
+    consumer = client.start("push", topic=topic, group=group)
+    consumer.wait_for("started", DELIVERY_LIMIT_S)
+    send(client, topic, count=2, prefix="late-", properties="TIMER_DELAY_MS=1300")
+    send(client, topic, count=2, prefix="later-", properties="TIMER_DELAY_SEC=2")
+
+    consumer.wait_for("message", DELIVERY_LIMIT_S, count=4)
+    consumer.stop()
+    assert Counter(bodies(consumer.of("message"))) == Counter(["late-0", "late-1", "later-0", "later-1"])
+    for event in consumer.of("message"):
+        delay_ms = 1300 if event["body"].startswith("late-") else 2000
+        assert event["store_ms"] - event["born_ms"] >= delay_ms
+
+
+@pytest.mark.java_only
 def test_time_beyond_the_limit_is_refused(client: Client, topic: str) -> None:
     """More than three days ahead."""
     sender = client.start(
