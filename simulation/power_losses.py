@@ -185,18 +185,18 @@ class PowerLosses:
         assert holder.log is not None, "it has run"
         log = holder.log.bounds
         changed = _first_change(host, before)
-        last = log.last_index if changed is None else _last_before(log, before, changed)
-        lost = LostBy(host.name, fault, now_ns, last + 1)
-        if last == log.last_index:
+        first = log.last_index + 1 if changed is None else _first_gone(log, before, changed)
+        lost = LostBy(host.name, fault, now_ns, first)
+        if first > log.last_index:
             return lost
-        if last < log.durable_index:
+        if first <= log.durable_index:
             raise Violation(
                 "durability",
                 host.name,
-                f"{fault} took entries from {last + 1} on; flushed were those up to {log.durable_index}",
+                f"{fault} took entries from {first} on; flushed were those up to {log.durable_index}",
             )
         if not self._sync_flush:
-            self._was_due(host, holder, last + 1, fault, now_ns)
+            self._was_due(host, holder, first, fault, now_ns)
         holder.lost = lost
         return lost
 
@@ -296,11 +296,13 @@ def _first_difference(expected: bytes | bytearray, stored: bytes) -> int | None:
     return next(at for at, pair in enumerate(zip(expected, stored, strict=True)) if pair[0] != pair[1])
 
 
-def _last_before(log: EntryLog, files: dict[int, bytes], position: int) -> int:
-    """The index of the last entry that ends at or before `position`, by the bytes of the data files."""
+def _first_gone(log: EntryLog, files: dict[int, bytes], position: int) -> int:
+    """The index of the first entry that ends behind `position`, by the bytes of the data files; last + 1 if none does.
+
+    What was cut off there and is on the disk once more, because that had not got that far, is none.
+    """
     if position >= log.end_position:
-        return log.last_index
-    last = log.first_index - 1
+        return log.last_index + 1
     start = max(start for start in files if start <= position)
     at = max(start, log.first_position)
     while at + HEADER_BYTES <= start + len(files[start]):
@@ -308,7 +310,6 @@ def _last_before(log: EntryLog, files: dict[int, bytes], position: int) -> int:
         if magic != ENTRY_MAGIC:
             break
         at += size
-        last = index if at <= position else index - 1
         if at > position:
-            break
-    return last
+            return int(index)
+    return log.last_index + 1

@@ -1,20 +1,25 @@
 """What power failures may take ends a run in order; what they may not is a finding."""
 
 from dataclasses import replace
-from typing import Literal
+from random import Random
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 
+from log.entry_log import EntryLog
 from log.layout import HEADER_BYTES, file_name
+from log.options import StoreOptions
 from raft.recovery_loss import Loss
 from simulation.broker_host import BrokerHost
-from simulation.disk import PAGE_BYTES, SimulatedDisk, _Inode
+from simulation.disk import PAGE_BYTES, PowerFailure, SimulatedDisk, _Inode
 from simulation.group_model import GroupModel, Violation
 from simulation.plan import Fault, Plan, draw_plan
 from simulation.power_losses import FAILED_FLUSH, LostBy, PowerLosses
 from simulation.report import describe_finding, summary_line
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.world import Result, World, run_plan
+from tests.log.messages import make_record
 
 _SEEDS = range(8)
 
@@ -211,6 +216,44 @@ def test_votes_can_go_with_sync_flush_too(monkeypatch: pytest.MonkeyPatch) -> No
     assert (loss.entries, loss.acknowledged, loss.without_votes) == (0, 0, ("n2",))
     assert [one.node for one in loss.nodes] == ["n0"]
     assert "holds until power failures took votes" in summary_line(result, 1.0)
+
+
+def _dark_host(entries: int) -> tuple[PowerLosses, Any, EntryLog]:
+    """A machine whose log has flushed so many entries, and who watches it with sync flush."""
+    options = StoreOptions(data_file_bytes=4096, index_file_units=256)
+    disk = SimulatedDisk(Random(1))
+    log, _ = EntryLog.open(disk, options.dledger_directory, options)
+    for _ in range(entries):
+        log.append(1, make_record(log.next_position(len(make_record(0))) + HEADER_BYTES))
+    job = log.flush_job()
+    assert job is not None
+    job.run()
+    log.flushed(job)
+    losses = PowerLosses(GroupModel(), sync_flush=True)
+    host: Any = SimpleNamespace(name="n0", disk=disk, options=options, process=object())
+    losses.started(host, log)
+    return losses, host, log
+
+
+def test_what_was_being_cut_off_is_not_lost_when_it_is_still_there() -> None:
+    """Seed 846: power failed while a follower truncated, and the entry that was to go is on the disk again."""
+    losses, host, log = _dark_host(3)
+    host.disk.arm_power_failure(1)
+    with pytest.raises(PowerFailure):
+        log.truncate(1)
+    before = losses.page_cache(host)
+    host.disk.lose_power()
+    assert losses.page_cache(host) != before, "entry 2 is there again"
+    losses.power_failed(host, before, "power inside", SECOND)
+
+
+def test_what_a_flush_covered_is_a_finding_when_it_has_gone() -> None:
+    losses, host, _ = _dark_host(3)
+    before = losses.page_cache(host)
+    path = f"{host.options.dledger_directory}/data/{file_name(0)}"
+    host.disk.open(path, 4096, create=False).buffer[HEADER_BYTES] ^= 1
+    with pytest.raises(Violation, match=r"took entries from 0 on; flushed were those up to 2"):
+        losses.power_failed(host, before, "power", SECOND)
 
 
 def test_a_committed_entry_that_all_lose_is_a_finding_with_sync_flush() -> None:
