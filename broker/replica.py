@@ -21,7 +21,7 @@ The order that safety asks for holds by construction:
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -285,17 +285,65 @@ class Replica:
             (self._waiting_for_commit if told_at_commit else self._waiting).append((index, waiter))
         return physical_offset, queue_offset
 
-    def make_room_for_messages(self, topic_bytes: bytes, born_host: bytes, sizes: Iterable[int]) -> None:
-        """After this `append_message` takes messages of these sizes (body and properties), in this order, all of them.
+    def append_batch(
+        self,
+        topic: str,
+        topic_bytes: bytes,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+        messages: Sequence[tuple[int, bytes, bytes]],
+        waiter: Waiter,
+    ) -> tuple[list[int], int]:
+        """Appends messages (flag, body, properties) one behind the other, all of them or none.
 
-        So a batch is stored whole or not at all. Raises `log.errors.EntryTooLargeError`, `DiskFullError`.
+        Gives the physical offsets of their records, and the queue offset of the first. Call `check_may_append` with
+        their number first: one proposal has them all, however many a batch may have. `waiter` is told as by
+        `append_message` with `told_at_commit`. Raises as that, with nothing appended.
         """
-        beside = (
-            RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(born_host) + len(self._store_host) + len(topic_bytes)
-        )
+        assert topic_bytes != INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
+        assert messages, "a batch has at least one message"
+        entry_log, store_host, wall_ms = self._log, self._store_host, self.wall_ms
+        beside = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(born_host) + len(store_host) + len(topic_bytes)
         if len(topic_bytes) > 127:
             beside += 1  # a V2 record, as in `append_message`
-        self._log.make_room_for_all([beside + size for size in sizes])
+        sizes = [beside + len(body) + len(properties) for _, body, properties in messages]
+        physical_offsets = [position + 48 for position in entry_log.make_room_for_all(sizes)]
+        key = (topic, queue_id)
+        first_offset = queue_offset = self._queue_ends.get(key, 0)
+        records: list[bytes] = []
+        for (flag, body, properties), physical_offset in zip(messages, physical_offsets, strict=True):
+            records.append(
+                encode_record(
+                    topic_bytes,
+                    queue_id,
+                    flag,
+                    queue_offset,
+                    physical_offset,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    wall_ms,
+                    store_host,
+                    reconsume_times,
+                    0,
+                    body,
+                    properties,
+                )
+            )
+            queue_offset += 1
+        term, append = self.raft.term, entry_log.append
+        for record in records:
+            index = append(term, record)
+        self.raft.propose(len(records), self.now_ns)
+        self._queue_ends[key] = queue_offset
+        size = sum(sizes)
+        self._uncommitted.append((index, size))
+        self._uncommitted_bytes += size
+        self._waiting_for_commit.append((index, waiter))
+        return physical_offsets, first_offset
 
     def propose_command(
         self, command: Command, done: Callable[[Any], None], lost: Callable[[], None]

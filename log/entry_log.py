@@ -369,20 +369,24 @@ class EntryLog:
         self._index.reserve(self.last_index + 1, self.last_index + 1)
         self._set_limit()
 
-    def make_room_for_all(self, body_sizes: Sequence[int]) -> None:
-        """After this no `append` of entries with bodies of these sizes, in this order, fails.
+    def make_room_for_all(self, body_sizes: Sequence[int]) -> list[int]:
+        """After this no `append` of entries with bodies of these sizes, in this order, fails; where they will begin.
 
         Raises EntryTooLargeError, DiskFullError, DiskError; nothing of the log has changed then.
         """
         assert not self.damaged, "cut_damage comes before any append"
         end = self.end_position
+        positions: list[int] = []
         for body_size in body_sizes:
-            end = self.next_position(body_size, end) + body_size + HEADER_BYTES
+            position = self.next_position(body_size, end)
+            positions.append(position)
+            end = position + body_size + HEADER_BYTES
         try:
             self._tail.ensure_through(end)
             self._index.reserve_ahead(self.last_index + len(body_sizes))
         finally:
             self._set_limit()
+        return positions
 
     def check_range(self, data: Buffer, first_index: int, position: int) -> EntryRange:
         """Checks entries from a peer, see `log.entry_range.check_range`. Raises DamagedRangeError."""

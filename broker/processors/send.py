@@ -355,51 +355,28 @@ class SendProcessor:
                 check_no_half(properties)
             if any(self._waits(properties) for properties, _ in stored):
                 raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot be delayed")
-        append = self._node.replica.append_message
-        topic_bytes = self._encoded_topic(topic)
-        host, born, sys_flag = connection.host, header.born_timestamp, header.sys_flag
-        reconsume_times = header.reconsume_times or 0
-        pending = _PendingSend(self._node, connection, command, queue_id, ",".join(key for _, key in stored))
-        host_hex = self._store_host_hex
-        message_ids: list[str] = []
+        pending = _PendingSend(
+            self._node, connection, command, queue_id, ",".join([key for _, key in stored])
+        )
         try:
-            self._node.replica.make_room_for_messages(
-                topic_bytes,
-                host,
+            positions, pending.queue_offset = self._node.replica.append_batch(
+                topic,
+                self._encoded_topic(topic),
+                queue_id,
+                header.sys_flag,
+                header.born_timestamp,
+                connection.host,
+                header.reconsume_times or 0,
                 [
-                    len(body) + len(properties)
-                    for (_, body, _), (properties, _) in zip(items, stored, strict=True)
+                    (flag, body, properties)
+                    for (flag, body, _), (properties, _) in zip(items, stored, strict=True)
                 ],
+                pending,
             )
-        except EntryTooLargeError as error:
+        except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        last = len(items) - 1
-        for k, (flag, body, _) in enumerate(items):
-            try:
-                position, queue_offset = append(
-                    topic,
-                    topic_bytes,
-                    queue_id,
-                    flag,
-                    sys_flag,
-                    born,
-                    host,
-                    reconsume_times,
-                    0,
-                    body,
-                    stored[k][0],
-                    pending if k == last else None,
-                    told_at_commit=True,
-                )
-            except RecordError as error:
-                assert k == 0, (
-                    "sizes were checked: what a later record cannot hold, the first could not either"
-                )
-                raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-            if k == 0:
-                pending.queue_offset = queue_offset
-            message_ids.append("%s%016X" % (host_hex, position))  # noqa: UP031 - the fastest way
-        pending.message_ids = ",".join(message_ids)
+        host_hex = self._store_host_hex
+        pending.message_ids = ",".join(["%s%016X" % (host_hex, position) for position in positions])  # noqa: UP031
         self._stats.put += len(items)
 
     def _check_size_of_batch(

@@ -1,0 +1,69 @@
+"""Batches of very many messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.remoting.codes import ResponseCode
+from log.batch import BatchItem, encode_batch
+from tests.broker.harness import Client, Group
+
+PROPOSALS_MAX = 50
+
+
+@pytest.fixture(params=[1, 3])
+def client(request: pytest.FixtureRequest) -> Client:
+    group = Group(request.param, limits={"max_pending_proposals": PROPOSALS_MAX})
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    return client
+
+
+def start_batch(client: Client, count: int) -> int:
+    items = [BatchItem(0, b"%d" % number, b"") for number in range(count)]
+    return client.start_send("T", encode_batch(items), batch=True)
+
+
+def test_more_messages_than_may_be_under_way_are_taken_while_nothing_is(client: Client) -> None:
+    """The leader ended itself at the one that was too many, and so did the next, which was sent the batch again."""
+    count = 3 * PROPOSALS_MAX
+    answer = client.wait(start_batch(client, count))
+    assert answer.code == ResponseCode.SUCCESS
+    assert (answer.fields["queueOffset"], answer.fields["msgId"].count(",")) == ("0", count - 1)
+    found: list[bytes] = []
+    while len(found) < count:
+        found += client.pull("T", "g", len(found)).bodies
+    assert found == [b"%d" % number for number in range(count)]
+    assert client.send("T", b"next").queue_offset == count
+    client.group.converge()
+
+
+def test_more_messages_than_may_be_under_way_are_refused_beside_others(client: Client) -> None:
+    first = client.start_send("T", b"first")
+    answer = client.wait(start_batch(client, PROPOSALS_MAX))
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert client.wait(first).code == ResponseCode.SUCCESS
+    assert client.send("T", b"second").queue_offset == 1
+
+
+def test_messages_of_a_batch_across_two_data_files_follow_each_other() -> None:
+    group = Group(1)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    log = group.node(group.leader).replica.store.log
+    body, count = bytes(100_000), 2
+    while log.end_position % log.file_bytes < log.file_bytes - 150_000:
+        client.send("T", body)
+    items = [BatchItem(0, b"%d" % number + body, b"") for number in range(count)]
+    answer = client.wait(client.start_send("T", encode_batch(items), batch=True))
+    assert answer.code == ResponseCode.SUCCESS
+    offset = int(answer.fields["queueOffset"])
+    pulled = [client.pull("T", "g", offset + number).records[0] for number in range(count)]
+    assert [record.body[:1] for record in pulled] == [b"0", b"1"]
+    first, second = (int(key[-16:], 16) for key in answer.fields["msgId"].split(","))
+    assert [record.physical_offset for record in pulled] == [first, second]
+    assert first // log.file_bytes < second // log.file_bytes
