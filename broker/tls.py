@@ -80,23 +80,24 @@ def peer_contexts(tls: TlsSettings) -> PeerContexts | None:
 
 def reload_certificates(
     contexts: Iterable[ssl.SSLContext | None], tls: TlsSettings, prefix: str = "tls."
-) -> None:
-    """Shows what the certificate's files hold now on connections that begin from now on.
+) -> bool:
+    """Shows what the certificate's files hold now on connections that begin from now on; whether it does.
 
     Files that cannot be used are logged and change nothing. Authorities are only read at the start: one that is taken
     away from a context goes on being believed.
     """
     if not tls.certificate:
-        return
+        return False
     try:
         _show_certificate(_context(ssl.PROTOCOL_TLS_SERVER), tls, prefix)
     except ImpossibleSettingError as error:
         log.warning("certificate not reloaded", setting=error.setting, reason=error.reason)
-        return
+        return False
     for context in contexts:
         if context is not None:
             _show_certificate(context, tls, prefix)
     log.info("certificate reloaded", file=tls.certificate)
+    return True
 
 
 def client_context(ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext:

@@ -17,6 +17,7 @@ import structlog
 import trio
 
 from broker.assembly import build_node
+from broker.certificate_expiry import told_expiry
 from broker.connection import Connection, Outgoing
 from broker.operator_requests import hand_over
 from broker.registration import registration, unregistration
@@ -69,6 +70,7 @@ class BrokerServer:
         name_server_tls = name_server_context(config.tls)
         peer_tls = peer_contexts(config.tls)
         self._contexts = [client_tls, name_server_tls, *(() if peer_tls is None else peer_tls.both)]
+        self._certificate_expires_s = told_expiry(config.tls, "tls.", time.time())
         self._client_listener = listen(config.node.listen)
         self._vip_listener = None
         if config.node.vip:
@@ -144,7 +146,8 @@ class BrokerServer:
 
     def reload(self) -> None:
         """Reads certificates and accounts anew; what cannot be used is logged, and what was before holds."""
-        reload_certificates(self._contexts, self._config.tls)
+        if reload_certificates(self._contexts, self._config.tls):
+            self._certificate_expires_s = told_expiry(self._config.tls, "tls.", time.time())
         if self._access is not None:
             self._access.reload()
 
@@ -163,7 +166,7 @@ class BrokerServer:
     def _metrics(self, address: str) -> contextlib.AbstractContextManager[object]:
         from broker.shell.metrics import MetricsServer  # a tenth of a start, for those who ask for it
 
-        return MetricsServer(self.node, address)
+        return MetricsServer(self.node, address, lambda: self._certificate_expires_s)
 
     async def _serve_until_stopped(self) -> None:
         async with trio.open_nursery() as nursery:

@@ -4,7 +4,7 @@ The figures are read from the node when they are asked for, in the thread of the
 read whole, so that serving them costs the node nothing between questions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -19,8 +19,9 @@ from broker.settings import split_address
 class NodeCollector(Collector):
     """Reads one node; every metric has the labels ``group`` and ``node``."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, certificate_expires_s: Callable[[], float | None]) -> None:
         self._node = node
+        self._certificate_expires_s = certificate_expires_s
 
     def collect(self) -> Iterator[Metric]:
         """The node's figures of this moment."""
@@ -51,21 +52,31 @@ class NodeCollector(Collector):
         yield gauge("client_connections", "clients connected to this node", node.client_count)
         yield gauge("held_requests", "requests that wait for a leader", node.held_count)
         yield counter("messages_put", "messages appended for clients", node.stats.put)
+        expires_s = self._certificate_expires_s()
+        if expires_s is not None:
+            yield gauge(
+                "certificate_expires_seconds",
+                "when the first of the certificates that are shown expires, Unix time",
+                expires_s,
+            )
         yield counter("messages_got", "messages given to clients", node.stats.got)
 
 
 class MetricsServer:
     """Serves ``/metrics`` at `address` while the context is open. Raises OSError when it cannot listen."""
 
-    def __init__(self, node: Node, address: str) -> None:
+    def __init__(
+        self, node: Node, address: str, certificate_expires_s: Callable[[], float | None] = lambda: None
+    ) -> None:
         self._node = node
+        self._certificate_expires_s = certificate_expires_s
         self._address = address
         self.port = 0
         """The port in use, once the context is entered (`address` may say 0)."""
 
     def __enter__(self) -> "MetricsServer":
         registry = CollectorRegistry()
-        registry.register(NodeCollector(self._node))
+        registry.register(NodeCollector(self._node, self._certificate_expires_s))
         host, port = split_address(self._address)
         self._server, self._thread = start_http_server(port, host, registry)
         self.port = self._server.server_port

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 import trio
 
+from broker.certificate_expiry import told_expiry
 from broker.connection import Connection, Outgoing
 from broker.name_server import NameServer
 from broker.remoting.codes import ResponseCode
@@ -68,6 +69,7 @@ class NameServerProcess:
         storage = FileStorage(Path(config.kv_config_path)) if config.kv_config_path else None
         self._core = NameServer(config, storage)
         self._context = server_context(config.tls, "tls_")
+        told_expiry(config.tls, "tls_", time.time())
         self._entrance = Entrance(
             self._context,
             enforcing=config.tls_mode == "enforcing",
@@ -92,7 +94,8 @@ class NameServerProcess:
 
     def reload(self) -> None:
         """Reads the certificate anew; one that cannot be used is logged, and the one before is shown."""
-        reload_certificates([self._context], self._config.tls, "tls_")
+        if reload_certificates([self._context], self._config.tls, "tls_"):
+            told_expiry(self._config.tls, "tls_", time.time())
 
     async def serve(self) -> None:
         """Serves until `stop`."""

@@ -14,11 +14,12 @@ def test_a_scrape_shows_role_indices_and_counts() -> None:
     client.send("T", b"one")
     node = group.node(group.leader)
     with (
-        MetricsServer(node, "127.0.0.1:0") as server,
+        MetricsServer(node, "127.0.0.1:0", lambda: 4e9) as server,
         urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60) as answer,
     ):
         text = answer.read().decode()
     labels = f'{{group="{node.group}",node="{node.replica.node_id}"}}'
+    assert f"trivet_certificate_expires_seconds{labels} 4e+09" in text
     assert f"trivet_serving{labels} 1.0" in text
     assert f"trivet_messages_put_total{labels} 1.0" in text
     assert f"trivet_commit_index{labels} {float(node.replica.raft.commit_index)}" in text
