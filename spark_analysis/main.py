@@ -78,7 +78,7 @@ def analyze(
         is_ours = not has_session()
         spark = start_session(master, small=size < SMALL_BYTES, shuffle_partitions=partitions)
     except (UsageError, AnalysisUnavailableError) as error:
-        print(f"trivet analyze: {error}", file=sys.stderr)
+        print(f"trivet: {error}", file=sys.stderr)
         return WRONG_USAGE
     except Exception:
         return _failed()
@@ -125,7 +125,7 @@ def analyze(
 def _failed() -> int:
     """An unexpected end must not look like the verdict "violated", which is exit code 1."""
     traceback.print_exc()
-    print("trivet analyze: the analysis failed; no verdict", file=sys.stderr)
+    print("trivet: the analysis failed; no verdict", file=sys.stderr)
     return FAILED
 
 

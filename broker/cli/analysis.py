@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from broker.cli.errors import USAGE, CommandError
+from broker.cli.errors import ANALYSIS_FAILED, USAGE, CommandError
 from broker.cli.options import AsJson
 
 
@@ -49,11 +49,15 @@ def analyze(
     try:
         from spark_analysis.main import analyze as decide
         from spark_analysis.search import Budget
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pandas", "pyarrow"):
-            raise
+    except ImportError as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or missing.partition(".")[0] not in ("pyspark", "pandas", "pyarrow"):
+            # As any fault of its own: exit code 1 is the verdict "violated".
+            raise CommandError(
+                f"the analysis cannot be loaded; no verdict: {error}", ANALYSIS_FAILED
+            ) from error
         raise CommandError(
-            f'the analysis needs {error.name}, which is not installed: pip install "trivet[analysis]"', USAGE
+            f'the analysis needs {missing}, which is not installed: pip install "trivet[analysis]"', USAGE
         ) from None
     return decide(
         paths,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 FAILED = 1
 USAGE = 2
+ANALYSIS_FAILED = 4
 INTERRUPTED = 130
 
 

@@ -142,6 +142,24 @@ def test_broker_refuses_its_configuration(trivet: CommandLine, tmp_path: Path) -
     assert trivet("broker", "--config", str(tmp_path / "absent.toml")).exit_code == 2
 
 
+def test_an_analysis_that_cannot_be_loaded_is_no_verdict(
+    trivet: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1 would be "violated"."""
+    monkeypatch.setitem(sys.modules, "spark_analysis.search", None)
+    outcome = trivet("analyze", str(tmp_path))
+    assert outcome.exit_code == 4
+    assert "the analysis cannot be loaded; no verdict: " in outcome.complaint
+
+
+def test_an_analysis_of_nothing_is_told_as_every_command_tells_it(
+    trivet: CommandLine, tmp_path: Path
+) -> None:
+    outcome = trivet("analyze", str(tmp_path / "absent.trace"))
+    assert outcome.exit_code == 2
+    assert "absent.trace" in outcome.complaint
+
+
 def test_name_server_on_a_taken_port(taken_port: int) -> None:
     outcome = run_process(["namesrv", "--listen", f"127.0.0.1:{taken_port}"])
     assert outcome.exit_code == 1
