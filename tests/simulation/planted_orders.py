@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker import subscriptions
 from broker.client.consumer import Consumer
 from broker.client.message import MessageQueue, MessageView
 from broker.client.order_locks import OrderLocks
@@ -127,4 +126,4 @@ def unknown_negated_is_true(patch: pytest.MonkeyPatch) -> None:
         return replace(node, evaluate=lambda properties: not inner(properties))
 
     patch.setattr(sql92, "_negated", negated)
-    patch.setattr(subscriptions, "compile_sql", sql92.compile_sql.__wrapped__)  # nothing of it is to stay
+    patch.setattr(sql92, "compile_sql", sql92.compile_sql.__wrapped__)  # nothing of it is to stay
