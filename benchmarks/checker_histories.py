@@ -1,4 +1,4 @@
-"""Large histories for measuring the checker: the workload of ``spark_analysis.generator``, made column by column.
+"""Large histories for measuring the checker: the workload of ``tests.spark_analysis.generator``, made column by column.
 
 Ten million operations take seconds here, and minutes one by one. Every operation takes effect at a moment of its own,
 in the order of its number; its interval encloses the moment by up to 20 microseconds on both sides, so that about

@@ -66,10 +66,6 @@ class ConsumeQueues:
             self._table[topic, queue_id] = queue
         return queue
 
-    def mapped_files(self) -> int:
-        """How many files are mapped now."""
-        return len(self._pool)
-
     def remove(self, topic: str) -> None:
         """Removes all queues of a topic. Raises DiskError."""
         for key in [key for key in self._table if key[0] == topic]:

@@ -38,7 +38,6 @@ MAX_PROPERTIES_BYTES = 32767
 MAX_TOPIC_BYTES = 255
 """Retry and dead letter topics have up to 255 bytes (behaviour.md 3)."""
 
-QUEUE_OFFSET_AT = 20
 SMALLEST_RECORD_BYTES = 91
 
 # TOTALSIZE MAGIC BODYCRC QUEUEID FLAG QUEUEOFFSET PHYSICALOFFSET SYSFLAG BORNTIMESTAMP
@@ -220,14 +219,6 @@ def encode_record(
             )
         )
     return b"".join((fixed, body, topic_prefix, topic, _SHORT.pack(properties_length), properties))
-
-
-def with_offsets(record: bytes, queue_offset: int, physical_offset: int) -> bytes:
-    """The record with these offsets in place of its own (a record prepared before its place was known)."""
-    return b"".join((record[:QUEUE_OFFSET_AT], _TWO_OFFSETS.pack(queue_offset, physical_offset), record[36:]))
-
-
-_TWO_OFFSETS = struct.Struct(">qq")
 
 
 def peek(buffer: Buffer, offset: int = 0) -> RecordHead:

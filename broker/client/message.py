@@ -25,8 +25,7 @@ from log.record import SYS_FLAG_COMPRESSED, Host, RecordHead, peek, unpack_host
 COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
-COMPRESSION_ZLIB = 0x300
-"""sysFlag bits of a compressed body (storage.md 1.2); no bit at all also means zlib."""
+"""sysFlag bits of a compressed body (storage.md 1.2); 0x300, and no bit at all, mean zlib."""
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 """A body that unpacks to more is refused: 4 MiB of compressed bytes may claim gigabytes."""
 RETRY_TOPIC_PREFIX = "%RETRY%"

@@ -239,13 +239,6 @@ class QueryMessageHeader(msgspec.Struct, rename="camel"):
     unique_key_query: bool | None = msgspec.field(name="_UNIQUE_KEY_QUERY", default=None)
 
 
-class QueryMessageResponseHeader(msgspec.Struct, rename="camel"):
-    """Answer to 12: how far the index has come."""
-
-    index_last_update_timestamp: Int64
-    index_last_update_physical_offset: Int64 = msgspec.field(name="indexLastUpdatePhyoffset")
-
-
 class ViewMessageHeader(msgspec.Struct):
     """VIEW_MESSAGE_BY_ID 33; ``offset`` is the commit log's, from the message id; 5.x names the topic, too."""
 

@@ -16,7 +16,7 @@ from log.properties import (
     with_property,
     without_property,
 )
-from log.record import Record, check_record, decode_record, pack_host, peek, unpack_host, with_offsets
+from log.record import Record, check_record, decode_record, pack_host, peek, unpack_host
 from tests.log.plain_reader import plain_hash, read_record
 
 GOLDEN = bytes.fromhex(
@@ -119,12 +119,6 @@ def test_garbage_is_a_record_error(raw: bytes) -> None:
 def test_cut_records_are_record_errors(size: int) -> None:
     with pytest.raises(RecordError):
         peek(GOLDEN[:size])
-
-
-def test_offsets_can_be_put_in_later() -> None:
-    head = peek(with_offsets(GOLDEN, 77, 1 << 40))
-    assert (head.queue_offset, head.physical_offset) == (77, 1 << 40)
-    assert with_offsets(GOLDEN, 5, 1000) == GOLDEN
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.trace import TraceHeader, TraceWriter
-from spark_analysis.generator import Workload, write_good_history
 from spark_analysis.history import load_parquet
 from spark_analysis.main import FAILED, WRONG_USAGE, analyze
 from spark_analysis.report import write_report
 from spark_analysis.verdict import LINEARIZABLE, VIOLATED, Verdict
+from tests.spark_analysis.generator import Workload, write_good_history
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

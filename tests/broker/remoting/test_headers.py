@@ -48,7 +48,6 @@ WIRE = {
         "offset! group! delayLevel! originMsgId originTopic unitMode maxReconsumeTimes"
     ),
     headers.QueryMessageHeader: "topic! key! maxNum! beginTimestamp! endTimestamp! _UNIQUE_KEY_QUERY",
-    headers.QueryMessageResponseHeader: "indexLastUpdateTimestamp! indexLastUpdatePhyoffset!",
     admin_headers.CreateTopicHeader: (
         "topic! defaultTopic! readQueueNums! writeQueueNums! perm! topicFilterType! order! topicSysFlag "
         "attributes force"
