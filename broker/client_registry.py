@@ -12,6 +12,9 @@ Every change returns the consumer groups whose members or subscribed topics chan
 NOTIFY_CONSUMER_IDS_CHANGED (40) to `connections_to_notify` of each, after the group's own switch has been
 asked.
 
+What consumers want of a topic may change, too: their members stay who they are, but pulls that wait for the broker
+were sent with the old subscription. Who holds such pulls hears of it by `on_filter_change`.
+
 Connections are opaque and hashable, but that relayed ones are known as such. Iteration follows the order of
 registration everywhere.
 """
@@ -19,7 +22,7 @@ registration everywhere.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -67,6 +70,8 @@ class ConsumerGroup(Generic[ConnectionType]):
     """by topic"""
     _connections: dict[str, int] = field(default_factory=dict)
     """By client id, through how many connections it is here."""
+    _wanted: dict[ConnectionType, int] = field(default_factory=dict)
+    """By connection, a hash of what its last heartbeat subscribes to: texts of thousands would be too much."""
 
     def has_member(self, client_id: str) -> bool:
         """Whether the client is here through any connection."""
@@ -87,6 +92,18 @@ class ConsumerGroup(Generic[ConnectionType]):
             del self._connections[client.client_id]
         return client
 
+    def left(self, connection: ConnectionType) -> RegisteredClient[ConnectionType]:
+        """Takes out who was here through the connection and is no more, with what it subscribed to."""
+        self._wanted.pop(connection, None)
+        return self.remove(connection)
+
+    def wants(self, connection: ConnectionType, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Whether the heartbeats of a connection say otherwise than before; the first one does not."""
+        wanted = hash(frozenset((each.topic, *filter_of(each)) for each in subscriptions))
+        before = self._wanted.get(connection)
+        self._wanted[connection] = wanted
+        return before is not None and before != wanted
+
     def members(self) -> list[RegisteredClient[ConnectionType]]:
         """Each client once: by its newest connection to this node, or else by its newest relayed one."""
         return _each_once(self.clients.values())
@@ -105,6 +122,22 @@ def _each_once(
         ):
             chosen[client.client_id] = client
     return list(chosen.values())
+
+
+def filter_of(subscription: SubscriptionData) -> tuple[str, str]:
+    """What a subscription lets through, as type and expression: its version may be another for the same."""
+    return subscription.expression_type or "TAG", subscription.sub_string
+
+
+@dataclass(frozen=True, slots=True)
+class FilterChange(Generic[ConnectionType]):
+    """A heartbeat that subscribes a group, or its sender alone, to something else than before."""
+
+    group: str
+    topics: frozenset[str]
+    """Whose messages are filtered otherwise for the whole group now."""
+    connection: ConnectionType | None
+    """The sender's, if it was itself of another mind before, about any topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +169,24 @@ class ClientRegistry(Generic[ConnectionType]):
         # Renewed entries move to the end and all live equally long, so the first one is the next to expire.
         self._renewed_ns: OrderedDict[_Entry[ConnectionType], int] = OrderedDict()
         self._entries: dict[ConnectionType, dict[_Entry[ConnectionType], None]] = {}
+        self._filter_listeners: list[Callable[[FilterChange[ConnectionType]], None]] = []
+
+    def on_filter_change(self, listener: Callable[[FilterChange[ConnectionType]], None]) -> None:
+        """Registers who must know at once when a heartbeat asks for other messages of a topic."""
+        self._filter_listeners.append(listener)
 
     def heartbeat(
         self, client: RegisteredClient[ConnectionType], heartbeat: HeartbeatData, now_ns: int
     ) -> list[str]:
         """Register or renew everything that a heartbeat names; returns the consumer groups that changed."""
         changed: list[str] = []
+        filter_changes: list[FilterChange[ConnectionType]] = []
         for consumer in heartbeat.consumer_data_set:
             group_changed = self._register_consumer(client, consumer)
             if not heartbeat.without_sub:
+                other = self._filter_change(client.connection, consumer)
+                if other is not None:
+                    filter_changes.append(other)
                 group_changed |= self._update_subscriptions(consumer)
             if group_changed and consumer.group_name not in changed:
                 changed.append(consumer.group_name)
@@ -157,6 +199,9 @@ class ClientRegistry(Generic[ConnectionType]):
             if before is not None and before.client_id != client.client_id:
                 self._left_producers(before)
             self._producer_clients.setdefault(client.client_id, {})[client.connection] = client
+        for change in filter_changes:
+            for listener in self._filter_listeners:
+                listener(change)
         return changed
 
     def groups_with(self, connection: ConnectionType, heartbeat: HeartbeatData) -> int:
@@ -328,6 +373,23 @@ class ClientRegistry(Generic[ConnectionType]):
         left = before is not None and not group.has_member(before.client_id)
         return joined or left
 
+    def _filter_change(
+        self, connection: ConnectionType, consumer: ConsumerData
+    ) -> FilterChange[ConnectionType] | None:
+        """How a heartbeat, whose subscriptions are yet to be taken over, will change what is given to consumers."""
+        group = self._consumers[consumer.group_name]
+        topics = frozenset(
+            new.topic
+            for new in consumer.subscription_data_set
+            if (before := group.subscriptions.get(new.topic)) is not None
+            and new.sub_version > before.sub_version
+            and filter_of(new) != filter_of(before)
+        )
+        own = group.wants(connection, consumer.subscription_data_set)
+        if not topics and not own:
+            return None
+        return FilterChange(group.name, topics, connection if own else None)
+
     def _update_subscriptions(self, consumer: ConsumerData) -> bool:
         """Take over newer subscriptions and drop absent topics; returns whether the set of topics changed."""
         subscriptions = self._consumers[consumer.group_name].subscriptions
@@ -360,7 +422,7 @@ class ClientRegistry(Generic[ConnectionType]):
                 del self._entries[entry.connection]
             if entry.is_consumer:
                 group = self._consumers[entry.group]
-                client = group.remove(entry.connection)
+                client = group.left(entry.connection)
                 if not group.has_member(client.client_id):
                     changed[entry.group] = None
                 if not group.clients:

@@ -302,6 +302,18 @@ class Forwarding:
         first = next(iter(self._doubted.values()), None)
         self._doubt_ends.due_ns = NEVER if first is None else first[0]
 
+    def take_back(
+        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
+    ) -> list[RemotingCommand]:
+        """Requests of a client here that this node answers now: what the leader says to them is dropped."""
+        client = self._by_connection.get(connection)
+        if client is None:
+            return []
+        taken = [asked.command for asked in client.waiting.values() if is_wanted(asked.command)]
+        for command in taken:
+            self._no_longer_waits(client, command.opaque)
+        return taken
+
     def withdraw(self) -> None:
         """Tells the leader that it has no clients here any more: whom it asked through this node could not answer.
 

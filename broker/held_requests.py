@@ -71,6 +71,23 @@ class HeldRequests:
         self.waiting = kept
         return taken
 
+    def take_back(
+        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
+    ) -> list[RemotingCommand]:
+        """Some of one connection's, in order; they stay as they came."""
+        if connection not in self._counts:
+            return []
+        kept: deque[tuple[int, Connection, RemotingCommand]] = deque()
+        taken: list[RemotingCommand] = []
+        for until_ns, holder, command in self.waiting:
+            if holder is connection and is_wanted(command):
+                self._no_longer(connection, command)
+                taken.append(command)
+            else:
+                kept.append((until_ns, holder, command))
+        self.waiting = kept
+        return taken
+
     def take_expired(self, now_ns: int) -> Iterator[Held]:
         """Those whose time is over."""
         while self.waiting and self.waiting[0][0] <= now_ns:

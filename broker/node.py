@@ -326,6 +326,12 @@ class Node:
         """Tells the leader, too, if it is another node, and expects no answer: this node answers the client."""
         self._forwarding.forward_copy(connection, command)
 
+    def take_back(
+        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
+    ) -> list[RemotingCommand]:
+        """What a client waits for that another node is asked, or is to be: the caller answers it."""
+        return self._forwarding.take_back(connection, is_wanted) + self._held.take_back(connection, is_wanted)
+
     def relays_too_much(self, connection: Connection) -> bool:
         """Whether answers to clients of the same node as this relayed one already fill the link to that node."""
         return self._relayed.relays_too_much(connection)

@@ -9,6 +9,15 @@ behind a read barrier, since a leader that was stopped for a while may be one no
 what it can answer truly from its own committed part: messages that it holds, for a pull that commits no offset. All
 else (the end of the queue, an offset out of range, a wait) is for the leader to judge, and is forwarded: a follower
 that lags must not tell a consumer to go back.
+
+Most Java consumers send no subscription with a pull: what counts is their group's, from heartbeats. But their client
+looks at the tags of what comes once more, by the subscription that it had when it sent the pull, drops what does not
+fit, and goes on behind it (`PullAPIWrapper.processPullResult`, `DefaultMQPushConsumerImpl.pullMessage`, in 4.9 and 5.x
+alike). So a pull that has waited while its consumer subscribed to something else can be given nothing: neither what is
+wanted now nor what is not. It is answered with PULL_NOT_FOUND and its own offset, at which the client pulls again, with
+its new subscription. RocketMQ holds it: `PullRequestHoldService` looks at what comes with the old filter, and when the
+pull is woken or its time is over it is run again with the group's new subscription, so that its client drops what it
+is given.
 """
 
 import heapq
@@ -16,6 +25,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.access.control import AccessControl
+from broker.client_registry import FilterChange, filter_of
 from broker.connection import Connection, RelayedConnection
 from broker.creation import Creations, TooManyError, missing_for_consumers
 from broker.deadline import NEVER
@@ -54,6 +64,10 @@ _ABOUT_THE_END: Final = frozenset((ResponseCode.PULL_NOT_FOUND, ResponseCode.PUL
 
 _RESET: Final = "OFFSET_RESET"
 
+_CHANGED: Final = "SUBSCRIPTION_CHANGED"
+
+_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
 _LINK_IS_FULL: Final = "[OVERLOAD]too much waits for the link to this client's node"
 
 _SPREAD_BYTES: Final = 1 << 30
@@ -63,7 +77,18 @@ _SPREAD_BYTES: Final = 1 << 30
 class _HeldPull:
     """A pull that waits: for messages in its queue, or to be sure of the queue's end."""
 
-    __slots__ = ("access", "command", "connection", "deadline_ns", "done", "filter", "header", "since_ns")
+    __slots__ = (
+        "access",
+        "asked_offset",
+        "command",
+        "connection",
+        "deadline_ns",
+        "done",
+        "filter",
+        "header",
+        "since_ns",
+        "subscribed",
+    )
 
     def __init__(
         self,
@@ -71,6 +96,7 @@ class _HeldPull:
         command: RemotingCommand,
         header: PullMessageHeader,
         wanted: Filter,
+        subscribed: tuple[str, str] | None,
         access: AccessControl | None,
         since_ns: int,
         deadline_ns: int = NEVER,
@@ -78,7 +104,11 @@ class _HeldPull:
         self.connection = connection
         self.command = command
         self.header = header
+        self.asked_offset = header.queue_offset
+        """Where the client is, while the header's offset moves on past messages that it does not want."""
         self.filter = wanted
+        self.subscribed = subscribed
+        """What its group subscribed to, as type and expression, if it rests on that."""
         self.access = access
         """The rules by which it was let in."""
         self.since_ns = since_ns
@@ -144,6 +174,7 @@ class PullProcessor:
         resets.on_order(self._ordered)
         node.on_role_change(self._role_changed)
         node.on_disconnect(self._disconnected)
+        node.registry.on_filter_change(self._filter_changed)
         self._deadline = node.add_deadline(self._expire)
 
     def configure(self, config: BrokerConfig) -> None:
@@ -201,7 +232,9 @@ class PullProcessor:
             self._hold(connection, command, header, wanted)
         elif answer.code in _ABOUT_THE_END:
             self._answer_behind_barrier(
-                _HeldPull(connection, command, header, wanted, node.access, node.now_ns)
+                _HeldPull(
+                    connection, command, header, wanted, self._subscribed(header), node.access, node.now_ns
+                )
             )
         else:
             self._answer(connection, command, answer)
@@ -316,6 +349,13 @@ class PullProcessor:
                 raise
             # The heartbeat that brought it was taken, as the client could do nothing about it there.
             raise RequestError(ResponseCode.FILTER_DATA_NOT_EXIST, error.remark) from error
+
+    def _subscribed(self, header: PullMessageHeader) -> tuple[str, str] | None:
+        """What the group subscribes to, for a pull that rests on that, and that no check has refused."""
+        if not _rests_on_heartbeats(header):
+            return None
+        subscription = self._node.registry.subscription(header.consumer_group, header.topic)
+        return None if subscription is None else filter_of(subscription)
 
     def _is_broadcast(self, group: str) -> bool:
         known = self._node.registry.consumer_group(group)
@@ -495,8 +535,8 @@ class PullProcessor:
     def _read_again(self, held: _HeldPull) -> _Answer | None:
         """Reads for a request that has waited. If it may not be answered so any more, it is refused, and there is None.
 
-        It meets the checks again that it has passed when it came. And of its group's subscription what counts is what
-        heartbeats say now: in the eyes of the old one what has come for the new one would be passed over, for ever.
+        It meets the checks again that it has passed when it came. If its group subscribes to something else now, its
+        client has to pull anew: see the head of this module.
         """
         node, header = self._node, held.header
         try:
@@ -506,6 +546,8 @@ class PullProcessor:
             self._check(header)
             if not header.sys_flag & 4:  # it brought no subscription of its own
                 held.filter = self._filter(header)
+                if held.subscribed != self._subscribed(header):
+                    return self._pull_anew(header, held.asked_offset)
         except RequestError as error:
             node.reply(held.connection, held.command, error.code, error.remark)
             return None
@@ -524,7 +566,16 @@ class PullProcessor:
         self._stats.gets_missed += 1
         now_ns = self._node.now_ns
         deadline_ns = now_ns + suspend_ms * 1_000_000
-        held = _HeldPull(connection, command, header, wanted, self._node.access, now_ns, deadline_ns)
+        held = _HeldPull(
+            connection,
+            command,
+            header,
+            wanted,
+            self._subscribed(header),
+            self._node.access,
+            now_ns,
+            deadline_ns,
+        )
         self._held.setdefault((header.topic, header.queue_id), {})[held] = None
         self._held_by.setdefault(connection, {})[held] = None
         self._held_count += 1
@@ -554,7 +605,7 @@ class PullProcessor:
                     # Nothing for this consumer among the new: go on waiting behind them.
                     held.header.queue_offset = answer.next_offset
                     still[held] = None
-                elif answer.code == ResponseCode.PULL_NOT_FOUND:
+                elif answer.code == ResponseCode.PULL_NOT_FOUND and answer.status != _CHANGED:
                     still[held] = None
                 else:
                     self._finish(held)
@@ -569,6 +620,44 @@ class PullProcessor:
                 if held.header.consumer_group == group:
                     self._take_out(held)
                     self._answer_behind_barrier(held)
+
+    def _filter_changed(self, change: FilterChange[Connection]) -> None:
+        """Pulls that rest on what heartbeats said are sent anew: of the group, and of who has changed its mind.
+
+        A client may do so for itself alone: the members of a group change one after the other, and the first one's
+        heartbeat changes the group's subscription. What this node's clients wait for elsewhere is ended here: another
+        leader might be asked by then, who has heard of the new subscription before the old pull.
+        """
+        ended = [
+            held
+            for (topic, _), waiting in (self._held.items() if change.topics else ())
+            if topic in change.topics
+            for held in waiting
+            if held.header.consumer_group == change.group and held.subscribed is not None
+        ]
+        connection = change.connection
+        if connection is not None:
+            ended += [
+                held
+                for held in self._held_by.get(connection, ())
+                if held.header.consumer_group == change.group
+                and held.subscribed is not None
+                and held.header.topic not in change.topics
+            ]
+        for held in ended:
+            self._take_out(held)
+            self._answer(held.connection, held.command, self._pull_anew(held.header, held.asked_offset))
+        if connection is not None:
+            for command in self._node.take_back(
+                connection, lambda pull: _is_resting_pull(pull, change.group)
+            ):
+                header = command.decode_fields(PullMessageHeader)
+                self._answer(connection, command, self._pull_anew(header, header.queue_offset))
+
+    def _pull_anew(self, header: PullMessageHeader, offset: int) -> _Answer:
+        """The answer to a pull of a subscription that is no more; `offset` is where its client is."""
+        queue = self._node.replica.store.queues.get(header.topic, header.queue_id)
+        return _Answer(ResponseCode.PULL_NOT_FOUND, _CHANGED, offset, queue)
 
     def _finish(self, held: _HeldPull) -> None:
         held.done = True
@@ -614,6 +703,18 @@ class PullProcessor:
     def _disconnected(self, connection: Connection) -> None:
         for held in list(self._held_by.get(connection, ())):
             self._take_out(held)
+
+
+def _rests_on_heartbeats(header: PullMessageHeader) -> bool:
+    """Whether its group's subscription says what a pull wants: it brings none, and is not for retries, all of them."""
+    return not header.sys_flag & 4 and not header.topic.startswith("%RETRY%")
+
+
+def _is_resting_pull(command: RemotingCommand, group: str) -> bool:
+    if command.code not in _PULLS:
+        return False
+    header = command.decode_fields(PullMessageHeader)
+    return header.consumer_group == group and _rests_on_heartbeats(header)
 
 
 def _properties(record: memoryview) -> bytes:

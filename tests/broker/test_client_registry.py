@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.client_registry import ClientRegistry, RegisteredClient
+from broker.client_registry import ClientRegistry, FilterChange, RegisteredClient
 from broker.connection import LOOPBACK_HOST, Connection, Outgoing, RelayedConnection
 from broker.remoting.bodies import (
     ConsumerData,
@@ -93,6 +93,33 @@ def test_subscriptions_newer_replaces_older_does_not(registry: ClientRegistry[st
     assert expression() == "v5"
     assert registry.heartbeat(client("a"), consuming(topics={"T": 6}), 2) == []  # same topics: no rebalance
     assert expression() == "v6"
+
+
+def test_changed_filters_are_told_of_the_group_and_of_their_sender(registry: ClientRegistry[str]) -> None:
+    told: list[FilterChange[str]] = []
+    registry.on_filter_change(told.append)
+
+    def changes(
+        connection: str, topics: dict[str, int], *, without_sub: bool = False
+    ) -> list[FilterChange[str]]:
+        told.clear()
+        registry.heartbeat(client(connection), consuming(topics=topics, without_sub=without_sub), 0)
+        return list(told)
+
+    assert changes("a", {"T": 5, "U": 5}) == changes("b", {"T": 5, "U": 5}) == []
+    assert changes("b", {"T": 5, "U": 5}) == []
+    assert changes("a", {"T": 6, "U": 5}) == [FilterChange("g", frozenset({"T"}), "a")]
+    # Where the group is already, or a newer subscription stands, only the sender changes.
+    assert (
+        changes("b", {"T": 6, "U": 5})
+        == changes("b", {"T": 4, "U": 5})
+        == [FilterChange("g", frozenset(), "b")]
+    )
+    assert changes("a", {}, without_sub=True) == changes("a", {"T": 6, "U": 5}) == []
+    # Who joins has changed nothing of its own; who comes again is new.
+    assert changes("c", {"T": 7, "U": 5}) == [FilterChange("g", frozenset({"T"}), None)]
+    registry.connection_closed("b")
+    assert changes("b", {"T": 6, "U": 5}) == []
 
 
 def test_added_and_absent_topics_change_the_group(registry: ClientRegistry[str]) -> None:

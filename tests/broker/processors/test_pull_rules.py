@@ -187,39 +187,27 @@ def test_a_pull_that_waited_meets_every_check_again(
 
 
 @pytest.mark.parametrize("node", ["leader", "follower"])
-def test_what_a_group_subscribes_to_now_counts_for_a_pull_that_waits(node: str) -> None:
-    """Its consumer sends no subscription with its pulls: what comes for the new one must not be passed over."""
+def test_a_pull_for_a_topic_that_its_group_gave_up_is_refused_when_it_wakes(node: str) -> None:
     group = Group(3)
     group.elect()
     sender, client = group.connect(), group.connect(getattr(group, node))
     sender.create_topic("T")
-    client.heartbeat("g", expression="old", version=1)
-
-    def start(offset: int, version: int) -> int:
-        return client.start_call(
-            RequestCode.PULL_MESSAGE,
-            {
-                "consumerGroup": "g",
-                "topic": "T",
-                "queueId": 0,
-                "queueOffset": offset,
-                "maxMsgNums": 32,
-                "sysFlag": 2,
-                "commitOffset": 0,
-                "suspendTimeoutMillis": 15_000,
-                "subVersion": version,
-            },
-        )
-
-    held = start(0, 1)
-    sender.send("T", b"0", properties={"TAGS": "new"})
-    group.advance(1)
-    client.heartbeat("g", expression="new", version=2)
-    sender.send("T", b"1", properties={"TAGS": "new"})
+    client.heartbeat("g", version=1)
     group.settle()
-    woken = Pulled.of(client.answers[held])
-    assert (woken.code, woken.bodies, woken.next_offset) == (FOUND, [b"1"], 2)
-    held = start(2, 2)
-    client.heartbeat("g", topics=["Other"], version=3)
-    sender.send("T", b"2", properties={"TAGS": "new"})
+    held = client.start_call(
+        RequestCode.PULL_MESSAGE,
+        {
+            "consumerGroup": "g",
+            "topic": "T",
+            "queueId": 0,
+            "queueOffset": 0,
+            "maxMsgNums": 32,
+            "sysFlag": 2,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 15_000,
+            "subVersion": 1,
+        },
+    )
+    sender.heartbeat("g", topics=["Other"], version=3)
+    sender.send("T", b"2")
     assert client.wait(held).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
