@@ -39,25 +39,26 @@ def wait_for(consumer: Child, wanted: set[str]) -> None:
 
 
 def test_subscription_changed_at_run_time(client: Client, topic: str, group: str) -> None:
-    """Heartbeats tell the broker, which has the pulls that wait there sent anew."""
+    """Heartbeats tell the broker, which has the pulls that wait there sent anew, from where they were.
+
+    So what else came while they waited may come, too, but once and to the new subscription only.
+    """
     consumer = client.start("push", topic=topic, group=group, expression="red")
     consumer.wait_for("started", DELIVERY_LIMIT_S)
     send(client, topic, count=6, tags="red,blue", prefix="first-")
     wait_for(consumer, {f"first-{i}" for i in (0, 2, 4)})
+    assert Counter(bodies(consumer.of("message"))) == Counter([f"first-{i}" for i in (0, 2, 4)])
 
     tell(consumer, f"subscribe {topic} blue")
     send(client, topic, count=6, tags="red,blue", prefix="second-")
     wait_for(consumer, {f"second-{i}" for i in (1, 3, 5)})
+    assert not {f"second-{i}" for i in (0, 2, 4)} & set(bodies(consumer.of("message")))
 
     tell(consumer, f"subscribe {topic} *")
     send(client, topic, count=6, tags="red,blue", prefix="third-")
     wait_for(consumer, {f"third-{i}" for i in range(6)})
     consumer.stop()
-    assert Counter(bodies(consumer.of("message"))) == Counter(
-        [f"first-{i}" for i in (0, 2, 4)]
-        + [f"second-{i}" for i in (1, 3, 5)]
-        + [f"third-{i}" for i in range(6)]
-    )
+    assert max(Counter(bodies(consumer.of("message"))).values()) == 1
 
 
 def test_suspended_consumer_goes_on_where_it_was(client: Client, topic: str, group: str) -> None:
