@@ -231,9 +231,7 @@ def _judge_history(traces: Mapping[str, bytes]) -> str:
         from spark_analysis.plain import check_traces
     except ImportError:
         return ""  # the extra "analysis" is not installed; `ClientJudge` has looked at every answer already
-    from simulation.workload.names import TOPIC
-
-    verdict = check_traces(traces, is_judged=lambda key: key.startswith(f"{TOPIC}/"))
+    verdict = check_traces(traces)
     return "; ".join(verdict.findings) if verdict.verdict == "violated" else ""
 
 

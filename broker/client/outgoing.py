@@ -28,6 +28,8 @@ _BODY_TYPES = (bytes, bytearray, memoryview)
 _SYS_FLAG_ZLIB = 0x1
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY")
+_TIMER_SECONDS = "TIMER_DELAY_SEC"
+"""Has no field in Message, but may be given as a property (behaviour.md 6)."""
 SINGLE_CODE = int(RequestCode.SEND_MESSAGE_V2)
 BATCH_CODE = int(RequestCode.SEND_BATCH_MESSAGE)
 
@@ -42,6 +44,8 @@ class Outgoing(msgspec.Struct, gc=False):
     sys_flag: int
     flag: int
     unique_keys: list[str]
+    waits: bool = False
+    """A broker keeps it in a topic of its own before it is delivered: the offset in the answer is one of there."""
 
 
 class Preparer:
@@ -67,7 +71,8 @@ class Preparer:
                 body, sys_flag = packed, _SYS_FLAG_ZLIB
         if len(body) > BODY_BYTES_MAX:
             raise MessageRejected(f"a body of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored")
-        return Outgoing(topic, SINGLE_CODE, body, properties, sys_flag, message.flag, [unique_key])
+        waits = message.is_delivered_later or _TIMER_SECONDS in message.properties
+        return Outgoing(topic, SINGLE_CODE, body, properties, sys_flag, message.flag, [unique_key], waits)
 
     def batch(self, messages: Sequence[Message]) -> Outgoing:
         """Messages of one topic as one append. Raises MessageRejected, UsageError."""

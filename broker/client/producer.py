@@ -429,7 +429,9 @@ class Producer:
             except RemotingError as error:
                 trace.info(now_ns(), operation, str(error))
             else:
-                if stored.once is None:
+                if stored.once is None and outgoing.waits:
+                    trace.info(now_ns(), operation, "stored, and delivered later")
+                elif stored.once is None:
                     trace.ok_append(now_ns(), operation, stored.queue_offset)
                 else:  # what stored the message was another attempt
                     trace.fail(now_ns(), operation, "stored by an earlier attempt")

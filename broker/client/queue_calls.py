@@ -22,7 +22,7 @@ from broker.client.errors import (
     NameServerUnavailable,
     NoRoute,
 )
-from broker.client.message import MessageQueue, MessageView, split_records, trace_key
+from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView, split_records, trace_key
 from broker.client.routes import TopicRoute
 from broker.client.subscription import Subscription
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
@@ -249,7 +249,7 @@ class QueueCalls:
 
     async def _ask_end(self, queue: MessageQueue, code: RequestCode) -> int:
         recording = None
-        if (trace := self._core.trace) is not None:
+        if (trace := self._trace_of(queue)) is not None:
             process, key = self._core.client_id, trace_key(queue)
             tail = code == RequestCode.GET_MAX_OFFSET
             invoke, complete = (
@@ -260,6 +260,13 @@ class QueueCalls:
                 lambda now_ns, operation, answer: complete(now_ns, operation, _offset(answer)),
             )
         return _offset(await self.ask(queue, code, _queue_fields(queue), recording=recording))
+
+    def _trace_of(self, queue: MessageQueue) -> TraceWriter | None:
+        """Where it is recorded what stands in a queue: of those that producers fill, whose sends are recorded, too.
+
+        What comes to retry topics and dead letters is moved there by brokers, and no client could say when.
+        """
+        return None if queue.topic.startswith(_FILLED_BY_BROKERS) else self._core.trace
 
     # Pulling -------------------------------------------------------------------------------------------------------
 
@@ -292,7 +299,7 @@ class QueueCalls:
             "subVersion": str(subscription.version),
             "expressionType": subscription.expression_type,
         }
-        trace, now_ns = self._core.trace, self._core.runtime.now_ns
+        trace, now_ns = self._trace_of(queue), self._core.runtime.now_ns
         operation = -1
         if trace is not None:
             filtered = not subscription.takes_everything
@@ -416,6 +423,7 @@ class QueueCalls:
         return address
 
 
+_FILLED_BY_BROKERS = (RETRY_TOPIC_PREFIX, "%DLQ%")
 _PULL_FLAGS = str(int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION))
 
 

@@ -180,7 +180,7 @@ class TransactionalProducer:
         if self._check_after_s is not None:
             properties += f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{self._check_after_s}\x02"
         half = msgspec.structs.replace(
-            outgoing, properties=properties, sys_flag=outgoing.sys_flag | SYS_FLAG_PREPARED
+            outgoing, properties=properties, sys_flag=outgoing.sys_flag | SYS_FLAG_PREPARED, waits=True
         )
         return Transaction(
             self, await self.producer.send_prepared(half, message, queue=queue, timeout_s=timeout_s)

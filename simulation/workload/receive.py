@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.client.consumer import Consumer, Start
 from broker.client.errors import ClientError
+from broker.client.intake import FetchLimits
 from broker.client.message import MessageQueue, MessageView
 from broker.commands import Command, CommitOffsets
 from broker.remoting.codes import RequestCode
@@ -25,6 +26,8 @@ __all__ = ["Broadcasts", "receive"]
 
 GROUP: Final = "receivers"
 
+_LIMITS: Final = FetchLimits(suspend_s=5.0)
+"""A member asks for nothing while it waits: whose broker's machine goes dark hears of it when the wait is over."""
 _LOOKS_S: Final = 4.0
 _STORES_S: Final = 0.05
 _FAILS: Final = 0.05
@@ -178,6 +181,7 @@ async def receive(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
             start=machine.start,
             broadcast=True,
             offsets=_Shelf(machine, runtime),
+            limits=_LIMITS,
             runtime=runtime,
         )
         consumer.core.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, disturbed)

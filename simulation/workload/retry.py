@@ -398,7 +398,7 @@ async def deliver(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
 
     async def send() -> None:
         async with Producer(
-            world.name_server_addresses, group="shippers", compress_above=64, runtime=runtime
+            world.name_server_addresses, group="shippers", compress_above=64, trace=writer, runtime=runtime
         ) as producer:
             while True:
                 await runtime.sleep(random.expovariate(1 / 1.0))

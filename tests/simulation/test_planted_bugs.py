@@ -52,7 +52,6 @@ _FOUND_AS: dict[str, tuple[str, ...]] = {
     "reset: force ignored": ("resets are ordered",),
     "reset: acknowledged before it is committed": ("acknowledged resets are in the log",),
     "reset: of one queue for all": ("resets are ordered",),
-    "names: wiped until the next registration": ("name servers answer by what was asked",),
     "names: wiped for good": ("name servers answer by what was asked",),
     "names: wiped queues are written": ("nothing is sent where nothing may be written",),
     "names: wiped queues are not read": ("what may not be written can be read",),

@@ -789,3 +789,23 @@ async def test_every_attempt_is_traced_with_what_is_known_of_it(
     kinds = [type(completions[event.operation]) for event in invocations]
     assert kinds == [Fail, Info, Info, Info, Ok, Ok]
     assert completions[invocations[4].operation].result == result.queue_offset == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("t", b"x", delay_level=3),
+        Message("t", b"x", delay_ms=500),
+        Message("t", b"x", deliver_at_ms=1),
+        Message("t", b"x", properties={"TIMER_DELAY_SEC": "3"}),
+    ],
+)
+async def test_what_waits_at_the_broker_is_traced_as_of_unknown_effect(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, message: Message
+) -> None:
+    """The offset in the answer is that of the topic in which it waits."""
+    one_group(world)
+    recorded = Recorded()
+    async with producing(runtime, trace=recorded.writer) as producer:
+        await producer.send(message)
+    assert [type(event) for event in recorded.events()] == [Invoke, Info]

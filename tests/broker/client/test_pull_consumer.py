@@ -170,6 +170,24 @@ async def test_reads_and_offsets_are_traced(
     assert [event.argument for event in commits] == [3, 3], "the refused attempt is an operation of its own"
 
 
+@pytest.mark.parametrize("topic", ["%RETRY%p", "%DLQ%p"])
+async def test_what_brokers_move_is_not_traced(
+    autojump_clock: MockClock, world: World, runtime: FakeRuntime, topic: str
+) -> None:
+    """No client records how it came there, so a judge would take it for phantoms. Positions are recorded."""
+    (broker,) = one_group(world, topic=topic)
+    broker.append(topic, 0, b"x", b"UNIQ_KEY\x01K\x02")
+    queue = MessageQueue(topic, "g", 0)
+    trace = TraceWriter(lambda data: None, TraceHeader("client", "test", "mock", 0), buffered_events=65_535)
+    async with PullConsumer(NAME_SERVER, group="p", runtime=runtime, trace=trace) as consumer:
+        consumer.assign({queue: 0})
+        assert len(await consumer.poll()) == 1
+        assert await consumer.max_offset(queue) == 1
+        await consumer.commit()
+        events = [parse_event(list(record)) for record in trace._buffer]
+    assert [event.function for event in events if isinstance(event, Invoke)] == ["commit_offset"]
+
+
 async def test_a_position_that_a_reset_overrules_is_no_commit_in_the_trace(
     autojump_clock: MockClock, world: World, runtime: FakeRuntime
 ) -> None:
