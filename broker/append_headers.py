@@ -40,7 +40,7 @@ def _begin(kind: str, source: str, target: str) -> bytes:
 def encode_append(message: AppendRequest, position: int) -> bytes | None:
     """The header of an append whose entries have one term, or of one without entries."""
     prev_index, commit_index, spans = message.prev_index, message.commit_index, message.spans
-    if prev_index < 0 or commit_index < 0 or message.configurations:
+    if prev_index < 0 or message.prev_term < 0 or commit_index < 0 or message.configurations:
         return None
     begin = _begin("append", message.source, message.target)
     if not spans:
