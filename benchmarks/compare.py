@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from broker.bench.results import Measurement, Report
-from broker.cli.output import print_table
+from broker.tools.bench.results import Measurement, Report
+from broker.tools.cli.output import print_table
 
 FIGURES = {"msgs_per_s": "msgs_s", "p50_ms": "p50_ms", "server_cpu_us_per_msg": "server_cpu_us_per_msg"}
 """Names here, and in the peers' files."""

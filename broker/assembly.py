@@ -5,40 +5,45 @@ from collections.abc import Callable
 
 import structlog
 
-from broker.connection import Outgoing
-from broker.creation import Creations
-from broker.dead_offsets import DeadOffsets
-from broker.delays import DelayService
-from broker.live_config import LiveConfig
-from broker.membership import Membership
-from broker.node import Node
-from broker.offset_commits import OffsetCommits
-from broker.offset_resets import OffsetResets
-from broker.processing import Configurable, Processor
-from broker.processors.administration import AdministrationProcessor
-from broker.processors.cleaning import CleaningProcessor
-from broker.processors.client_questions import ClientQuestionsProcessor
-from broker.processors.clients import ClientsProcessor
-from broker.processors.configuration import ConfigurationProcessor
-from broker.processors.group_changes import GroupChangesProcessor
-from broker.processors.locks import LocksProcessor
-from broker.processors.offsets import OffsetsProcessor
-from broker.processors.pull import PullProcessor
-from broker.processors.queries import QueriesProcessor
-from broker.processors.replies import RepliesProcessor
-from broker.processors.resets import ResetsProcessor
-from broker.processors.send import SendProcessor
-from broker.processors.send_back import SendBackProcessor
-from broker.processors.statistics import StatisticsProcessor
-from broker.processors.status import StatusProcessor
-from broker.processors.topics import TopicsProcessor
-from broker.recovering import RecoveringFile, Run
-from broker.replica import APPEND_BYTES_MAX, Replica
-from broker.retention import Retention, local_hour
-from broker.settings import CONSUME_QUEUE_UNIT_BYTES, BrokerConfig, ImpossibleSettingError, split_address
-from broker.stats import Stats
-from broker.timers import TimerService
-from broker.topics import default_template
+from broker.administration.configuration_processor import ConfigurationProcessor
+from broker.administration.connections_processor import AdministrationProcessor
+from broker.administration.group_changes_processor import GroupChangesProcessor
+from broker.administration.statistics_processor import StatisticsProcessor
+from broker.administration.status_processor import StatusProcessor
+from broker.consumer_groups.client_questions_processor import ClientQuestionsProcessor
+from broker.consumer_groups.clients_processor import ClientsProcessor
+from broker.consumer_groups.locks_processor import LocksProcessor
+from broker.delayed.delays import DelayService
+from broker.delayed.timers import TimerService
+from broker.node.node import Node
+from broker.offsets.commits import OffsetCommits
+from broker.offsets.dead_offsets import DeadOffsets
+from broker.offsets.offsets_processor import OffsetsProcessor
+from broker.offsets.resets import OffsetResets
+from broker.offsets.resets_processor import ResetsProcessor
+from broker.reading.pull_processor import PullProcessor
+from broker.reading.queries_processor import QueriesProcessor
+from broker.replica.membership import Membership
+from broker.replica.recovering import RecoveringFile, Run
+from broker.replica.replica import APPEND_BYTES_MAX, Replica
+from broker.requests.connection import Outgoing
+from broker.requests.processing import Configurable, Processor
+from broker.retention.cleaning_processor import CleaningProcessor
+from broker.retention.retention import Retention
+from broker.sending.replies_processor import RepliesProcessor
+from broker.sending.send_back_processor import SendBackProcessor
+from broker.sending.send_processor import SendProcessor
+from broker.settings.live import LiveConfig
+from broker.settings.tables import (
+    CONSUME_QUEUE_UNIT_BYTES,
+    BrokerConfig,
+    ImpossibleSettingError,
+    split_address,
+)
+from broker.state.topic_rules import default_template
+from broker.statistics.stats import Stats
+from broker.topics.creation import Creations
+from broker.topics.topics_processor import TopicsProcessor
 from broker.trace import TraceWriter
 from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions
@@ -71,18 +76,19 @@ def build_node(
     wall_ms: int,
     trace_writer: TraceWriter | None,
     *,
+    hour_of_day: Callable[[int], int],
     advertised: str | None = None,
     store_options: StoreOptions | None = None,
     process_id: Callable[[], int] = os.getpid,
     memory_bytes: int = 0,
     boot: str = "",
-    hour_of_day: Callable[[int], int] = local_hour,
 ) -> Node:
     """A node over what `disk` holds, recovered and ready to be connected.
 
     `advertised` is the ``host:port`` that clients are told, if it is not what `config` says; its host must be a
     numeric address. `store_options` replaces what follows from `config`. `boot` names the time since the machine was
-    started, "" if that is unknown: pages that were not flushed do not outlive it (broker/recovering.py). `hour_of_day`
+    started, "" if that is unknown: pages that were not flushed do not outlive it (broker/replica/recovering.py).
+    `hour_of_day`
     tells the hour at a time in milliseconds.
     `memory_bytes` is what the machine has, 0 if unknown.
 

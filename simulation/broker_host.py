@@ -1,6 +1,7 @@
 """A machine that runs a broker: disk, clock and network name outlive the process, which crashes and starts again.
 
-`BrokerProcess` does for a `broker.node.Node` what the Trio shell does in production, and nothing else: it brings bytes
+`BrokerProcess` does for a `broker.node.node.Node` what the Trio shell does in production, and nothing else: it
+brings bytes
 and time, lets a turn follow a few microseconds after whatever arrived, writes the outboxes, runs the jobs that a turn
 asks for with a duration of their own, and keeps links and registrations alive.
 
@@ -19,10 +20,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from broker.assembly import build_node
-from broker.connection import Connection, Outgoing
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
-from broker.settings import BrokerConfig
+from broker.requests.connection import Connection, Outgoing
+from broker.settings.tables import BrokerConfig
 from log.cold_reads import LoadJob
 from log.errors import DamagedFileError, DiskError, LogFault
 from log.options import StoreOptions

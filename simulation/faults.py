@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from broker.operator_requests import hand_over
+from broker.replica.operator_requests import hand_over
 from simulation.clock import RATE_MAX_PPM
 from simulation.network import DELAY_MAX_NS, DELAY_MIN_NS
 from simulation.peer_links import FrameFaults

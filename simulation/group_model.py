@@ -14,7 +14,7 @@ from typing import Protocol
 
 import cbor2
 
-from broker.commands import (
+from broker.state.commands import (
     Command,
     CommitOffsets,
     DeleteGroup,
@@ -26,7 +26,7 @@ from broker.commands import (
     Several,
     decode_command,
 )
-from broker.topics import INTERNAL_TOPIC
+from broker.state.topic_rules import INTERNAL_TOPIC
 from log.entry_log import EntryLog
 from log.layout import HEADER, HEADER_BYTES
 from log.properties import TAGS, UNIQ_KEY, get_property

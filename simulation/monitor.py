@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from broker.node import Node
+from broker.node.node import Node
 from broker.trace import TraceHeader, TraceWriter
 from log.dispatch import Arrival
 from log.entry_log import EntryLog

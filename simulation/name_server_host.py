@@ -15,7 +15,7 @@ from broker.name_server import NameServer
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
-from broker.settings import NameServerConfig
+from broker.settings.tables import NameServerConfig
 from log.errors import DiskError
 from simulation.clock import HostClock
 from simulation.disk import PowerFailure, SimulatedDisk

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.operator_requests import hand_over
+from broker.replica.operator_requests import hand_over
 from log.errors import LogFault
 from simulation.scheduler import SECOND
 

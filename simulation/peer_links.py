@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.connection import Connection
-from broker.peer_handshake import HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Accepting, Dialling
-from broker.peer_protocol import (
+from broker.peers.handshake import HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Accepting, Dialling
+from broker.peers.protocol import (
     PROTOCOL_VERSION,
     Frame,
     Hello,
@@ -22,6 +21,7 @@ from broker.peer_protocol import (
     encode_frame,
     take_frame,
 )
+from broker.requests.connection import Connection
 from raft.messages import AppendRequest, TimeoutNow, VoteResponse
 from simulation.network import Endpoint
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Timer

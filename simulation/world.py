@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from broker.settings import (
+from broker.settings.tables import (
     BrokerConfig,
     BrokerSettings,
     NodeSettings,

@@ -1,4 +1,5 @@
-"""``trivet analyze``: histories in, verdicts out. The command line lives in ``broker.cli``; this is what it calls."""
+"""``trivet analyze``: histories in, verdicts out. The command line lives in ``broker.tools.cli``; this is what it
+calls."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from broker.bench.process_cost import cpu_s, resident_mib
+from broker.tools.bench.process_cost import cpu_s, resident_mib
 from tests.interop import wire
 from tests.interop.artifacts import REFERENCE_VERSION
 from tests.interop.cluster import Cluster, kill_leader, make_topic

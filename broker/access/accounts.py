@@ -30,7 +30,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from broker.access import addresses
-from broker.topics import WAITING_TOPICS
+from broker.state.topic_rules import WAITING_TOPICS
 
 PermissionText = Literal["DENY", "PUB", "SUB", "PUB|SUB", "SUB|PUB"]
 KeyText = Annotated[str, msgspec.Meta(min_length=7)]

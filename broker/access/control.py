@@ -2,7 +2,7 @@
 
 In order: an address that the file trusts passes; so does one that the named account trusts; else the signature must be
 the account's, and the account must have what the request needs. An answer to a refused request says what is missing.
-Requests that another node of the group forwards were decided on there; peers are believed (broker/peer_handshake.py).
+Requests that another node of the group forwards were decided on there; peers are believed (broker/peers/handshake.py).
 What only the leader can judge, because the topic stands in a message that a request merely points to, it judges itself
 (`AccessControl.check_publish`): a forwarded request still bears its signature and the address that it came from.
 """
@@ -11,10 +11,10 @@ import hmac
 
 from broker.access.accounts import Account, Accounts
 from broker.access.needs import ADMIN_CODES, Need, needs, publishing
-from broker.processing import RequestError
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.signature import ACCESS_KEY, SIGNATURE, signature
+from broker.requests.errors import RequestError
 from log.record import unpack_host
 
 

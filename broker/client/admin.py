@@ -22,13 +22,13 @@ from broker.client.message import MessageQueue
 from broker.client.queue_calls import QueueCalls
 from broker.client.routes import TopicRoute
 from broker.client.runtime import Buffer, Runtime
-from broker.node_status import NodeStatus, decode_node_status
 from broker.remoting.admin_bodies import TopicStats
 from broker.remoting.bodies import KeyValueTable, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.remoting.json_body import decode_body
+from broker.remoting.node_status import NodeStatus, decode_node_status
 from broker.remoting.route import MASTER_ID, ClusterInfo
 
 CALL_TIMEOUT_S = 5.0

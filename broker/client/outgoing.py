@@ -16,8 +16,8 @@ from broker.client.errors import MessageRejected, UsageError
 from broker.client.identity import UniqueKeys
 from broker.client.message import RETRY_TOPIC_PREFIX, Message
 from broker.client.runtime import Buffer
-from broker.property_room import SENT_BYTES_MAX
 from broker.remoting.codes import RequestCode
+from broker.remoting.property_room import SENT_BYTES_MAX
 from log.batch import BatchItem, encode_batch
 from log.errors import RecordError
 

@@ -2,7 +2,8 @@
 
 A send is a loop of attempts within one time limit (3 s by default). Every attempt carries the same unique key, and
 tells a Trivet broker whether an earlier one may have been stored: then the broker looks, and answers with the first
-place (broker/once.py). So a message is stored once, however often it had to be sent and whatever fails in between.
+place (broker/sending/once.py). So a message is stored once, however often it had to be sent and whatever fails in
+between.
 Other brokers do not look; there a reader can tell a repetition by its key.
 
 After each attempt one of four things is known:
@@ -132,7 +133,7 @@ class Producer:
         self._retry_unknown = retry_unknown
         self._exactly_once = exactly_once
         self._floors: dict[str, int] = {}
-        """By broker group, a position that its log has reached: the floor of the next send (broker/once.py)."""
+        """By broker group, a position that its log has reached: the floor of the next send (broker/sending/once.py)."""
         self._slow = SlowGroups(avoid_slow, runtime.now_ns) if avoid_slow is not None else None
         self._requests = Requests(self.core)
         self._prepare = Preparer(UniqueKeys(runtime), compress_above)

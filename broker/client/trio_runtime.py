@@ -206,7 +206,7 @@ class TrioRuntime:
 
     ``clock_ns`` is the monotonic clock, by default the system's, which all processes of a machine share: times of
     traces are compared across them. A test under Trio's mock clock gives `mock_clock_ns`. With ``tls`` every
-    connection is encrypted (broker.tls.client_context).
+    connection is encrypted (broker.shell.tls_contexts.client_context).
     """
 
     def __init__(

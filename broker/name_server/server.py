@@ -15,8 +15,6 @@ import structlog
 
 from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE, KeyValues, KeyValueStorage, TooManyKeysError
 from broker.name_server.route_table import ConnectionId, RouteTable
-from broker.properties_file import PropertiesSyntaxError
-from broker.properties_file import parse as parse_properties
 from broker.remoting.bodies import DataVersion, KeyValueTable, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode, TopicSysFlag
 from broker.remoting.command import RemotingCommand, encode, response
@@ -43,7 +41,9 @@ from broker.remoting.name_server_headers import (
 )
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import BrokerMemberGroup, TopicRouteData
-from broker.settings import NameServerConfig
+from broker.settings.properties_file import PropertiesSyntaxError
+from broker.settings.properties_file import parse as parse_properties
+from broker.settings.tables import NameServerConfig
 
 log = structlog.get_logger("trivet.name_server")
 

@@ -111,11 +111,12 @@ class RequestCode(enum.IntEnum):
     BROKER_HEARTBEAT = 904
     GET_BROKER_HA_STATUS = 907
     TRIVET_NODE_STATUS = 90001
-    """Trivet's own: the replica's state as JSON (`broker.node_status.NodeStatus`); too large for a
+    """Trivet's own: the replica's state as JSON (`broker.remoting.node_status.NodeStatus`); too large for a
     binary header.
     """
     TRIVET_CHANGE_GROUP = 90002
-    """Trivet's own: adds, promotes or removes a member of the group (`broker.processors.group_changes`)."""
+    """Trivet's own: adds, promotes or removes a member of the group
+    (`broker.administration.group_changes_processor`)."""
     TRIVET_TRANSFER_LEADERSHIP = 90003
     """Trivet's own: has another member lead."""
 
@@ -167,7 +168,8 @@ class ResponseCode(enum.IntEnum):
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     ONCE_UNDECIDABLE = 3001
-    """Trivet's own, given to those alone that asked for it (broker/once.py): nothing of this attempt was stored."""
+    """Trivet's own, given to those alone that asked for it (broker/sending/once.py): nothing of this attempt was
+    stored."""
 
 
 class LanguageCode(enum.IntEnum):

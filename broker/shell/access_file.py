@@ -10,7 +10,7 @@ import structlog
 
 from broker.access.accounts import AccountsError, load
 from broker.access.control import AccessControl
-from broker.node import Node
+from broker.node.node import Node
 
 log = structlog.get_logger("trivet.access")
 

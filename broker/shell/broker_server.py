@@ -1,6 +1,7 @@
 """A broker process: the node's sockets, clocks, worker threads and its orderly end, and no logic of its own.
 
-Everything that the node does happens in calls to `broker.node.Node`; this module brings it bytes and time, and carries
+Everything that the node does happens in calls to `broker.node.node.Node`; this module brings it bytes and time, and
+carries
 out what a turn leaves behind: bytes to write, a flush, files to prepare, a registration.
 """
 
@@ -17,15 +18,21 @@ import structlog
 import trio
 
 from broker.assembly import build_node
-from broker.certificate_expiry import told_expiry
-from broker.connection import Connection, Outgoing
-from broker.operator_requests import hand_over
-from broker.registration import registration, unregistration
+from broker.node.registration import registration, unregistration
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
-from broker.settings import BrokerConfig, join_address, split_address
+from broker.replica.operator_requests import hand_over
+from broker.requests.connection import Connection, Outgoing
+from broker.settings.tables import BrokerConfig, join_address, split_address
 from broker.shell.access_file import AccessFile
-from broker.shell.clock import machine_clock, machine_memory_bytes, reload_on_hangup, stop_on_signal
+from broker.shell.certificate_expiry import told_expiry
+from broker.shell.clock import (
+    local_hour,
+    machine_clock,
+    machine_memory_bytes,
+    reload_on_hangup,
+    stop_on_signal,
+)
 from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed
 from broker.shell.incoming import IncompleteFrames
 from broker.shell.peer_links import PeerLinks
@@ -33,10 +40,10 @@ from broker.shell.reading import Reading
 from broker.shell.registrar import Changes, Registrar
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
+from broker.shell.tls_contexts import name_server_context, peer_contexts, reload_certificates, server_context
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
 from broker.shell.worker import JobsBetweenReads, Worker
-from broker.tls import name_server_context, peer_contexts, reload_certificates, server_context
 from log.checkpoint import CheckpointJob
 from log.cold_reads import LoadJob
 from log.entry_log import FlushJob
@@ -97,6 +104,7 @@ class BrokerServer:
             time.monotonic_ns(),
             _wall_ms(),
             None if self._trace is None else self._trace.writer,
+            hour_of_day=local_hour,
             advertised=config.advertised_address(bound_port),
             boot=machine_clock(),
             memory_bytes=machine_memory_bytes(),

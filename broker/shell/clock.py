@@ -1,7 +1,8 @@
-"""What a server process takes from its machine beside sockets: the clock's name, and signals."""
+"""What a server process takes from its machine beside sockets: the clock's name, the hour, and signals."""
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,11 @@ def machine_memory_bytes() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0
+
+
+def local_hour(wall_ms: int) -> int:
+    """The hour of the day at a time, where this machine stands."""
+    return time.localtime(wall_ms / 1000).tm_hour
 
 
 async def reload_on_hangup(reload: Callable[[], None]) -> None:

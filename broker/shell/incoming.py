@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from broker.connection import Connection
+from broker.requests.connection import Connection
 
 log = structlog.get_logger("trivet")
 

@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from broker.node import Node
-from broker.settings import split_address
+from broker.node.node import Node
+from broker.settings.tables import split_address
 
 
 class NodeCollector(Collector):

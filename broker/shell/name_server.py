@@ -9,20 +9,20 @@ from typing import Final
 import structlog
 import trio
 
-from broker.certificate_expiry import told_expiry
-from broker.connection import Connection, Outgoing
 from broker.name_server import NameServer
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
-from broker.settings import NameServerConfig, join_address
+from broker.requests.connection import Connection, Outgoing
+from broker.settings.tables import NameServerConfig, join_address
+from broker.shell.certificate_expiry import told_expiry
 from broker.shell.clock import reload_on_hangup, stop_on_signal
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
 from broker.shell.incoming import IncompleteFrames
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
-from broker.tls import reload_certificates, server_context
+from broker.shell.tls_contexts import reload_certificates, server_context
 
 log = structlog.get_logger("trivet.namesrv")
 

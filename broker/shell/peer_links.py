@@ -1,10 +1,10 @@
 """The connections between the replicas of a group: one dialled to each peer, one accepted from each.
 
-A node sends on the link that it dialled and receives on those that it accepted (see broker/peer_protocol.py). A link
+A node sends on the link that it dialled and receives on those that it accepted (see broker/peers/protocol.py). A link
 that breaks is the first sign of a peer's death, and the core is told at once, whichever of the two it was.
 
 Before the core hears of a link both ends have proved that they belong to the group: by certificates if `tls.peer_ca`
-is set, and by the group's secret (broker/peer_handshake.py). Until then whoever has connected is a stranger: of those
+is set, and by the group's secret (broker/peers/handshake.py). Until then whoever has connected is a stranger: of those
 there may be a few at a time, for a few seconds, and each can make the node keep no more than one short frame.
 """
 
@@ -17,10 +17,9 @@ from typing import Final
 import structlog
 import trio
 
-from broker.connection import Connection
-from broker.node import Node
-from broker.peer_handshake import HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Accepting, Dialling
-from broker.peer_protocol import (
+from broker.node.node import Node
+from broker.peers.handshake import HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Accepting, Dialling
+from broker.peers.protocol import (
     PROTOCOL_VERSION,
     Hello,
     PeerDecoder,
@@ -28,10 +27,11 @@ from broker.peer_protocol import (
     encode_frame,
     take_frame,
 )
+from broker.requests.connection import Connection
 from broker.shell.reading import Reading
 from broker.shell.sockets import SocketConnection, connect, split_address
 from broker.shell.tls import RefusedError, TlsSession, accept_tls, dial_tls
-from broker.tls import PeerContexts
+from broker.shell.tls_contexts import PeerContexts
 
 log = structlog.get_logger("trivet.peers")
 

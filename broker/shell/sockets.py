@@ -20,8 +20,8 @@ from typing import Final
 
 import trio
 
-from broker.connection import Buffer, Connection
-from broker.peer_protocol import PeerProtocolError
+from broker.peers.protocol import PeerProtocolError
+from broker.requests.connection import Buffer, Connection
 from broker.shell.reading import PASS_S, Reading
 from broker.shell.tls import RefusedError, TlsSession
 from log.record import pack_host

@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 import trio
 
-from broker.connection import Buffer
+from broker.requests.connection import Buffer
 
 log = structlog.get_logger("trivet.tls")
 

@@ -30,7 +30,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
 from broker.spark_source.offsets import Loss, Offsets, QueueRange
 from broker.spark_source.options import Point, SourceOptions
-from broker.topics import SYSTEM_TOPICS
+from broker.state.topic_rules import SYSTEM_TOPICS
 
 SLICE_BYTES: Final = 8 << 20
 SLICE_MESSAGES: Final = 16_384

@@ -16,7 +16,8 @@ one is forgotten by nobody. Each decision is one entry, and that entry is the de
 
 Every replica reads them as they are committed (`Transactions.apply_record`), so which transactions are open is a
 function of the log, part of its snapshots, and no half of a decision can be lost: there are no halves. (Deliveries of
-delayed messages need an announcement because their progress is one number for many; see broker/delays.py.) A leader
+delayed messages need an announcement because their progress is one number for many; see broker/delayed/delays.py.)
+A leader
 decides only what the state calls open and what it has no decision for under way. Its own decisions of an earlier
 term, and those of leaders before it, are all applied before it serves; an entry of theirs that it does not hold will
 never be committed. So two decisions of one transaction cannot both come into the log.
@@ -29,9 +30,9 @@ The reference stores a half message again each time that it asks its producer, t
 is a command (`CheckTransactions`), and the question leaves once that is committed. It is about the first and only copy,
 so that an answer to an earlier question is as good as one to the last.
 
-    messages.py    the forms of all these messages
-    sending.py     half messages as they come in
-    state.py       which transactions are open: replicated
-    decisions.py   END_TRANSACTION, operation messages
-    checks.py      questions, giving up, RESUME_CHECK_HALF_MESSAGE
+    state/transaction_records.py   the forms of all these messages
+    sending.py                     half messages as they come in
+    state/open_transactions.py     which transactions are open: replicated
+    decisions.py                   END_TRANSACTION, operation messages
+    checks.py                      questions, giving up, RESUME_CHECK_HALF_MESSAGE
 """

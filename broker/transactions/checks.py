@@ -20,22 +20,21 @@ from typing import Final
 
 import structlog
 
-from broker.client_registry import RegisteredClient
-from broker.commands import CheckTransactions, CommitOffsets, PutTopic, ResumeTransaction
-from broker.connection import Connection
-from broker.deadline import NEVER
-from broker.node import Node
-from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
-from broker.processors.queries import committed_record
-from broker.proposals import ReplicaError
+from broker.node.client_registry import RegisteredClient
+from broker.node.node import Node
+from broker.reading.queries_processor import committed_record
 from broker.remoting.admin_headers import ResumeCheckHalfMessageHeader
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.headers import CheckTransactionStateHeader
-from broker.settings import BrokerConfig, BrokerSettings
-from broker.topics import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC, topic_config
-from broker.transactions.decisions import Decisions
-from broker.transactions.messages import (
+from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER
+from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
+from broker.settings.tables import BrokerConfig, BrokerSettings
+from broker.state.commands import CheckTransactions, CommitOffsets, PutTopic, ResumeTransaction
+from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC, topic_config
+from broker.state.transaction_records import (
     CHECK_TIMES,
     HALF_TOPIC_BYTES,
     PRODUCER_GROUP,
@@ -43,6 +42,7 @@ from broker.transactions.messages import (
     destination,
     resumed_properties,
 )
+from broker.transactions.decisions import Decisions
 from log.errors import DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
 from log.message_id import offset_message_id, parse_offset_message_id
 from log.properties import UNIQ_KEY, get_property, with_property, without_property

@@ -12,18 +12,19 @@ from typing import Final
 
 import structlog
 
-from broker.connection import Connection
-from broker.deadline import NEVER
-from broker.node import Node
-from broker.processing import OUTCOME_UNKNOWN, Place, RequestError, Route
-from broker.processors.queries import committed_record
-from broker.proposals import ReplicaError
+from broker.node.node import Node
+from broker.reading.queries_processor import committed_record
 from broker.remoting.codes import RequestCode, ResponseCode, TransactionOutcome
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import EndTransactionHeader
-from broker.settings import BrokerSettings
-from broker.topics import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
-from broker.transactions.messages import (
+from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER
+from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
+from broker.settings.tables import BrokerSettings
+from broker.state.open_transactions import Transactions
+from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
+from broker.state.transaction_records import (
     EXHAUSTED_TOPIC_BYTES,
     HALF_TOPIC_BYTES,
     OPERATION_BYTES_MAX,
@@ -37,7 +38,6 @@ from broker.transactions.messages import (
     operation_body,
     operation_properties,
 )
-from broker.transactions.state import Transactions
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import UNIQ_KEY, get_property
 from log.record import Record, decode_record, peek

@@ -2,15 +2,14 @@
 
 from typing import Final
 
-from broker.deliveries import without_address
-from broker.node import Node
-from broker.processing import RequestError
-from broker.property_room import RETRY_BYTES, fitted
-from broker.proposals import OverloadedError
+from broker.delayed.deliveries import without_address
+from broker.node.node import Node
 from broker.remoting.codes import ResponseCode
 from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
-from broker.topics import DEAD_LETTER_PREFIX, HALF_TOPIC
-from broker.transactions.messages import half_properties, is_half
+from broker.remoting.property_room import RETRY_BYTES, fitted
+from broker.requests.errors import OverloadedError, RequestError
+from broker.state.topic_rules import DEAD_LETTER_PREFIX, HALF_TOPIC
+from broker.state.transaction_records import half_properties, is_half
 from log.properties import get_property
 from log.record import (
     MAX_PROPERTIES_BYTES,

@@ -17,8 +17,8 @@ from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedMessage
 
 if TYPE_CHECKING:
-    from broker.commands import Command
-    from broker.node import Node
+    from broker.node.node import Node
+    from broker.state.commands import Command
     from simulation.broker_host import BrokerHost
     from simulation.plan import Plan
     from simulation.world import World

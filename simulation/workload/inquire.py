@@ -25,7 +25,7 @@ from simulation.workload.actor import Invariant
 from simulation.workload.names import TOPIC as EVENTS
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.node.node import Node
     from simulation.broker_host import BrokerHost
     from simulation.world import World
 

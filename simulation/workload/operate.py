@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.client.admin import AdminClient
 from broker.client.errors import ClientError
-from broker.node_status import NodeStatus
+from broker.remoting.node_status import NodeStatus
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 

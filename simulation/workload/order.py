@@ -13,8 +13,8 @@ from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.order_locks import LockTimes
 from broker.client.ordered_listening import listen_orderly
 from broker.client.producer import Producer
-from broker.commands import Command, CommitOffsets, LockQueues, Several, UnlockQueues
-from broker.metadata import Metadata
+from broker.state.commands import Command, CommitOffsets, LockQueues, Several, UnlockQueues
+from broker.state.metadata import Metadata
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedMessage, Violation

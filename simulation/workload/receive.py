@@ -11,8 +11,8 @@ from broker.client.consumer import Consumer, Start
 from broker.client.errors import ClientError
 from broker.client.intake import FetchLimits
 from broker.client.message import MessageQueue, MessageView
-from broker.commands import Command, CommitOffsets
 from broker.remoting.codes import RequestCode
+from broker.state.commands import Command, CommitOffsets
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedQueue, Violation

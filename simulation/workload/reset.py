@@ -22,10 +22,10 @@ from broker.client.message import Message, MessageQueue, trace_key
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
 from broker.client.runtime import Buffer
-from broker.processing import OUTCOME_UNKNOWN
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
+from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.trace import TraceHeader, TraceWriter
 from simulation.client_judge import ClientWriter
 from simulation.client_runtime import ClientRuntime

@@ -1,4 +1,4 @@
-"""What must hold of groups that an administrator sends elsewhere (request 222, broker/offset_resets.py).
+"""What must hold of groups that an administrator sends elsewhere (request 222, broker/offsets/resets.py).
 
 What the log says. Each order in it has a request of its own, and says what that asked for. While one stands, what
 members report moves nothing; it ends when a member that was told has pulled from there. So the position of a group
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final
 from broker.client.connection import Fields
 from broker.client.message import MessageView
 from broker.client.runtime import Buffer
-from broker.commands import Command, CommitOffsets, EndResets, ResetOffsets
-from broker.offset_resets import TOLD_MAX
+from broker.offsets.resets import TOLD_MAX
 from broker.remoting.codes import ResponseCode
+from broker.state.commands import Command, CommitOffsets, EndResets, ResetOffsets
 from simulation.group_model import CommittedMessage, CommittedQueue, Violation
 from simulation.scheduler import SECOND
 from simulation.stored_positions import NEVER
@@ -35,7 +35,7 @@ from simulation.workload.inquire import extent_of, is_found_by_time
 from simulation.workload.watched_pool import Attempt
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.node.node import Node
     from simulation.broker_host import BrokerHost
     from simulation.world import World
 

@@ -16,10 +16,10 @@ from broker.client.errors import ClientError, ConnectionFailed
 from broker.client.intake import FetchLimits
 from broker.client.message import Message
 from broker.client.producer import Producer
-from broker.processing import OUTCOME_UNKNOWN
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
+from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.workload.restrict_rules import GROUP, NOTE, TOPIC, Order, Restrictions

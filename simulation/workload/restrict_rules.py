@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from broker.client.connection import Fields
 from broker.client.runtime import Buffer
-from broker.commands import Command, PutGroup, PutTopic
-from broker.node import Node
+from broker.node.node import Node
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import Permission, ResponseCode
+from broker.state.commands import Command, PutGroup, PutTopic
 from simulation.broker_host import BrokerHost, BrokerProcess
 from simulation.group_model import CommittedMessage, Violation
 from simulation.workload.actor import Invariant

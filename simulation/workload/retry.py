@@ -33,13 +33,13 @@ from broker.client.listening import Handled, listen
 from broker.client.message import Message, MessageView
 from broker.client.producer import Producer
 from broker.client.runtime import Buffer
-from broker.commands import Command, CommitOffsets, DeliverDelayed
-from broker.processors.send_back import FIRST_RETRY_LEVEL
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageHeaderV2
 from broker.remoting.json_body import encode_body
-from broker.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from broker.sending.send_back_processor import FIRST_RETRY_LEVEL
+from broker.state.commands import Command, CommitOffsets, DeliverDelayed
+from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from broker.trace import TraceWriter
 from log.message_id import offset_message_id
 from log.properties import parse_properties
@@ -50,7 +50,7 @@ from simulation.workload.actor import Invariant
 from simulation.workload.watched_pool import Attempt, WatchedPool
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.node.node import Node
     from simulation.broker_host import BrokerHost
     from simulation.world import World
 
@@ -260,7 +260,8 @@ class Retries(Invariant):
         return origin
 
     def _retried(self, message: CommittedMessage) -> None:
-        """Which message this is the delivery of, its place behind the leader's announcement says (broker/delays.py)."""
+        """Which message this is the delivery of, its place behind the leader's announcement says
+        (broker/delayed/delays.py)."""
         record = message.record
         origin = self._check_content(message)
         announced = self._announced

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 from broker.client.errors import ClientError
 from broker.client.message import Message
 from broker.client.producer import Producer
-from broker.topics import TIMER_TOPIC
+from broker.state.topic_rules import TIMER_TOPIC
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedMessage, Violation
 from simulation.workload.actor import Invariant
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.node.node import Node
     from simulation.broker_host import BrokerHost
     from simulation.world import World
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from broker.client.errors import BrokerError, ClientError
 from broker.client.message import Message, MessageView
 from broker.client.transactions import Decision, TransactionalProducer
-from broker.commands import CheckTransactions, Command, Several
 from broker.remoting.codes import ResponseCode
-from broker.topics import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
+from broker.state.commands import CheckTransactions, Command, Several
+from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from broker.trace import TraceWriter
 from log.record import SYS_FLAG_COMMIT, SYS_FLAG_TRANSACTION_MASK
 from simulation.client_runtime import ClientRuntime
@@ -21,7 +21,7 @@ from simulation.group_model import CommittedMessage, Violation
 from simulation.workload.actor import Invariant
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.node.node import Node
     from simulation.broker_host import BrokerHost
     from simulation.world import World
 

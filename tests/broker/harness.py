@@ -24,9 +24,8 @@ from typing import Any
 import msgspec
 
 from broker.assembly import build_node
-from broker.connection import LOOPBACK_HOST, Connection, Outgoing
-from broker.node import Node
-from broker.peer_protocol import Frame, PeerDecoder
+from broker.node.node import Node
+from broker.peers.protocol import Frame, PeerDecoder
 from broker.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -43,7 +42,8 @@ from broker.remoting.headers import (
     SendMessageResponseHeader,
 )
 from broker.remoting.json_body import encode_body
-from broker.settings import (
+from broker.requests.connection import LOOPBACK_HOST, Connection, Outgoing
+from broker.settings.tables import (
     BrokerConfig,
     BrokerSettings,
     LimitSettings,
@@ -52,6 +52,7 @@ from broker.settings import (
     RetentionSettings,
     StorageSettings,
 )
+from broker.shell.clock import local_hour
 from log.options import StoreOptions
 from log.properties import encode_properties
 from log.record import Record, decode_record, pack_host
@@ -165,6 +166,7 @@ class Group:
             self.now_ns,
             self.wall_ms,
             None,
+            hour_of_day=local_hour,
             store_options=replace(
                 self._options,
                 dledger_directory=f"dledger-{node_id}",

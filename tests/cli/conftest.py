@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from broker.cli import run
+from broker.tools.cli import run
 
 RUN_LIMIT_S = 300.0
 
@@ -32,7 +32,7 @@ class Outcome:
 
 
 class CommandLine:
-    """Calls `broker.cli.run`, and catches what it prints."""
+    """Calls `broker.tools.cli.run`, and catches what it prints."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from broker.cli.messages import _print_message
 from broker.client.errors import DamagedMessage
 from broker.client.message import MessageQueue, MessageView
+from broker.tools.cli.messages import _print_message
 from log.record import SYS_FLAG_COMPRESSED, encode_record, pack_host
 
 

@@ -12,7 +12,7 @@ FULL = Path("/dev/full")
 
 LOGS = """
 import structlog
-from broker.cli.logs import configure_logs
+from broker.tools.cli.logs import configure_logs
 configure_logs("info")
 for number in range(2000):
     structlog.get_logger("test").info("line", number=number)

@@ -7,7 +7,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from broker.cli import output
+from broker.tools.cli import output
 
 COLUMNS = ("node", "address", "commit")
 ROWS = (("n0", "127.0.0.1:10911", 123_456), ("n1", "127.0.0.1:10921", None))

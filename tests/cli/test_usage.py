@@ -80,7 +80,7 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     """`trivet --help` must stay fast: what takes long to import is not imported."""
     script = (
         "import sys\n"
-        "from broker.cli import run\n"
+        "from broker.tools.cli import run\n"
         "code = run(['--help'])\n"
         "heavy = [name for name in ('trio', 'numpy', 'msgspec', 'structlog', 'pyspark') if name in sys.modules]\n"
         "assert not heavy, heavy\n"

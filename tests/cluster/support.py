@@ -15,9 +15,9 @@ from broker.client.errors import ClientError, NotDelivered, SendOutcomeUnknown
 from broker.client.message import Message, MessageQueue, SendResult
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
-from broker.cluster.compare import Comparison, compare_stores
-from broker.cluster.local import LocalCluster, LocalClusterOptions
-from broker.config import StorageSettings
+from broker.settings.reading import StorageSettings
+from broker.tools.cluster.compare import Comparison, compare_stores
+from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
 
 TOPIC = "Load"
 QUEUES = 4

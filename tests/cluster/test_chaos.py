@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.chaos.schedule import draw_schedule
+from broker.tools.chaos.schedule import draw_schedule
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 import trivet
-from broker.cluster.local import LocalCluster
+from broker.tools.cluster.local import LocalCluster
 from tests.cluster.support import LIMIT_S, options
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -12,11 +12,11 @@ import pytest
 import trio
 import trio.lowlevel
 
-from broker.cluster.local import LocalCluster
-from broker.config import split_address
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import encode, request
-from broker.settings import RaftSettings
+from broker.settings.reading import split_address
+from broker.settings.tables import RaftSettings
+from broker.tools.cluster.local import LocalCluster
 from tests.cluster.support import (
     LIMIT_S,
     Load,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.cluster.local import LocalCluster
+from broker.tools.cluster.local import LocalCluster
 from tests.cluster.support import (
     LIMIT_S,
     SMALL_FILES,

@@ -9,8 +9,8 @@ import trio
 
 from broker.client.admin import AdminClient
 from broker.client.errors import BrokerError
-from broker.cluster.local import LocalCluster
 from broker.remoting.codes import ResponseCode
+from broker.tools.cluster.local import LocalCluster
 from tests.cluster.support import Load, check_identical, check_nothing_lost, ready_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -16,8 +16,8 @@ import pytest
 import trio
 
 from broker.client.errors import ClientError
-from broker.cluster.local import LocalCluster, LocalClusterOptions
-from broker.cluster.query import node_status
+from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
+from broker.tools.cluster.query import node_status
 
 pytestmark = pytest.mark.cluster
 

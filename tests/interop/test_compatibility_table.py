@@ -15,7 +15,7 @@ import pytest
 
 from broker.name_server.server import NameServer
 from broker.remoting.codes import RequestCode
-from broker.settings import NameServerConfig
+from broker.settings.tables import NameServerConfig
 from tests.broker.harness import Group
 
 ROOT = Path(__file__).resolve().parents[2]

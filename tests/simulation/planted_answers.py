@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import broker.forwarding
+import broker.node.forwarding
 from broker.client.errors import ConnectionFailed
-from broker.connection import Connection
-from broker.node import Node
-from broker.once import Header as SendHeader
-from broker.once import OnceSends
+from broker.node.node import Node
 from broker.remoting.command import RemotingCommand
-from broker.replica import Replica
+from broker.replica.replica import Replica
+from broker.requests.connection import Connection
+from broker.sending.once import Header as SendHeader
+from broker.sending.once import OnceSends
 from log.consume_queue import ConsumeQueue
 from log.dispatch import Dispatch, Dispatcher
 from raft import effects as fx
@@ -105,7 +105,7 @@ def queue_ends_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(broker.forwarding, "_ONCE", frozenset())
+    patch.setattr(broker.node.forwarding, "_ONCE", frozenset())
 
 
 def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:

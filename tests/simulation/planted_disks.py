@@ -11,7 +11,7 @@ import pytest
 
 import log.entry_range
 import log.entry_recovery
-from broker.durability import Durability
+from broker.replica.durability import Durability
 from log.checkpoint import ABORT
 from log.consume_queue import ConsumeQueue
 from log.entry_log import EntryLog, FlushJob

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.replica import Replica
+from broker.replica.replica import Replica
 from log.hard_state import HardState, HardStateFile
 from raft import effects as fx
 from raft.configuration import Change

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.commands import CommitOffsets
-from broker.metadata import Metadata
-from broker.offset_commits import OffsetCommits
-from broker.replica import Replica
+from broker.offsets.commits import OffsetCommits
+from broker.replica.replica import Replica
+from broker.state.commands import CommitOffsets
+from broker.state.metadata import Metadata
 
 
 def offsets_acknowledged_from_memory(patch: pytest.MonkeyPatch) -> None:

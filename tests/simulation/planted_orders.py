@@ -12,9 +12,9 @@ from broker.client.consumer import Consumer
 from broker.client.message import MessageQueue, MessageView
 from broker.client.order_locks import OrderLocks
 from broker.client.ordered_listening import _OrderlyListener
-from broker.filters import sql92
-from broker.metadata import Metadata, OrderLock
-from broker.processors.locks import LocksProcessor
+from broker.consumer_groups.locks_processor import LocksProcessor
+from broker.reading import sql92
+from broker.state.metadata import Metadata, OrderLock
 
 __all__ = [
     "every_lock_is_granted",

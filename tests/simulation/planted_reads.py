@@ -12,17 +12,17 @@ import pytest
 
 import log.dispatch
 import log.properties
-from broker import forwarding
 from broker.client.intake import Batch, QueueReader
 from broker.client.message import MessageQueue, MessageView
 from broker.client.positions import StoredPositions
 from broker.client.pull_consumer import PullConsumer
-from broker.client_registry import ClientRegistry
-from broker.connection import Connection, RelayedConnection
-from broker.processors.offsets import OffsetsProcessor
-from broker.relayed_clients import RelayedClients
+from broker.node import forwarding
+from broker.node.client_registry import ClientRegistry
+from broker.node.relayed_clients import RelayedClients
+from broker.offsets.offsets_processor import OffsetsProcessor
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
+from broker.requests.connection import Connection, RelayedConnection
 from log.consume_queue import Boundary, ConsumeQueue
 from log.index_file import IndexFiles
 from log.properties import KEYS

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.node import Node
-from broker.replica import Replica
+from broker.node.node import Node
+from broker.replica.replica import Replica
 from log.entry_log import FlushJob
 from log.errors import FlushError
 from raft import effects as fx

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-import broker.forwarding as forwarding_module
+import broker.node.forwarding as forwarding_module
 from broker.client.message import MessageView
 from broker.client.requests import Requests
-from broker.client_calls import ClientCalls, Done
-from broker.client_registry import ClientRegistry, RegisteredClient
-from broker.connection import Connection
-from broker.processors.replies import RepliesProcessor
+from broker.node.client_calls import ClientCalls, Done
+from broker.node.client_registry import ClientRegistry, RegisteredClient
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response
+from broker.requests.connection import Connection
+from broker.sending.replies_processor import RepliesProcessor
 from log.properties import with_property
 
 __all__ = [

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-import broker.forwarding as forwarding_module
-import broker.processors.resets as resets_module
+import broker.node.forwarding as forwarding_module
+import broker.offsets.resets_processor as resets_module
 from broker.client.consumer import Consumer
 from broker.client.intake import QueueReader
 from broker.client.message import MessageQueue
-from broker.commands import Command, CommitOffsets
-from broker.metadata import Metadata
-from broker.offset_commits import OffsetCommits, StoredOffset
-from broker.offset_resets import OffsetResets
-from broker.parked_offsets import ParkedOffsets
-from broker.processors.resets import ResetsProcessor
+from broker.offsets.commits import OffsetCommits, StoredOffset
+from broker.offsets.resets import OffsetResets
+from broker.offsets.resets_processor import ResetsProcessor
 from broker.remoting.admin_headers import ResetOffsetHeader
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import RequestCode
-from broker.replica import Replica
+from broker.replica.replica import Replica
+from broker.state.commands import Command, CommitOffsets
+from broker.state.metadata import Metadata
+from broker.state.parked_offsets import ParkedOffsets
 
 __all__ = [
     "acknowledged_before_it_is_committed",

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-import broker.delays as delays_module
-import broker.forwarding as forwarding_module
-import broker.processors.send_back as send_back_module
+import broker.delayed.delays as delays_module
+import broker.node.forwarding as forwarding_module
+import broker.sending.send_back_processor as send_back_module
 from broker.client.errors import ClientError
 from broker.client.intake import QueueReader
 from broker.client.listening import Handled, _Listener
 from broker.client.message import MessageView
-from broker.delays import DelayService
-from broker.processors.send_back import SendBackProcessor
+from broker.delayed.delays import DelayService
 from broker.remoting.codes import RequestCode
-from broker.topics import DEAD_LETTER_PREFIX, retries_max
+from broker.sending.send_back_processor import SendBackProcessor
+from broker.state.topic_rules import DEAD_LETTER_PREFIX, retries_max
 from log.dispatch import Dispatcher
 from log.properties import without_property
 from log.record import Record

@@ -9,17 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
-import broker.forwarding as forwarding_module
-from broker.commands import PutGroup, PutTopic
-from broker.connection import Connection
-from broker.metadata import Metadata
-from broker.processing import Place, RequestError, Route
-from broker.processors.pull import PullProcessor
-from broker.processors.topics import TopicsProcessor
+import broker.node.forwarding as forwarding_module
+from broker.reading.pull_processor import PullProcessor
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader
-from broker.replica import Replica
+from broker.replica.replica import Replica
+from broker.requests.connection import Connection
+from broker.requests.errors import RequestError
+from broker.requests.processing import Place, Route
+from broker.state.commands import PutGroup, PutTopic
+from broker.state.metadata import Metadata
+from broker.topics.topics_processor import TopicsProcessor
 
 __all__ = [
     "acknowledged_before_it_is_committed",

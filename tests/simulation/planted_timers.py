@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import broker.timers as timers_module
+import broker.delayed.timers as timers_module
 from log.timer_index import Steps, TimerIndex
 
 __all__ = ["announced_taken_for_delivered", "due_by_a_clock_ahead", "nothing_counted_at_takeover"]

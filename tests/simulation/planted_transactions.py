@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-import broker.processors.send as send_module
+import broker.sending.send_processor as send_module
 from broker.client.message import MessageView
 from broker.client.transactions import Check, TransactionalProducer
 from broker.client.transactions import Decision as Answer
-from broker.proposals import ReplicaError
 from broker.remoting.codes import ResponseCode
-from broker.transactions import state as state_module
+from broker.requests.errors import ReplicaError
+from broker.state import open_transactions as state_module
+from broker.state.open_transactions import Transactions
+from broker.state.transaction_records import EXHAUSTED_TOPIC_BYTES, Decision, decision_of
 from broker.transactions.checks import TransactionChecks
 from broker.transactions.decisions import Decisions, _Deciding
-from broker.transactions.messages import EXHAUSTED_TOPIC_BYTES, Decision, decision_of
-from broker.transactions.state import Transactions
 from log.record import Record, peek
 
 __all__ = [

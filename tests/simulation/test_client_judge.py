@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.commands import Command, CommitOffsets, EndResets, PutTopic, ResetOffsets, encode_command
-from broker.topics import topic_config
+from broker.state.commands import Command, CommitOffsets, EndResets, PutTopic, ResetOffsets, encode_command
+from broker.state.topic_rules import topic_config
 from simulation.client_judge import ClientJudge
 from simulation.group_model import CommittedQueue, GroupModel, Violation
 from simulation.stored_positions import NEVER, PositionRequest, first_unasked

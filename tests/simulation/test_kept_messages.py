@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.processors.pull import PullProcessor
+from broker.reading.pull_processor import PullProcessor
 from broker.transactions.checks import TransactionChecks
 from log.timer_index import Steps, TimerIndex
 from simulation.plan import Fault, Plan, draw_plan

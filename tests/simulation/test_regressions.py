@@ -11,13 +11,13 @@ from typing import cast
 
 import pytest
 
-from broker.deliveries import addressed_properties, count_delivered, without_address
-from broker.metadata import Metadata
-from broker.replica import Replica
-from broker.replica_trace import ReplicaTrace
-from broker.state_snapshot import encode_state
+from broker.delayed.deliveries import addressed_properties, count_delivered, without_address
+from broker.replica.replica import Replica
+from broker.replica.trace import ReplicaTrace
+from broker.replica.upkeep import Upkeep
+from broker.state.metadata import Metadata
+from broker.state.snapshot import encode_state
 from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
-from broker.upkeep import Upkeep
 from log.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues, QueueNote
 from log.entry_log import EntryLog, FlushJob

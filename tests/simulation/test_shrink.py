@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import simulation.shrink
-from broker.cli.simulate import simulate
+from broker.tools.cli.simulate import simulate
 from simulation.group_model import Violation
 from simulation.plan import FAULT_KINDS, Fault, Plan, decode_plan, draw_plan, encode_plan
 from simulation.report import describe_finding

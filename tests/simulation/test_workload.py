@@ -7,7 +7,7 @@ import pytest
 from broker.client.errors import ClientError
 from broker.client.message import Message
 from broker.client.producer import Producer
-from broker.commands import Command, PutTopic
+from broker.state.commands import Command, PutTopic
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedMessage, Violation

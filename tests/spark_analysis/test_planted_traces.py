@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import cbor2
 import pytest
 
-from broker.cli import run
+from broker.tools.cli import run
 from broker.trace.format import INVOKE
 from simulation.plan import draw_plan
 from simulation.world import run_plan

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.porcupine_module import GoUnavailableError, Published, published
-from broker.cli import run
+from broker.tools.cli import run
 from spark_analysis.session import AnalysisUnavailableError, require_environment
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cli import run
+from broker.tools.cli import run
 from spark_analysis.models import MODELS, Model
 from spark_analysis.search import Budget, Call, search
 from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED

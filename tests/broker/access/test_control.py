@@ -9,11 +9,11 @@ import pytest
 from broker.access.accounts import parse
 from broker.access.control import AccessControl
 from broker.client.credentials import Credentials
-from broker.processing import RequestError
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ROCKETMQ, RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.signature import signature
+from broker.requests.errors import RequestError
 from log.record import pack_host
 
 ACCOUNTS = """

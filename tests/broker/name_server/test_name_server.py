@@ -18,7 +18,7 @@ from broker.remoting.json_body import decode_body, encode_body
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import ClusterInfo, QueueData, TopicRouteData
-from broker.settings import NameServerConfig
+from broker.settings.tables import NameServerConfig
 
 SECOND = 1_000_000_000
 FIRST_VERSION = DataVersion(1, 0, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trustme
 
-from broker.tls import client_context
+from broker.shell.tls_contexts import client_context
 
 
 class Certificates:

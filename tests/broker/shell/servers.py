@@ -10,10 +10,8 @@ from pathlib import Path
 import msgspec
 import trio
 
-from broker.cluster.ports import PortReservations
-from broker.cluster.query import cluster_info
-from broker.config import to_toml
-from broker.settings import (
+from broker.settings.reading import to_toml
+from broker.settings.tables import (
     BrokerConfig,
     NameServerConfig,
     NodeSettings,
@@ -23,6 +21,8 @@ from broker.settings import (
 )
 from broker.shell.broker_server import BrokerServer
 from broker.shell.name_server import NameServerProcess
+from broker.tools.cluster.ports import PortReservations
+from broker.tools.cluster.query import cluster_info
 
 LIMIT_S = 240.0
 """Ends a test that hangs; no test depends on how long anything takes."""

@@ -18,9 +18,9 @@ from broker.client.errors import BrokerError, NotDelivered, SendOutcomeUnknown
 from broker.client.message import Message
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
-from broker.cluster.query import ask
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.settings import AclSettings, BrokerConfig
+from broker.settings.tables import AclSettings, BrokerConfig
+from broker.tools.cluster.query import ask
 from tests.broker.shell.servers import LIMIT_S, Servers, running
 
 ACCOUNTS = """

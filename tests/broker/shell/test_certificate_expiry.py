@@ -9,8 +9,8 @@ import pytest
 import structlog
 import trustme
 
-from broker.certificate_expiry import WARNED_AHEAD_S, earliest_expiry, told_expiry
-from broker.settings import NameServerConfig, TlsSettings
+from broker.settings.tables import NameServerConfig, TlsSettings
+from broker.shell.certificate_expiry import WARNED_AHEAD_S, earliest_expiry, told_expiry
 from broker.shell.name_server import NameServerProcess
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

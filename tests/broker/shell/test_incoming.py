@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.connection import Connection, Outgoing
+from broker.requests.connection import Connection, Outgoing
 from broker.shell.incoming import IncompleteFrames
 from tests.broker.shell.servers import LIMIT_S, running
 

@@ -13,12 +13,12 @@ from broker.client.admin import AdminClient
 from broker.client.message import Message
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
-from broker.cluster.query import cluster_info
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
-from broker.settings import BrokerConfig, NameServerConfig
+from broker.settings.tables import BrokerConfig, NameServerConfig
 from broker.shell.name_server import NameServerProcess
+from broker.tools.cluster.query import cluster_info
 from tests.broker.shell.servers import LIMIT_S, running
 
 

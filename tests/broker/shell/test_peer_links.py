@@ -8,7 +8,7 @@ import sys
 import pytest
 import trio
 
-from broker.connection import Connection
+from broker.requests.connection import Connection
 from broker.shell.peer_links import PeerLinks
 from broker.shell.reading import Reading
 from broker.shell.sockets import SocketConnection

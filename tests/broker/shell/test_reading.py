@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from broker.connection import Connection, Outgoing
-from broker.peer_protocol import PeerProtocolError
+from broker.peers.protocol import PeerProtocolError
+from broker.requests.connection import Connection, Outgoing
 from broker.shell.reading import AWAY_S, PASS_S, Reading
 from broker.shell.sockets import RECEIVE_BYTES, RECEIVE_BYTES_LEAST, UNSENT_BYTES_HIGH, SocketConnection
 from broker.shell.tls import RefusedError

@@ -14,11 +14,11 @@ import trio
 from broker.client.message import Message
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
-from broker.peer_protocol import ClientGone, Forward, encode_frame
-from broker.settings import BrokerConfig, NameServerConfig, TlsSettings
+from broker.peers.protocol import ClientGone, Forward, encode_frame
+from broker.settings.tables import BrokerConfig, NameServerConfig, TlsSettings
 from broker.shell.sockets import connect
 from broker.shell.tls import dial_tls
-from broker.tls import peer_contexts
+from broker.shell.tls_contexts import peer_contexts
 from tests.broker.shell.certificates import Certificates
 from tests.broker.shell.servers import Servers, running
 

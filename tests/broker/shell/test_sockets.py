@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from broker.connection import Buffer, Connection, Outgoing
 from broker.remoting.command import encode, request
-from broker.settings import BrokerConfig, LimitSettings, NameServerConfig
+from broker.requests.connection import Buffer, Connection, Outgoing
+from broker.settings.tables import BrokerConfig, LimitSettings, NameServerConfig
 from broker.shell.sockets import (
     UNSENT_BYTES_HIGH,
     SocketConnection,

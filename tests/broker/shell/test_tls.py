@@ -14,14 +14,14 @@ import structlog.testing
 import trio
 
 from broker.client.errors import ConnectFailed, ConnectionFailed
-from broker.cluster.query import ask, cluster_info
-from broker.connection import Connection, Outgoing
 from broker.remoting.codes import RequestCode
-from broker.settings import ImpossibleSettingError, NameServerConfig, TlsSettings, check_name_server
+from broker.requests.connection import Connection, Outgoing
+from broker.settings.tables import ImpossibleSettingError, NameServerConfig, TlsSettings, check_name_server
 from broker.shell.name_server import NameServerProcess
 from broker.shell.sockets import SocketConnection, connect
 from broker.shell.tls import TlsSession
-from broker.tls import server_context
+from broker.shell.tls_contexts import server_context
+from broker.tools.cluster.query import ask, cluster_info
 from tests.broker.shell.certificates import Certificates
 from tests.broker.shell.servers import LIMIT_S
 

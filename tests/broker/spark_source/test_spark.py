@@ -16,10 +16,10 @@ import trio
 from broker.client.message import Message, MessageQueue
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
-from broker.cluster.local import LocalCluster
-from broker.config import BrokerConfig
+from broker.settings.reading import BrokerConfig
 from broker.spark_source.options import parse_options
 from broker.spark_source.source import TopicBatchReader, TopicPartition
+from broker.tools.cluster.local import LocalCluster
 from tests.cluster.support import LIMIT_S, QUEUES, TOPIC, ready_cluster
 
 if TYPE_CHECKING:

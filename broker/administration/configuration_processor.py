@@ -1,0 +1,47 @@
+"""The node's settings, told and changed on request (remoting.md 9)."""
+
+from collections.abc import Iterable
+
+from broker.node.node import Node
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.json_body import encode_body
+from broker.requests.connection import Connection
+from broker.requests.errors import RequestError
+from broker.requests.processing import Place, Route
+from broker.settings.live import ChangeRefusedError, LiveConfig
+from broker.settings.properties_file import PropertiesSyntaxError, parse
+
+
+class ConfigurationProcessor:
+    """UPDATE_BROKER_CONFIG 25 and GET_BROKER_CONFIG 26."""
+
+    def __init__(self, node: Node, live: LiveConfig) -> None:
+        self._node = node
+        self._live = live
+
+    def routes(self) -> Iterable[Route]:
+        """Always this node: settings are a node's own."""
+        return (
+            Route(RequestCode.UPDATE_BROKER_CONFIG, self.update, Place.ANY),
+            Route(RequestCode.GET_BROKER_CONFIG, self.get, Place.ANY),
+        )
+
+    def update(self, connection: Connection, command: RemotingCommand) -> None:
+        """Changes settings, all that are named or none."""
+        try:
+            wanted = {entry.key: entry.value for entry in parse(bytes(command.body).decode())}
+            self._live.change(wanted)
+        except (ChangeRefusedError, PropertiesSyntaxError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        except UnicodeDecodeError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"byte {error.start} is not UTF-8 text") from error
+        self._reply(connection, command)
+
+    def get(self, connection: Connection, command: RemotingCommand) -> None:
+        """All settings but secrets, as properties."""
+        self._reply(connection, command, self._live.as_properties().encode())
+
+    def _reply(self, connection: Connection, command: RemotingCommand, body: bytes = b"") -> None:
+        version = encode_body(self._node.replica.metadata.topics_version).decode()
+        self._node.reply(connection, command, ResponseCode.SUCCESS, None, {"version": version}, body)

@@ -1,0 +1,226 @@
+"""What administrators ask about topics and groups: ranges, progress, who is connected (remoting.md 9).
+
+All of it is read on the leader, after a barrier, as the offsets that clients are told.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from broker.node.client_registry import RegisteredClient
+from broker.node.node import Node
+from broker.remoting.admin_bodies import Connection as ConnectionInfo
+from broker.remoting.admin_bodies import (
+    ConsumeOffset,
+    ConsumerConnection,
+    ConsumeStats,
+    GroupList,
+    ProducerConnection,
+    TopicOffset,
+    TopicStats,
+)
+from broker.remoting.admin_headers import (
+    ConsumerGroupHeader,
+    GetConsumeStatsHeader,
+    GroupHeader,
+    ProducerGroupHeader,
+    QuerySubscriptionHeader,
+    TopicHeader,
+)
+from broker.remoting.bodies import MessageQueue, TopicConfig, TopicList
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.json_body import encode_body
+from broker.requests.connection import Connection
+from broker.requests.errors import RequestError
+from broker.requests.processing import Place, Route
+from log.consume_queue import ConsumeQueue
+from log.record import unpack_host
+
+QUEUES_TOLD_MAX: Final = 100_000
+"""Queues whose progress one answer tells; of more it would be no frame, after seconds of work for it."""
+
+
+def check_number_told(queues: int, instead: str) -> None:
+    """Raises `RequestError` where the progress in so many queues is asked for."""
+    if queues > QUEUES_TOLD_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"these are {queues} queues, an answer tells of at most {QUEUES_TOLD_MAX}: {instead}",
+        )
+
+
+class AdministrationProcessor:
+    """Requests 202, 203, 204, 208, 300, 328, 343 and 345."""
+
+    def __init__(self, node: Node, *, broker_name: str) -> None:
+        self._node = node
+        self._broker_name = broker_name
+
+    def routes(self) -> Iterable[Route]:
+        """The leader's, whose registry of clients is complete."""
+        handlers = {
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
+        }
+        return [Route(code, handler, Place.LEADER_READ) for code, handler in handlers.items()]
+
+    # ------------------------------------------------------------------ queues
+
+    def topic_stats(self, connection: Connection, command: RemotingCommand) -> None:
+        """The range of each queue of a topic, and when its last message was stored."""
+        config = self._topic(command.decode_fields(TopicHeader).topic)
+        offsets: dict[MessageQueue, TopicOffset] = {}
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            queue = self._queue(config.topic_name, queue_id)
+            offsets[MessageQueue(self._broker_name, queue_id, config.topic_name)] = (
+                TopicOffset()
+                if queue is None
+                else TopicOffset(
+                    last_update_timestamp=self._store_time(queue, queue.max_offset - 1),
+                    max_offset=queue.max_offset,
+                    min_offset=queue.min_offset,
+                )
+            )
+        self._reply(connection, command, TopicStats(offsets).encode())
+
+    def consume_stats(self, connection: Connection, command: RemotingCommand) -> None:
+        """A group's progress in some topics, or in all that it consumes."""
+        header = command.decode_fields(GetConsumeStatsHeader)
+        group = header.consumer_group
+        metadata = self._node.replica.metadata
+        named = header.topic_list or header.topic
+        topics = [name for name in named.split(";") if name] if named else self._consumed_topics(group)
+        configs = [metadata.topics[topic] for topic in dict.fromkeys(topics) if topic in metadata.topics]
+        check_number_told(sum(config.read_queue_nums for config in configs), "name a topic")
+        offsets: dict[MessageQueue, ConsumeOffset] = {}
+        for config in configs:
+            topic = config.topic_name
+            stored = metadata.offsets.get((group, topic), {})
+            for queue_id in range(config.read_queue_nums):
+                queue = self._queue(topic, queue_id)
+                consumed = stored.get(queue_id, 0)
+                offsets[MessageQueue(self._broker_name, queue_id, topic)] = ConsumeOffset(
+                    broker_offset=0 if queue is None else queue.max_offset,
+                    consumer_offset=consumed,
+                    last_timestamp=0 if queue is None else self._store_time(queue, consumed - 1),
+                    pull_offset=consumed,
+                )
+        rate = sum(self._node.stats.got_per_second(topic, group, self._node.now_ns) for topic in topics)
+        self._reply(connection, command, ConsumeStats(offsets, rate).encode())
+
+    # ------------------------------------------------------------------ clients
+
+    def consumer_connections(self, connection: Connection, command: RemotingCommand) -> None:
+        """The live consumers of a group and what they subscribe to."""
+        name = command.decode_fields(ConsumerGroupHeader).consumer_group
+        group = self._node.registry.consumer_group(name)
+        if group is None:
+            raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        body = ConsumerConnection(
+            connection_set=[_connection_info(client) for client in group.members()],
+            consume_from_where=group.consume_from_where,
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            subscription_table=group.subscriptions,
+        )
+        self._reply(connection, command, encode_body(body))
+
+    def producer_connections(self, connection: Connection, command: RemotingCommand) -> None:
+        """The live producers of a group."""
+        name = command.decode_fields(ProducerGroupHeader).producer_group
+        producers = _each_once(self._node.registry.producers(name))
+        if not producers:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        body = ProducerConnection([_connection_info(client) for client in producers])
+        self._reply(connection, command, encode_body(body))
+
+    def all_producers(self, connection: Connection, command: RemotingCommand) -> None:
+        """The live producers of every group."""
+        registry = self._node.registry
+        data = {
+            group: [
+                {
+                    "clientId": client.client_id,
+                    "language": client.language.name,
+                    "lastUpdateTimestamp": self._node.wall_ms,
+                    "remoteIP": _address(client.connection.host),
+                    "version": client.version,
+                }
+                for client in _each_once(registry.producers(group))
+            ]
+            for group in registry.producer_groups()
+        }
+        self._reply(connection, command, encode_body({"data": data}))
+
+    def groups_of_topic(self, connection: Connection, command: RemotingCommand) -> None:
+        """The groups that consume a topic: those that subscribe to it now or have an offset in it."""
+        topic = command.decode_fields(TopicHeader).topic
+        groups = dict.fromkeys(self._node.registry.consumer_groups_of(topic))
+        groups |= dict.fromkeys(
+            group for group, consumed in self._node.replica.metadata.offsets if consumed == topic
+        )
+        self._reply(connection, command, encode_body(GroupList(list(groups))))
+
+    def topics_of_group(self, connection: Connection, command: RemotingCommand) -> None:
+        """The topics in which a group has offsets."""
+        group = command.decode_fields(GroupHeader).group
+        self._reply(connection, command, encode_body(TopicList(topics=self._consumed_topics(group))))
+
+    def subscription(self, connection: Connection, command: RemotingCommand) -> None:
+        """What a group's live consumers subscribe to in a topic; null without any."""
+        header = command.decode_fields(QuerySubscriptionHeader)
+        found = self._node.registry.subscription(header.group, header.topic or "")
+        body: dict[str, object] = {
+            "group": header.group,
+            "subscriptionData": None if found is None else msgspec.to_builtins(found),
+            "topic": header.topic,
+        }
+        self._reply(connection, command, encode_body(body))
+
+    # ------------------------------------------------------------------ inside
+
+    def _topic(self, topic: str) -> TopicConfig:
+        config = self._node.replica.metadata.topics.get(topic)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        return config
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._node.replica.store.queues.get(topic, queue_id)
+
+    def _consumed_topics(self, group: str) -> list[str]:
+        return [topic for consumer, topic in self._node.replica.metadata.offsets if consumer == group]
+
+    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """When the message at an offset was stored, 0 if it is not there."""
+        unit = queue.unit(offset)
+        return 0 if unit is None else self._node.replica.store.store_time_of(unit[0], unit[1])
+
+    def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+
+def _connection_info(client: RegisteredClient[Connection]) -> ConnectionInfo:
+    return ConnectionInfo(
+        client_address=_address(client.connection.host),
+        client_id=client.client_id,
+        language=client.language.name,
+        version=client.version,
+    )
+
+
+def _each_once(clients: Iterable[RegisteredClient[Connection]]) -> list[RegisteredClient[Connection]]:
+    return list({client.client_id: client for client in clients}.values())
+
+
+def _address(host: bytes) -> str:
+    address, port = unpack_host(host)
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

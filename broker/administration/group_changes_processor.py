@@ -1,0 +1,235 @@
+"""What operators ask of a group: to add, promote and remove members, and to move leadership.
+
+A change is answered when it is committed; one that cannot be carried out is refused at once, with nothing changed:
+
+    INVALID_PARAMETER 29     no such node, or it is already what it should become; a malformed id or address
+    ILLEGAL_OPERATION 604    the last voter would go, or no majority of voters would be left that can be reached
+    SYSTEM_BUSY 2            not now: another change or a transfer is under way, or the node has not caught up
+    SYSTEM_ERROR 1           the leader was lost on the way: the outcome is unknown, look at the group
+
+A transfer is answered when the target leads. Both work on any node, which forwards them to the leader; a transfer that
+outlives its leader is asked of the next one, to whom it may be no news.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from broker.node.node import Node
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.replica.operator_requests import change_membership, transfer_leadership
+from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER
+from broker.requests.errors import RequestError
+from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
+from broker.settings.tables import NodeId, split_address
+from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
+from raft.errors import AlreadyMember, LastVoter, RaftError, UnknownMember
+from raft.status import PeerStatus
+
+_TRANSFER_GRACE_NS: Final = 1_000_000_000
+"""How much longer than raft tries a transfer its answer is waited for: the next leader has to be heard of."""
+
+
+class ChangeGroupHeader(msgspec.Struct):
+    """TRIVET_CHANGE_GROUP 90002. `operation` is add, promote or remove; `address`, where a node that is added listens
+    for its peers."""
+
+    operation: str
+    node: str
+    address: str | None = None
+
+
+class TransferLeadershipHeader(msgspec.Struct):
+    """TRIVET_TRANSFER_LEADERSHIP 90003: `node` is to lead."""
+
+    node: str
+
+
+class _Transfer:
+    """A transfer that waits for its end."""
+
+    __slots__ = ("command", "connection", "target", "term")
+
+    def __init__(self, connection: Connection, command: RemotingCommand, target: str, term: int) -> None:
+        self.connection = connection
+        self.command = command
+        self.target = target
+        self.term = term
+
+
+class _ChangeWaiter:
+    """Answers a change when its configuration is committed, or its outcome can no longer be known."""
+
+    __slots__ = ("_command", "_connection", "_node")
+
+    def __init__(self, node: Node, connection: Connection, command: RemotingCommand) -> None:
+        self._node = node
+        self._connection = connection
+        self._command = command
+
+    def committed(self) -> None:
+        self._node.reply(self._connection, self._command, ResponseCode.SUCCESS)
+
+    def lost(self) -> None:
+        self._node.reply(self._connection, self._command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+
+
+class GroupChangesProcessor:
+    """Requests 90002 and 90003. `election_timeout_ns`: a node that was silent for longer cannot be reached."""
+
+    def __init__(self, node: Node, *, election_timeout_ns: int) -> None:
+        self._node = node
+        self._election_timeout_ns = election_timeout_ns
+        self._transfer: _Transfer | None = None
+        node.on_role_change(self._role_changed)
+        node.on_disconnect(self._disconnected)
+        self._deadline = node.add_deadline(self._give_up)
+
+    def routes(self) -> Iterable[Route]:
+        """The leader's."""
+        return (
+            Route(RequestCode.TRIVET_CHANGE_GROUP, self.change, Place.LEADER),
+            Route(RequestCode.TRIVET_TRANSFER_LEADERSHIP, self.transfer, Place.LEADER),
+        )
+
+    # ------------------------------------------------------------------ members
+
+    def change(self, connection: Connection, command: RemotingCommand) -> None:
+        """Adds, promotes or removes a member."""
+        header = command.decode_fields(ChangeGroupHeader)
+        node_id = _node_id(header.node)
+        change: Change
+        match header.operation:
+            case "add":
+                self._check_address(node_id, header.address)
+                change = AddLearner(node_id)
+            case "promote":
+                change = PromoteLearner(node_id)
+            case "remove":
+                change = RemoveMember(node_id)
+            case other:
+                raise RequestError(
+                    ResponseCode.INVALID_PARAMETER, f"operation {other!r}: one of add, promote, remove"
+                )
+        replica = self._node.replica
+        try:
+            self._check_majority(change.applied_to(replica.raft.configuration))
+            change_membership(replica, change, header.address, _ChangeWaiter(self._node, connection, command))
+        except RaftError as error:
+            raise _refusal(error) from error
+
+    def _check_address(self, node_id: str, address: str | None) -> None:
+        try:
+            _, port = split_address(address or "")
+        except ValueError as error:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER, f"peer address {address or ''!r}: {error}"
+            ) from None
+        if port == 0:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"peer address {address!r}: the port is 0")
+        replica = self._node.replica
+        addresses = replica.membership.addresses
+        if not addresses.get(replica.node_id):
+            raise RequestError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"{replica.node_id} has no peer address that others could reach: name it in raft.peers and restart it",
+            )
+        for member in replica.raft.configuration.members:
+            if member != node_id and addresses.get(member) == address:
+                raise RequestError(ResponseCode.INVALID_PARAMETER, f"{member} has the peer address {address}")
+
+    def _check_majority(self, configuration: Configuration) -> None:
+        """A change that could not be committed is not begun: it would stop the group."""
+        replica = self._node.replica
+        voters = configuration.voters
+        reached = [
+            peer.node for peer in self._peers() if peer.node in voters and self._is_reachable(peer)
+        ] + [replica.node_id for _ in range(replica.node_id in voters)]
+        if 2 * len(reached) <= len(voters):
+            raise RequestError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"of the voters {', '.join(voters)} only {', '.join(reached) or 'none'} could be reached, no majority",
+            )
+
+    def _peers(self) -> tuple[PeerStatus, ...]:
+        return self._node.replica.raft.status(self._node.now_ns).peers
+
+    def _is_reachable(self, peer: PeerStatus) -> bool:
+        # A new leader takes everyone for connected and lately heard; that there is a link is seen here.
+        return peer.node in self._node.replica.links and peer.silence_ns <= self._election_timeout_ns
+
+    # ------------------------------------------------------------------ leadership
+
+    def transfer(self, connection: Connection, command: RemotingCommand) -> None:
+        """Has another voter lead."""
+        target = _node_id(command.decode_fields(TransferLeadershipHeader).node)
+        node, replica = self._node, self._node.replica
+        if target == replica.node_id:
+            node.reply(connection, command, ResponseCode.SUCCESS)
+            return
+        for peer in self._peers():
+            if peer.node == target and peer.voter and not self._is_reachable(peer):
+                raise RequestError(
+                    ResponseCode.SYSTEM_BUSY, f"{target} is silent; {replica.node_id} leads on"
+                )
+        try:
+            transfer_leadership(replica, target)
+        except RaftError as error:
+            raise _refusal(error) from error
+        if self._transfer is not None:
+            self._give_up()  # raft has given it up before
+        self._transfer = _Transfer(connection, command, target, replica.term)
+        self._deadline.due_ns = node.now_ns + self._election_timeout_ns + _TRANSFER_GRACE_NS
+
+    def _role_changed(self) -> None:
+        transfer, replica = self._transfer, self._node.replica
+        if transfer is None or replica.leader is None:
+            return
+        if replica.leader == transfer.target:
+            self._forget()
+            self._node.reply(transfer.connection, transfer.command, ResponseCode.SUCCESS)
+        elif replica.term != transfer.term:
+            self._refuse(f"{replica.leader} leads now")
+
+    def _give_up(self) -> None:
+        self._refuse(f"the leader is {self._node.replica.leader or 'unknown'}")
+
+    def _refuse(self, state: str) -> None:
+        transfer = self._transfer
+        assert transfer is not None
+        self._forget()
+        self._node.reply(
+            transfer.connection,
+            transfer.command,
+            ResponseCode.SYSTEM_BUSY,
+            f"{transfer.target} did not take over in time; {state}",
+        )
+
+    def _disconnected(self, connection: Connection) -> None:
+        if self._transfer is not None and self._transfer.connection is connection:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._transfer = None
+        self._deadline.due_ns = NEVER
+
+
+def _node_id(text: str) -> str:
+    try:
+        return msgspec.convert(text, NodeId)
+    except msgspec.ValidationError:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, f'{text!r} is no node id ("n" and a number, such as n3)'
+        ) from None
+
+
+def _refusal(error: RaftError) -> RequestError:
+    """The answer to what raft does not do."""
+    if isinstance(error, AlreadyMember | UnknownMember):
+        return RequestError(ResponseCode.INVALID_PARAMETER, str(error))
+    if isinstance(error, LastVoter):
+        return RequestError(ResponseCode.ILLEGAL_OPERATION, str(error))
+    return RequestError(ResponseCode.SYSTEM_BUSY, str(error))

@@ -1,0 +1,279 @@
+"""Figures of topics, queues and groups for administrators (remoting.md 9).
+
+Of what a node did, only what groups were given and gave back is counted for them: how many messages a topic took in the
+last minute follows from its queues, whose messages are ordered by time, and their bytes from the units
+(broker/statistics/stored_bytes.py).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from broker.administration.connections_processor import check_number_told
+from broker.node.node import Node
+from broker.reading.subscriptions import TAG, parse_tag_filter
+from broker.remoting.admin_bodies import ConsumeOffset, ConsumeStats, QueueTimeSpan
+from broker.remoting.admin_headers import (
+    BrokerConsumeStatsHeader,
+    ConsumeTimeSpanHeader,
+    CorrectionOffsetHeader,
+    QueryConsumeQueueHeader,
+    ViewBrokerStatsHeader,
+)
+from broker.remoting.bodies import MessageQueue, TopicConfig
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.json_body import encode_body
+from broker.requests.connection import Connection
+from broker.requests.errors import RequestError
+from broker.requests.processing import Place, Route
+from broker.statistics.stats import Stats
+from broker.statistics.windows import DAY, HOUR, MINUTE, Total, Windows
+from log.consume_queue import ConsumeQueue
+
+UNITS_MAX: Final = 10_000
+"""Units of a queue in one answer to 321."""
+
+_NO_LIMIT: Final = (1 << 63) - 1
+_SPANS: Final = (
+    ("statsDay", DAY, 24 * 3600),
+    ("statsHour", HOUR, 3600),
+    ("statsMinute", MINUTE, 60),
+)
+
+
+class StatisticsProcessor:
+    """Requests 303, 308, 315, 317 and 321. `address` is what clients are told to connect to."""
+
+    def __init__(self, node: Node, stats: Stats, *, broker_name: str, cluster: str, address: str) -> None:
+        self._node = node
+        self._stats = stats
+        self._broker_name = broker_name
+        self._cluster = cluster
+        self._address = address
+
+    def routes(self) -> Iterable[Route]:
+        """The leader's, as what clients are told of offsets; but 315, which is about what this node did."""
+        handlers = {
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.consume_time_span,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.correction_offsets,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
+            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
+        }
+        return [
+            Route(RequestCode.VIEW_BROKER_STATS_DATA, self.broker_stats, Place.ANY),
+            *(Route(code, handler, Place.LEADER_READ) for code, handler in handlers.items()),
+        ]
+
+    def consume_time_span(self, connection: Connection, command: RemotingCommand) -> None:
+        """When the messages of each queue were stored that are the first, the last and the last consumed."""
+        header = command.decode_fields(ConsumeTimeSpanHeader)
+        config = self._topic(header.topic)
+        stored = self._node.replica.metadata.offsets.get((header.group, header.topic), {})
+        spans = []
+        for queue_id in range(config.write_queue_nums):
+            span = QueueTimeSpan(MessageQueue(self._broker_name, queue_id, header.topic))
+            queue = self._node.replica.store.queues.get(header.topic, queue_id)
+            if queue is not None and queue.max_offset > queue.min_offset:
+                consumed = stored.get(queue_id, -1)
+                span.min_time_stamp = self._store_time(queue, queue.min_offset)
+                span.max_time_stamp = self._store_time(queue, queue.max_offset - 1)
+                span.consume_time_stamp = (
+                    self._store_time(queue, consumed - 1) if consumed > 0 else span.min_time_stamp
+                )
+                if consumed < queue.max_offset:
+                    waits_since = self._store_time(queue, max(consumed, queue.min_offset))
+                    span.delay_time = max(0, self._node.wall_ms - waits_since)
+            spans.append(span)
+        self._reply(connection, command, encode_body({"consumeTimeSpanSet": spans}))
+
+    def correction_offsets(self, connection: Connection, command: RemotingCommand) -> None:
+        """The lowest offset of any group in each queue of a topic; without limit where the compared group is behind it.
+
+        `filter_groups` are groups that do not count, joined by commas.
+        """
+        header = command.decode_fields(CorrectionOffsetHeader)
+        left_out = set((header.filter_groups or "").split(","))
+        lowest: dict[int, int] = {}
+        offsets = self._node.replica.metadata.offsets
+        for (group, topic), stored in offsets.items():
+            if topic == header.topic and group not in left_out:
+                for queue_id, offset in stored.items():
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, _NO_LIMIT))
+        for queue_id, offset in offsets.get((header.compare_group, header.topic), {}).items():
+            if lowest.get(queue_id, _NO_LIMIT) > offset:
+                lowest[queue_id] = _NO_LIMIT
+        body = {"correctionOffsets": {str(queue_id): lowest[queue_id] for queue_id in sorted(lowest)}}
+        self._reply(connection, command, encode_body(body))
+
+    def broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> None:
+        """The progress of every group in every topic that it consumes; `is_order` leaves unordered topics out.
+
+        What a group with members has read once and does not subscribe to any more is left out, too.
+        """
+        only_ordered = command.decode_fields(BrokerConsumeStatsHeader).is_order
+        metadata = self._node.replica.metadata
+        consumed = [
+            (group, metadata.topics[topic])
+            for group, topic in metadata.offsets
+            if topic in metadata.topics and self._node.registry.may_consume(group, topic)
+        ]
+        if only_ordered:
+            consumed = [(group, config) for group, config in consumed if config.order]
+        check_number_told(
+            sum(config.write_queue_nums for _, config in consumed),
+            "ask for one group at a time (consumerProgress)",
+        )
+        by_group: dict[str, list[dict[str, object]]] = {group: [] for group in metadata.groups}
+        behind = 0
+        for group, config in consumed:
+            stats = ConsumeStats(
+                self._progress(group, config),
+                self._stats.got_per_second(config.topic_name, group, self._node.now_ns),
+            )
+            behind += sum(offset.broker_offset - offset.consumer_offset for offset in stats.offsets.values())
+            by_group.setdefault(group, []).append(stats.as_body())
+        body = {
+            "brokerAddr": self._address,
+            "consumeStatsList": [{group: found} for group, found in by_group.items() if found],
+            "totalDiff": behind,
+            "totalInflightDiff": 0,
+        }
+        self._reply(connection, command, encode_body(body))
+
+    def consume_queue(self, connection: Connection, command: RemotingCommand) -> None:
+        """Units of a queue as they are stored: position, size, tags code; whether a group's tags let them by."""
+        header = command.decode_fields(QueryConsumeQueueHeader)
+        queue = self._node.replica.store.queues.get(header.topic, header.queue_id)
+        if queue is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{header.topic} is not exist!")
+        count = min(max(header.count, 0), UNITS_MAX, max(0, queue.max_offset - header.index))
+        begins = queue.min_offset <= header.index < queue.max_offset
+        subscription = wanted = filter_data = None
+        if header.consumer_group:
+            subscription = self._node.registry.subscription(header.consumer_group, header.topic)
+            if subscription is None:
+                filter_data = f"{header.consumer_group}@{header.topic} is not online!"
+            elif subscription.expression_type in {None, "", TAG}:
+                wanted = parse_tag_filter(subscription.sub_string)
+        units = [
+            {
+                "bitMap": None,
+                "eval": subscription is not None and (wanted is None or tags_code in wanted),
+                "extendDataJson": None,
+                "msg": None,
+                "physicOffset": position,
+                "physicSize": size,
+                "tagsCode": tags_code,
+            }
+            for position, size, tags_code in (queue.units(header.index, count) if begins and count else ())
+        ]
+        body: dict[str, object] = {
+            "filterData": filter_data,
+            "maxQueueIndex": queue.max_offset,
+            "minQueueIndex": queue.min_offset,
+            "queueData": units,
+            "subscriptionData": None if subscription is None else msgspec.to_builtins(subscription),
+        }
+        remark = None if begins else f"Index {header.index} of {header.queue_id}@{header.topic} is not exist!"
+        self._node.reply(connection, command, ResponseCode.SUCCESS, remark, body=encode_body(body))
+
+    # ------------------------------------------------------------------ rates
+
+    def broker_stats(self, connection: Connection, command: RemotingCommand) -> None:
+        """Sums and rates of one figure over a minute, an hour and a day."""
+        header = command.decode_fields(ViewBrokerStatsHeader)
+        total = self._figure(header.stats_name, header.stats_key)
+        if total is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            )
+        body = {}
+        for name, span, seconds in _SPANS:
+            found = total(span, seconds)
+            body[name] = {"avgpt": found.per_time, "sum": found.count, "tps": found.per_second}
+        self._reply(connection, command, encode_body(body))
+
+    def _figure(self, name: str, key: str) -> Callable[[int, int], Total] | None:
+        """What `name` counts of `key`, by span and its seconds; None where nothing is known of it."""
+        stats = self._stats
+        now_s = self._node.now_ns // 1_000_000_000
+        windows: Windows | None = None
+        match name:
+            case "TOPIC_PUT_NUMS" if key in self._node.replica.metadata.topics:
+                return lambda span, seconds: self._put_since(key, seconds)
+            case "GROUP_GET_NUMS" if key in stats.got_by_group:
+                windows = stats.got_by_group[key].messages
+            case "TOPIC_PUT_SIZE" if key in self._node.replica.metadata.topics:
+                stats.stored.count(self._node.replica.store.queues, self._node.now_ns // 1_000_000_000)
+                windows = stats.stored.by_topic.get(key) or Windows()
+            case "GROUP_GET_SIZE" if key in stats.got_by_group:
+                windows = stats.got_by_group[key].record_bytes
+            case "GROUP_GET_LATENCY" if key in stats.got_by_group:
+                taken = stats.got_by_group[key].microseconds
+                return lambda span, seconds: _milliseconds(taken.total(now_s, span))
+            case "SNDBCK_PUT_NUMS":
+                windows = stats.given_back_by_group.get(key)
+            case "BROKER_PUT_NUMS" if key == self._cluster:
+                windows = stats.put_windows
+            case "BROKER_GET_NUMS" if key == self._cluster:
+                windows = stats.got_windows
+        if windows is None:
+            return None
+        counted = windows
+        return lambda span, seconds: counted.total(now_s, span)
+
+    def _put_since(self, topic: str, seconds: int) -> Total:
+        """Messages of a topic that were stored within the last so many seconds."""
+        store = self._node.replica.store
+        since_ms = self._node.wall_ms - 1000 * seconds
+        config = self._node.replica.metadata.topics[topic]
+        count = 0
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            queue = store.queues.get(topic, queue_id)
+            if queue is not None and queue.max_offset > queue.min_offset:
+                newest_ms = self._store_time(queue, queue.max_offset - 1)
+                if newest_ms >= since_ms:
+                    count += queue.max_offset - queue.offset_at_time(since_ms, store.store_time_of)
+        return Total(count, count / seconds, count, 1.0 if count else 0.0)
+
+    # ------------------------------------------------------------------ inside
+
+    def _progress(self, group: str, config: TopicConfig) -> dict[MessageQueue, ConsumeOffset]:
+        topic = config.topic_name
+        stored = self._node.replica.metadata.offsets.get((group, topic), {})
+        found: dict[MessageQueue, ConsumeOffset] = {}
+        for queue_id in range(config.write_queue_nums):
+            queue = self._node.replica.store.queues.get(topic, queue_id)
+            consumed = stored.get(queue_id, 0)
+            found[MessageQueue(self._broker_name, queue_id, topic)] = ConsumeOffset(
+                broker_offset=0 if queue is None else queue.max_offset,
+                consumer_offset=consumed,
+                last_timestamp=0 if queue is None else self._store_time(queue, consumed - 1),
+                pull_offset=consumed,
+            )
+        return found
+
+    def _topic(self, topic: str) -> TopicConfig:
+        config = self._node.replica.metadata.topics.get(topic)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        return config
+
+    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """When the message at an offset was stored, 0 if it is not there."""
+        unit = queue.unit(offset)
+        return 0 if unit is None else self._node.replica.store.store_time_of(unit[0], unit[1])
+
+    def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+
+def _milliseconds(microseconds: Total) -> Total:
+    return Total(
+        microseconds.count // 1000,
+        microseconds.per_second / 1000,
+        microseconds.times,
+        microseconds.per_time / 1000,
+    )

@@ -1,0 +1,262 @@
+"""What a node tells about itself: its replica and its figures (remoting.md 9).
+
+These are answered by the node that is asked, in whatever role it is: an operator wants to see this one.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, cast
+
+from broker.node.node import Node
+from broker.remoting.bodies import KeyValueTable
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import OWN_VERSION, RemotingCommand
+from broker.remoting.json_body import encode_body
+from broker.remoting.node_status import NodeStatus, PeerStatus, Role
+from broker.requests.connection import Connection
+from broker.requests.processing import Place, Route
+from broker.settings.tables import BrokerConfig
+from broker.state.metadata import DelayProgress
+from broker.state.topic_rules import SCHEDULE_TOPIC, TIMER_TOPIC
+from broker.statistics.stats import Stats
+from broker.statistics.windows import MINUTE
+from log.disk import Disk
+from log.errors import LogFault
+from log.layout import HEADER_BYTES
+from log.timer_index import Step, add_step
+from raft.status import Status
+
+_MS: Final = 1_000_000
+
+
+class StatusProcessor:
+    """TRIVET_NODE_STATUS 90001 and GET_BROKER_RUNTIME_INFO 28.
+
+    `address` is what clients are told to connect to; `recovered` what was repaired at the start, a sentence each;
+    `hour_of_day` tells the hour at a time in milliseconds.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        config: BrokerConfig,
+        *,
+        address: str,
+        recovered: tuple[str, ...],
+        stats: Stats,
+        disk: Disk,
+        process_id: Callable[[], int],
+        hour_of_day: Callable[[int], int],
+    ) -> None:
+        self._node = node
+        self._config = config
+        self._address = address
+        self._recovered = recovered
+        self._stats = stats
+        self._disk = disk
+        self._process_id = process_id
+        self._hour_of_day = hour_of_day
+        self._next_sample = node.add_deadline(self._sample, stats.next_sample_ns)
+        node.on_arrival(stats.stored.arrived)
+
+    def _sample(self) -> None:
+        hour = self._hour_of_day(self._node.wall_ms)
+        self._stats.sample(self._node.now_ns, hour, self._node.replica.store.queues)
+        self._next_sample.due_ns = self._stats.next_sample_ns
+
+    def routes(self) -> Iterable[Route]:
+        """Always this node."""
+        return (
+            Route(RequestCode.TRIVET_NODE_STATUS, self.node_status, Place.ANY),
+            Route(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info, Place.ANY),
+        )
+
+    def status(self) -> NodeStatus:
+        """The replica at this moment."""
+        replica = self._node.replica
+        raft = replica.raft.status(self._node.now_ns)
+        log = replica.store.log
+        return NodeStatus(
+            node=replica.node_id,
+            group=self._config.node.group,
+            role=self._role(raft),
+            term=raft.term,
+            leader=raft.leader,
+            commit_index=raft.commit_index,
+            applied_index=replica.applied_index,
+            first_index=log.first_index,
+            last_index=log.last_index,
+            last_position=log.end_position,
+            serving=replica.serving,
+            durable_index=log.durable_index,
+            peers=tuple(
+                PeerStatus(
+                    id=peer.node,
+                    match_index=peer.match_index,
+                    state=peer.state,
+                    last_contact_ms=peer.silence_ns // _MS,
+                )
+                for peer in raft.peers
+            ),
+            cluster=self._config.node.cluster,
+            address=self._address,
+            process_id=self._process_id(),
+            store_path=self._config.storage.path,
+            recovering=raft.recovering,
+            voters=raft.configuration.voters,
+            learners=raft.configuration.learners,
+            configuration_index=raft.configuration_index,
+            peer_addresses={
+                member: replica.membership.addresses[member]
+                for member in raft.configuration.members
+                if member in replica.membership.addresses
+            },
+            recovered=self._recovered,
+        )
+
+    def _role(self, raft: Status) -> Role:
+        if self._node.is_outside:
+            return "outside"
+        if raft.node in raft.configuration.learners:
+            return "learner"
+        return cast(Role, raft.role)
+
+    def node_status(self, connection: Connection, command: RemotingCommand) -> None:
+        """The replica's state as JSON."""
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=self.status().encode())
+
+    # ------------------------------------------------------------------ the reference's tables
+
+    def runtime_info(self, connection: Connection, command: RemotingCommand) -> None:
+        """The figures that mqadmin prints, as texts by the reference's names."""
+        body = encode_body(KeyValueTable(self._runtime_table()))
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+    def _runtime_table(self) -> dict[str, str]:
+        node, stats = self._node, self._stats
+        now_ns = node.now_ns
+        replica = node.replica
+        log = replica.store.log
+        got = _three_rates(stats.get_rates(now_ns))
+        found, missed = stats.found_rates(now_ns), stats.missed_rates(now_ns)
+        stored = stats.stored
+        stored.count(replica.store.queues, now_ns // 1_000_000_000)
+        run_s = (now_ns - stats.started_ns) // 1_000_000_000
+        (put_yesterday, got_yesterday), (put_today, got_today) = stats.mornings
+        usage = self._disk.usage()
+        used_ratio = 1 - usage.free_bytes / max(usage.total_bytes, 1)
+        table = {
+            "brokerVersionDesc": "Trivet",
+            "brokerVersion": str(OWN_VERSION),
+            "brokerActive": "true",
+            "putTps": _three_rates(stats.put_rates(now_ns)),
+            "getTransferedTps": got,
+            "getTransferredTps": got,
+            "getFoundTps": _three_rates(found),
+            "getMissTps": _three_rates(missed),
+            "getTotalTps": _three_rates((found[0] + missed[0], found[1] + missed[1], found[2] + missed[2])),
+            "msgPutTotalTodayNow": str(stats.put),
+            "msgPutTotalTodayMorning": str(put_today),
+            "msgPutTotalYesterdayMorning": str(put_yesterday),
+            "msgGetTotalTodayNow": str(stats.got),
+            "msgGetTotalTodayMorning": str(got_today),
+            "msgGetTotalYesterdayMorning": str(got_yesterday),
+            "putMessageTimesTotal": str(stats.put),
+            "putMessageFailedTimes": str(stats.puts_failed),
+            "putMessageAverageSize": str(stored.record_bytes / max(stored.messages, 1)),
+            "putMessageDistributeTime": str(stats.put_times),
+            "putMessageEntireTimeMax": str(stats.put_times.longest_ms),
+            "getMessageEntireTimeMax": str(stats.get_ms_longest),
+            "commitLogMinOffset": str(log.first_position),
+            "commitLogMaxOffset": str(log.end_position),
+            "commitLogDiskRatio": f"{used_ratio:.4f}",
+            "consumeQueueDiskRatio": f"{used_ratio:.4f}",
+            "commitLogDirCapacity": f"Total : {_size(usage.total_bytes)}, Free : {_size(usage.free_bytes)}.",
+            "dispatchMaxBuffer": "0",  # what is committed is dispatched in the same turn
+            "remainTransientStoreBufferNumbs": "2147483647",  # no pool of them that could be used up, as in 5.x without
+            "dispatchBehindBytes": str(self._bytes_after(replica.applied_index)),
+            "remainHowManyDataToFlush": _size(self._bytes_after(log.durable_index)),
+            "bootTimestamp": str(stats.started_wall_ms),
+            "startAcceptSendRequestTimeStamp": str(node.config.broker.accept_sends_from_ms),
+            "runtime": f"[ {run_s // 86_400} days, {run_s // 3600 % 24} hours, {run_s // 60 % 60} minutes, "
+            f"{run_s % 60} seconds ]",
+            "earliestMessageTimeStamp": str(self._earliest_store_time()),
+            "pageCacheLockTimeMills": "0",
+            **self._delays(),
+            **self._timers(),
+        }
+        for queue in (
+            "sendThreadPoolQueue",
+            "pullThreadPoolQueue",
+            "queryThreadPoolQueue",
+            "EndTransactionQueue",
+        ):
+            # Requests are handled as they come: there is no queue before a pool of threads.
+            table |= {f"{queue}Size": "0", f"{queue}Capacity": "0", f"{queue}HeadWaitTimeMills": "0"}
+        table["EndTransactionThreadPoolQueueCapacity"] = "0"
+        return table
+
+    def _delays(self) -> dict[str, str]:
+        """For each delay level the first message that is not known to be delivered, and the end of the queue."""
+        replica = self._node.replica
+        table = {}
+        for level in range(1, len(self._config.broker.delay_level_ms) + 1):
+            progress = replica.metadata.delays.get(level, DelayProgress())
+            queue = replica.store.queues.get(SCHEDULE_TOPIC, level - 1)
+            end = 0 if queue is None else queue.max_offset
+            table[f"scheduleMessageOffset_{level}"] = f"{progress.offset},{end}"
+        return table
+
+    def _timers(self) -> dict[str, str]:
+        """Of messages for a time of their own: seconds that the first is late, how many wait, and rates.
+
+        What was announced last counts as delivered. Deliveries are the leader's.
+        """
+        node = self._node
+        index, progress = node.replica.store.timers, node.replica.metadata.timers
+        index.catch_up(
+            progress.floor, progress.steps
+        )  # who does not deliver lets some thousands come together first
+        steps = progress.steps
+        if progress.batch is not None:
+            steps = add_step(steps, Step(*progress.batch.step))
+        next_ms = index.next_due_ms(steps)
+        now_s = node.now_ns // 1_000_000_000
+        stored = self._stats.stored.by_topic.get(TIMER_TOPIC)
+        enqueued = 0.0 if stored is None else stored.total(now_s, MINUTE).times / 60
+        return {
+            "timerReadBehind": str(0 if next_ms is None else max(0, node.wall_ms - next_ms) // 1000),
+            "timerOffsetBehind": str(index.behind),
+            "timerCongestNum": str(index.waiting(steps)),
+            "timerEnqueueTps": f"{enqueued:.3f}",
+            "timerDequeueTps": f"{self._stats.timed_delivered.total(now_s, MINUTE).per_second:.3f}",
+        }
+
+    def _bytes_after(self, index: int) -> int:
+        """What the log holds behind an entry."""
+        log = self._node.replica.store.log
+        if index >= log.last_index:
+            return 0
+        if index < log.first_index:
+            return log.end_position - log.first_position
+        return log.end_position - log.position_of(index + 1)
+
+    def _earliest_store_time(self) -> int:
+        store = self._node.replica.store
+        try:
+            return store.store_time_of(store.log.first_position + HEADER_BYTES)
+        except LogFault:
+            return -1  # an empty log
+
+
+def _three_rates(rates: tuple[float, float, float]) -> str:
+    return " ".join(f"{rate:.3f}" for rate in rates)
+
+
+def _size(count: int) -> str:
+    """Bytes as the reference writes them, for people."""
+    if count < 1 << 10:
+        return f"{count} B"
+    size, unit = count / (1 << 10), 0
+    while size >= 1 << 10 and unit < 3:
+        size, unit = size / (1 << 10), unit + 1
+    return f"{size:.1f} {'KMGT'[unit]}iB"

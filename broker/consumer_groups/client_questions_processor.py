@@ -1,0 +1,165 @@
+"""Questions of administrators that a consumer answers: the broker passes them on (remoting.md 8).
+
+The leader knows which clients there are, whatever node each is connected to, and asks through that node. What a client
+says goes back as it is. One that does not answer is reported as such after ten seconds.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from broker.node.client_calls import Done
+from broker.node.node import Node
+from broker.reading.queries_processor import committed_record, topics_of
+from broker.remoting.admin_bodies import decode_queue
+from broker.remoting.admin_headers import (
+    ConsumeMessageDirectlyHeader,
+    GetConsumerRunningInfoHeader,
+    GetConsumerStatusHeader,
+)
+from broker.remoting.bodies import MessageQueue
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import RemotingError
+from broker.remoting.json_body import decode_object_keyed, decode_request, encode_body, encode_object_keyed
+from broker.requests.connection import Connection
+from broker.requests.errors import RequestError
+from broker.requests.processing import Place, Route
+from log.errors import RecordError
+from log.message_id import parse_offset_message_id
+
+ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A client's answer that is larger is not passed on: with a head of its own it might be no frame any more."""
+
+CLIENTS_ASKED_MAX: Final = 1000
+"""Consumers that one request may have asked; of more, the first ones."""
+
+
+class _ConsumerStatus(msgspec.Struct, rename="camel"):
+    """A client's answer to 221; the keys are queues as JSON texts."""
+
+    message_queue_table: dict[str, int] = {}
+
+
+class ClientQuestionsProcessor:
+    """GET_CONSUMER_RUNNING_INFO 307, CONSUME_MESSAGE_DIRECTLY 309, INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223."""
+
+    def __init__(self, node: Node, *, broker_name: str) -> None:
+        self._node = node
+        self._broker_name = broker_name
+
+    def routes(self) -> Iterable[Route]:
+        """The leader's, whose registry of clients is complete."""
+        return (
+            Route(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info, Place.LEADER),
+            Route(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly, Place.LEADER_READ),
+            Route(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status, Place.LEADER),
+        )
+
+    def running_info(self, connection: Connection, command: RemotingCommand) -> None:
+        """What a consumer says of itself: queues, counts, threads."""
+        header = command.decode_fields(GetConsumerRunningInfoHeader)
+        self._pass_on(connection, command, header.consumer_group, header.client_id, header, b"")
+
+    def consume_directly(self, connection: Connection, command: RemotingCommand) -> None:
+        """Has a consumer consume one stored message, and tells how it went."""
+        header = command.decode_fields(ConsumeMessageDirectlyHeader)
+        try:
+            _, offset = parse_offset_message_id(header.message_id or "")
+        except RecordError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        record = committed_record(self._node.replica, offset)
+        if record is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        if self._node.access is not None and not self._node.registry.may_read(
+            header.consumer_group, topics_of(record)[:1]
+        ):
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the message at {offset} is of no topic that group {header.consumer_group} consumes",
+            )
+        header.broker_name = self._broker_name
+        self._pass_on(
+            connection, command, header.consumer_group, header.client_id or "", header, bytes(record)
+        )
+
+    def _pass_on(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        group: str,
+        client_id: str,
+        header: msgspec.Struct,
+        body: bytes,
+    ) -> None:
+        client = self._node.registry.find_consumer(group, client_id)
+        if client is None:
+            raise RequestError(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"The Consumer <{group}> <{client_id}> not online"
+            )
+
+        def answered(answer: RemotingCommand | None) -> None:
+            if answer is None:
+                remark = f"consumer <{group}> <{client_id}> Timeout: it has not answered"
+                self._node.reply(connection, command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+            elif len(answer.body) + len(answer.remark or "") > ANSWER_BYTES_MAX:
+                remark = f"consumer <{group}> <{client_id}> answered with {len(answer.body)} bytes"
+                self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, remark)
+            else:
+                self._node.reply(connection, command, answer.code, answer.remark, body=answer.body)
+
+        self._node.calls.call(
+            client.connection, command.code, header, body, command, self._node.now_ns, answered
+        )
+
+    def consumer_status(self, connection: Connection, command: RemotingCommand) -> None:
+        """Where each consumer of a group stands in a topic, by its own account; those that do not say are left out."""
+        header = command.decode_fields(GetConsumerStatusHeader)
+        group = self._node.registry.consumer_group(header.group)
+        clients = [] if group is None else group.members()
+        if header.client_address:
+            clients = [client for client in clients if client.client_id == header.client_address]
+        if not clients:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
+            )
+        clients = clients[:CLIENTS_ASKED_MAX]
+        table: dict[str, object] = {}
+        waiting = {client.client_id for client in clients}
+
+        def answered_by(client_id: str) -> Done:
+            def answered(answer: RemotingCommand | None) -> None:
+                waiting.discard(client_id)
+                queues = _queues_in(answer)
+                if queues is not None:
+                    table[client_id] = encode_object_keyed(queues)
+                if not waiting:
+                    body = encode_body({"consumerTable": table})
+                    self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+            return answered
+
+        asked = GetConsumerStatusHeader(header.topic, header.group)
+        for client in clients:
+            self._node.calls.call(
+                client.connection,
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+                asked,
+                b"",
+                command,
+                self._node.now_ns,
+                answered_by(client.client_id),
+            )
+
+
+def _queues_in(answer: RemotingCommand | None) -> dict[MessageQueue, int] | None:
+    """The offsets that a client has named; None if it has not, or nothing that can be read."""
+    if answer is None or answer.code != ResponseCode.SUCCESS or not answer.body:
+        return None
+    try:
+        return decode_object_keyed(
+            decode_request(answer.body, _ConsumerStatus).message_queue_table, decode_queue
+        )
+    except RemotingError:
+        return None

@@ -1,0 +1,325 @@
+"""Heartbeats, and what they make known: who consumes what (remoting.md 7.3, behaviour.md 8.1).
+
+A client's heartbeat is registered on the node that it reached, and the leader is told too, so that its table is the
+group's: the list of a group's consumers, from which every consumer computes its share of the queues, must be one
+list. Only the leader tells consumers that the list has changed (code 40), each once, on its own connection or through
+the node that it is connected to.
+
+A heartbeat of a group that the group of brokers does not know is answered when the group and its retry topic exist:
+the first pull may follow at once, and would otherwise be refused. If a Java client sent it, the members are told a
+second time a moment later: one that rebalances while it does not know the retry topic yet asks for its route then,
+and takes its queue only when it rebalances again, which is every 20 s unless it is told to
+(`RebalanceImpl.rebalanceByTopic`). RocketMQ's brokers tell it each for itself, as each hears of it, so that a group
+of several tells it several times.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from broker.node.client_registry import RegisteredClient
+from broker.node.node import Node
+from broker.reading.subscriptions import parse_filter
+from broker.remoting.bodies import CheckClientConfigBody, ConsumerListBody, HeartbeatData
+from broker.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, encode, request
+from broker.remoting.headers import (
+    GetConsumerListByGroupHeader,
+    NotifyConsumerIdsChangedHeader,
+    UnregisterClientHeader,
+)
+from broker.remoting.json_body import decode_request, encode_body
+from broker.requests.connection import Connection, RelayedConnection
+from broker.requests.deadline import NEVER
+from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.processing import Place, Route
+from broker.settings.tables import BrokerConfig
+from broker.state.commands import SingleCommand
+from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, InvalidNameError, check_group_name
+from broker.topics.creation import Creations, TooManyError, missing_for_consumers
+from log.errors import DiskFullError
+
+GROUPS_PER_CLIENT_MAX: Final = 1_000
+"""Producer and consumer groups that one connection announces."""
+HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
+
+TOLD_AGAIN_NS: Final = 2_000_000_000
+"""From when a group was made until its members are told again. 5.x Java clients rebalance once a second at most, and
+by then the name servers have heard of the retry topic."""
+
+COMMANDS_AT_ONCE: Final = 64
+"""Topics and groups that one entry of the log creates for a heartbeat."""
+
+
+class ClientsProcessor:
+    """HEART_BEAT 34, UNREGISTER_CLIENT 35, GET_CONSUMER_LIST_BY_GROUP 38, CHECK_CLIENT_CONFIG 46."""
+
+    def __init__(
+        self,
+        node: Node,
+        creations: Creations,
+        *,
+        auto_create_groups: bool,
+        sql_filters: bool,
+        notify_changes: bool,
+    ) -> None:
+        self._node = node
+        self._creations = creations
+        self._sql_filters = sql_filters
+        self._auto_create_groups = auto_create_groups
+        self._notify_changes = notify_changes
+        self._was_serving = False
+        self._next_opaque = 0
+        self._changed: dict[str, None] = {}
+        """Groups whose members are to be told that there are others now."""
+        self._again: dict[str, int] = {}
+        """Groups that are new -> when their members are told again (monotonic ns), earliest first."""
+        self._next_expiry = node.add_deadline(self._expire)
+        self._notices = node.add_deadline(self._send_notices)
+        self._next_again = node.add_deadline(self._notify_again)
+        node.on_disconnect(self._disconnected)
+        node.on_role_change(self._role_changed)
+        node.on_leader_reachable(self._tell_leader)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes over the settings that may change at run time."""
+        self._auto_create_groups = config.broker.auto_create_groups
+        self._sql_filters = config.broker.sql_filters
+        self._notify_changes = config.broker.notify_consumers
+
+    def routes(self) -> Iterable[Route]:
+        """Only the leader's list of consumers is complete."""
+        return (
+            Route(RequestCode.HEART_BEAT, self.heartbeat, Place.ANY),
+            Route(RequestCode.UNREGISTER_CLIENT, self.unregister, Place.ANY),
+            Route(RequestCode.CHECK_CLIENT_CONFIG, self.check_config, Place.ANY),
+            Route(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_list, Place.LEADER),
+        )
+
+    # ------------------------------------------------------------------ requests
+
+    def heartbeat(self, connection: Connection, command: RemotingCommand) -> None:
+        """Registers the client's groups here and with the leader, which creates what they need."""
+        node = self._node
+        data = decode_request(command.body, HeartbeatData)
+        self._check(connection, data, len(command.body))
+        client = RegisteredClient(connection, data.client_id, command.language_code, command.version)
+        changed = node.registry.heartbeat(client, data, node.now_ns)
+        self._plan_expiry()
+        replica = node.replica
+        missing = missing_for_consumers(
+            replica.metadata,
+            (consumer.group_name for consumer in data.consumer_data_set),
+            self._auto_create_groups,
+            node.wall_ms,
+            [consumer.group_name for consumer in data.consumer_data_set if consumer.unit_mode],
+        )
+        if replica.serving:
+            self._notify(changed)
+            new = [
+                consumer.group_name
+                for consumer in data.consumer_data_set
+                if RETRY_PREFIX + consumer.group_name not in replica.metadata.topics
+            ]
+
+            def created(_: object) -> None:
+                if client.language is LanguageCode.JAVA:
+                    self._plan_again(new)
+                node.reply(connection, command, ResponseCode.SUCCESS)
+
+            if missing and self._create(missing, created, lambda: node.forward(connection, command)):
+                return
+        elif missing and not command.is_one_way:
+            node.forward(connection, command)
+            return
+        else:
+            node.forward_copy(connection, command)
+        node.reply(connection, command, ResponseCode.SUCCESS)
+
+    def _create(
+        self, missing: Sequence[SingleCommand], done: Callable[[object], None], lost: Callable[[], None]
+    ) -> bool:
+        """Proposes what groups lack; False if there is no room for it: their pulls will be told so, as of any group
+        that may not be created by use.
+        """
+        try:
+            for begin in range(0, len(missing), COMMANDS_AT_ONCE):
+                end = begin + COMMANDS_AT_ONCE
+                is_last = end >= len(missing)
+                self._creations.propose(
+                    missing[begin:end], done if is_last else _nothing, lost if is_last else _nothing
+                )
+        except TooManyError:
+            return False
+        return True
+
+    def _check(self, connection: Connection, data: HeartbeatData, size: int) -> None:
+        """Raises `RequestError` before anything of a heartbeat is registered."""
+        if not data.client_id or len(data.client_id) > CLIENT_ID_LENGTH_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the heartbeat's clientID has {len(data.client_id)} characters, allowed are 1 to "
+                f"{CLIENT_ID_LENGTH_MAX}",
+            )
+        if size > HEARTBEAT_BYTES_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the heartbeat has {size} bytes, at most {HEARTBEAT_BYTES_MAX} are allowed",
+            )
+        try:
+            for consumer in data.consumer_data_set:
+                check_group_name(consumer.group_name)
+            for producer in data.producer_data_set:
+                check_group_name(producer.group_name)
+        except InvalidNameError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        count = self._node.registry.groups_with(connection, data)
+        if count > GROUPS_PER_CLIENT_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the client would be in {count} groups, at most {GROUPS_PER_CLIENT_MAX} are allowed",
+            )
+        most = self._node.config.limits.max_groups
+        for kind, there, new in self._node.registry.new_groups_of(data):
+            if new and there + new > most:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"{there} {kind} groups have clients, {new} more would be too many: at most {most} are allowed "
+                    "(limits.max_groups)",
+                )
+
+    def unregister(self, connection: Connection, command: RemotingCommand) -> None:
+        """Takes the client out of the groups, here and at the leader."""
+        header = command.decode_fields(UnregisterClientHeader)
+        node = self._node
+        changed = node.registry.unregister(header.client_id, header.producer_group, header.consumer_group)
+        self._plan_expiry()
+        if node.replica.serving:
+            self._notify(changed)
+        else:
+            node.forward_copy(connection, command)
+        node.reply(connection, command, ResponseCode.SUCCESS)
+
+    def check_config(self, connection: Connection, command: RemotingCommand) -> None:
+        """Says whether a subscription's expression can be used on this broker, before the consumer starts."""
+        subscription = decode_request(command.body, CheckClientConfigBody).subscription_data
+        parse_filter(subscription.expression_type, subscription.sub_string, sql_filters=self._sql_filters)
+        self._node.reply(connection, command, ResponseCode.SUCCESS)
+
+    def consumer_list(self, connection: Connection, command: RemotingCommand) -> None:
+        """The members of a consumer group, each once."""
+        group = command.decode_fields(GetConsumerListByGroupHeader).consumer_group
+        members = self._node.registry.members(group)
+        if not members:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        body = encode_body(ConsumerListBody(members))
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+
+    # ------------------------------------------------------------------ changes
+
+    def _notify(self, groups: Iterable[str]) -> None:
+        """Has the members of changed groups compute their shares anew; the leader's task.
+
+        They are told in the next turn, and once: when a node dies, thousands leave a group at a time, and each would
+        be told of each.
+        """
+        if self._notify_changes:
+            self._changed.update(dict.fromkeys(groups))
+            if self._changed:
+                self._notices.due_ns = self._node.now_ns
+
+    def _send_notices(self) -> None:
+        self._notices.due_ns = NEVER
+        changed, self._changed = self._changed, {}
+        if not self._node.replica.serving:
+            return
+        configs = self._node.replica.metadata.groups
+        for group in changed:
+            config = configs.get(group)
+            if config is not None and not config.notify_consumer_ids_changed_enable:
+                continue
+            for connection in self._node.registry.connections_to_notify(group):
+                self._next_opaque = (self._next_opaque + 1) & 0x7FFF_FFFF
+                notice = request(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                    NotifyConsumerIdsChangedHeader(group),
+                    opaque=self._next_opaque,
+                    one_way=True,
+                )
+                connection.send(encode(notice))
+
+    def _plan_again(self, groups: Iterable[str]) -> None:
+        due_ns = self._node.now_ns + TOLD_AGAIN_NS
+        for group in groups:
+            self._again.setdefault(group, due_ns)
+        self._next_again.due_ns = next(iter(self._again.values()), NEVER)
+
+    def _notify_again(self) -> None:
+        due = [group for group, due_ns in self._again.items() if due_ns <= self._node.now_ns]
+        for group in due:
+            del self._again[group]
+        self._next_again.due_ns = next(iter(self._again.values()), NEVER)
+        self._notify(due)
+
+    def _disconnected(self, connection: Connection) -> None:
+        changed = self._node.registry.connection_closed(connection)
+        self._plan_expiry()
+        if self._node.replica.serving:
+            self._notify(changed)
+
+    def _plan_expiry(self) -> None:
+        due_ns = self._node.registry.deadline_ns()
+        self._next_expiry.due_ns = NEVER if due_ns is None else due_ns
+
+    def _expire(self) -> None:
+        node = self._node
+        expired = node.registry.expire(node.now_ns)
+        self._plan_expiry()
+        for connection in expired.connections:
+            if not isinstance(connection, RelayedConnection):
+                connection.close()  # a client that still lives connects anew and says so
+        if node.replica.serving:
+            self._notify(expired.changed_groups)
+
+    # ------------------------------------------------------------------ leaders come and go
+
+    def _role_changed(self) -> None:
+        serving = self._node.replica.serving
+        if serving and not self._was_serving:
+            self._begin_serving()
+        self._was_serving = serving
+
+    def _begin_serving(self) -> None:
+        """What was registered while nobody served: groups are created now, and members hear of each other."""
+        node = self._node
+        groups = node.registry.consumer_groups()
+        missing = missing_for_consumers(
+            node.replica.metadata,
+            groups,
+            self._auto_create_groups,
+            node.wall_ms,
+            [
+                name
+                for name in groups
+                if (group := node.registry.consumer_group(name)) is not None and group.unit_mode
+            ],
+        )
+        if missing:
+            try:
+                self._create(missing, _nothing, _nothing)
+            except (ReplicaError, DiskFullError):
+                pass  # the clients' next heartbeats cause it again
+        self._notify(groups)
+
+    def _tell_leader(self) -> None:
+        """Relays what this node's clients last said: a new leader has not heard it, one newly connected forgot it."""
+        node = self._node
+        for client, data in node.registry.local_heartbeats():
+            heartbeat = request(
+                RequestCode.HEART_BEAT, None, encode_body(data), one_way=True, version=client.version
+            )
+            heartbeat.language = client.language.name
+            node.forward_copy(client.connection, heartbeat)
+
+
+def _nothing(_: object = None) -> None:
+    """Nobody waits for this."""

@@ -1,0 +1,196 @@
+"""Order locks: who may consume a queue in order (remoting.md 7.3, behaviour.md 8.5).
+
+A lock is granted by a command in the log, and so survives its leader: after a failover no second client can take a
+queue whose holder still consumes it. A renewal goes through the log as well, since the time of the last renewal is
+what the next leader judges by.
+
+Holders count on a lock for a while after its last renewal, so no clock may run ahead of theirs. Wall clocks of brokers
+differ and jump. What locks are judged by is therefore a time of its own: a new leader goes on from the last renewal
+that it knows, by its monotonic clock. What passed since under other leaders is not counted: locks live longer then.
+
+Anybody may ask for locks, for any group and as whom he likes, and they are memory on every node: there is a limit
+(`limits.max_order_locks`). Locks that nobody renews do not count against it, since new ones take their place.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+from broker.node.node import Node
+from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.json_body import decode_request, encode_body
+from broker.requests.connection import Connection
+from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
+from broker.settings.tables import BrokerSettings
+from broker.state.commands import LockQueues, UnlockQueues
+from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
+from log.errors import DiskFullError
+
+QUEUES_PER_COMMAND: Final = 500
+"""Names have up to 255 characters each, and a command is an entry, which must fit into a data file."""
+
+_Queue = tuple[str, int]
+"""Topic, queue id."""
+
+
+class LocksProcessor:
+    """LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42."""
+
+    def __init__(self, node: Node, settings: BrokerSettings) -> None:
+        self._node = node
+        self._ttl_ms = settings.order_lock_ttl_ms
+        self._term = -1
+        self._began_ms = 0
+        self._began_ns = 0
+        self._under_way = 0
+        """New locks that are in the log and not applied yet."""
+        node.on_role_change(self._role_changed)
+
+    def routes(self) -> Iterable[Route]:
+        """Locks are the leader's to grant."""
+        return (
+            Route(RequestCode.LOCK_BATCH_MQ, self.lock, Place.LEADER),
+            Route(RequestCode.UNLOCK_BATCH_MQ, self.unlock, Place.LEADER),
+        )
+
+    def lock(self, connection: Connection, command: RemotingCommand) -> None:
+        """Grants or renews what is free, the client's own, or expired; the answer lists what it now holds."""
+        body = self._body(command)
+        queues = self._known_queues(body)
+        if not queues:
+            self._answer(connection, command, LockBatchResponseBody())
+            return
+
+        locks = self._node.replica.metadata.locks
+        new = sum((body.consumer_group, *queue) not in locks for queue in queues)
+        self._check_room(new)
+        time_ms = self._time_ms()
+
+        def answer(results: list[object]) -> None:
+            granted: dict[_Queue, None] = {}
+            for result in results:
+                assert isinstance(result, tuple), "the result of LockQueues"
+                granted |= dict.fromkeys(result)
+            held = [queue for queue in body.queues if (queue.topic, queue.queue_id) in granted]
+            self._answer(connection, command, LockBatchResponseBody(held))
+
+        parts = [
+            LockQueues(body.consumer_group, body.client_id, some, time_ms, self._ttl_ms)
+            for some in _in_parts(queues)
+        ]
+        self._carry_out(connection, command, parts, answer, new=new)
+
+    def unlock(self, connection: Connection, command: RemotingCommand) -> None:
+        """Releases the client's own locks among the queues."""
+        node = self._node
+        body = self._body(command)
+        queues = self._known_queues(body)
+        if not queues:
+            node.reply(connection, command, ResponseCode.SUCCESS)
+            return
+        parts = [UnlockQueues(body.consumer_group, body.client_id, some) for some in _in_parts(queues)]
+        self._carry_out(
+            connection, command, parts, lambda _: node.reply(connection, command, ResponseCode.SUCCESS)
+        )
+
+    def _carry_out(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        parts: Sequence[LockQueues | UnlockQueues],
+        answer: Callable[[list[object]], None],
+        *,
+        new: int = 0,
+    ) -> None:
+        """Proposes the parts; with the last one, behind which all others are applied, the request is answered."""
+        node = self._node
+        results: list[object] = []
+
+        def all_done(result: object) -> None:
+            self._under_way -= new
+            results.append(result)
+            answer(results)
+
+        def lost() -> None:
+            self._under_way -= new
+            node.reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+
+        self._under_way += new
+        try:
+            for part in parts[:-1]:
+                node.replica.propose_command(part, results.append, _nothing)
+            node.replica.propose_command(parts[-1], all_done, lost)
+        except (ReplicaError, DiskFullError):
+            self._under_way -= new
+            raise
+
+    def _check_room(self, new: int) -> None:
+        """Raises `RequestError` where there would be too many locks; those that have expired make room for others."""
+        locks = self._node.replica.metadata.locks
+        most = self._node.config.limits.max_order_locks
+        too_many = len(locks) + self._under_way + new - most
+        if too_many <= 0:
+            return
+        expired_ms = self._time_ms() - self._ttl_ms
+        oldest = islice(locks.values(), too_many)  # refreshed last stands last
+        if sum(lock.refreshed_ms < expired_ms for lock in oldest) < too_many:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"there are {len(locks)} order locks, at most {most} may be (limits.max_order_locks)",
+            )
+
+    def _role_changed(self) -> None:
+        replica = self._node.replica
+        if replica.serving and replica.raft.term != self._term:
+            self._term = replica.raft.term
+            renewals = (lock.refreshed_ms for lock in replica.metadata.locks.values())
+            self._began_ms, self._began_ns = max(renewals, default=0), self._node.now_ns
+
+    def _time_ms(self) -> int:
+        return self._began_ms + (self._node.now_ns - self._began_ns) // 1_000_000
+
+    def _body(self, command: RemotingCommand) -> LockBatchBody:
+        body = decode_request(command.body, LockBatchBody)
+        if not body.client_id or not body.consumer_group:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, "a request for order locks needs a clientId and a consumerGroup"
+            )
+        if len(body.client_id) > CLIENT_ID_LENGTH_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the clientId has {len(body.client_id)} characters, at most {CLIENT_ID_LENGTH_MAX} are allowed",
+            )
+        try:
+            check_group_name(body.consumer_group)
+        except InvalidNameError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return body
+
+    def _known_queues(self, body: LockBatchBody) -> tuple[_Queue, ...]:
+        """The queues that exist, each once: nobody can make this group remember locks of anything else."""
+        topics = self._node.replica.metadata.topics
+        known: dict[_Queue, None] = {}
+        for queue in body.queues:
+            config = topics.get(queue.topic)
+            if config is not None and 0 <= queue.queue_id < max(
+                config.read_queue_nums, config.write_queue_nums
+            ):
+                known[queue.topic, queue.queue_id] = None
+        return tuple(known)
+
+    def _answer(self, connection: Connection, command: RemotingCommand, body: LockBatchResponseBody) -> None:
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
+
+
+def _in_parts(queues: Sequence[_Queue]) -> list[tuple[_Queue, ...]]:
+    return [
+        tuple(queues[begin : begin + QUEUES_PER_COMMAND])
+        for begin in range(0, len(queues), QUEUES_PER_COMMAND)
+    ]
+
+
+def _nothing() -> None:
+    """The last part says it."""

@@ -1,0 +1,305 @@
+"""Messages for a time of their own: TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS (behaviour.md 6, storage.md 1.3).
+
+Such a message waits in the timer queue, with the time at which it is due in TIMER_OUT_MS, and the leader appends it
+again, to its true topic, in the millisecond in which its clock gets there. The order by time is an index over that
+queue which every replica keeps (log/timer_index.py); what is done is in the replicated state (`TimerProgress`).
+
+Each is delivered exactly once, whatever happens to leaders, as with delay levels (broker/delayed/delays.py): the
+leader first
+writes which units of the queue it is about to deliver (`DeliverTimed`) and then the deliveries, without anything in
+between, so that whoever leads next counts in the log how many came into it, and says so before it delivers anything.
+
+Why a batch can say what is done with one step, "all units before `limit` up to this time and offset": it holds, in
+order, the first of all units that were committed then and not done, and those have offsets below `limit`. What is
+stored later is beyond the limit, whatever its time: a clock that is set back needs no care. It is never early: a unit
+goes when the leader's clock shows its time, so that a clock that is set back, or the next leader's that is behind,
+postpones what waits; a clock that was set forward is noticed within a second.
+
+Retention keeps what waits: a file of the log that holds a unit which is not done is not deleted for its age. Only a
+disk that is nearly full takes it, which is logged.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from broker.delayed.deliveries import (
+    Destination,
+    addressed_properties,
+    count_delivered,
+    deliver,
+    deliverable,
+    without_address,
+)
+from broker.node.node import Node
+from broker.remoting.codes import ResponseCode
+from broker.requests.deadline import NEVER
+from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.processing import Route
+from broker.state.commands import DeliverTimed, SettleTimed
+from broker.state.topic_rules import TIMER_TOPIC
+from log.dispatch import Arrival
+from log.errors import DiskFullError, EntryTooLargeError
+from log.properties import TIMER_OUT_MS, get_property, terminated, with_property, without_property
+from log.record import Record
+from log.timer_index import TAIL_UNITS, Step, Steps, TimerIndex, add_step
+
+log = structlog.get_logger("trivet.timers")
+
+DELAY_SECONDS: Final = b"TIMER_DELAY_SEC"
+DELAY_MS: Final = b"TIMER_DELAY_MS"
+DELIVER_MS: Final = b"TIMER_DELIVER_MS"
+CANCELS: Final = b"TIMER_DEL_UNIQKEY"
+
+BATCH_MAX: Final = 256
+BATCH_BYTES_MAX: Final = 1 << 20
+"""Deliveries announced by one command, and how long their records are together, but for the first; one batch is under
+way at a time, so that clients' sends come in between.
+"""
+
+RETRY_NS: Final = 100_000_000
+CLOCK_CHECK_NS: Final = 1_000_000_000
+"""The wall clock may be set while something waits; so it is looked at so often."""
+
+IDLE_NS: Final = 10_000_000_000
+"""After so long without a delivery the last batch is settled."""
+
+_DIGITS_MAX: Final = 18
+
+
+def due_ms_of(properties: bytes, wall_ms: int, delay_ms_max: int) -> int | None:
+    """When a message is to be delivered; None at once, as one that was due before it came.
+
+    Raises `RequestError` 13 for what is no number and for a time that is further away than allowed. Of several
+    properties the first of TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS counts; one that has waited (TIMER_OUT_MS)
+    does not wait again.
+    """
+    if get_property(properties, TIMER_OUT_MS) is not None:
+        return None
+    name, unit_ms, begin_ms = DELAY_SECONDS, 1000, wall_ms
+    value = get_property(properties, name)
+    if value is None:
+        name, unit_ms = DELAY_MS, 1
+        value = get_property(properties, name)
+    if value is None:
+        name, begin_ms = DELIVER_MS, 0
+        value = get_property(properties, name)
+    if value is None:
+        return None
+    digits = value.removeprefix(b"-")
+    if not digits.isdigit() or len(digits) > _DIGITS_MAX:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal, {name.decode()} is {value[:40].decode('utf-8', 'replace')!r}, no number",
+        )
+    due_ms = begin_ms + unit_ms * int(value)
+    if due_ms - wall_ms > delay_ms_max:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal, the delay time should not be bigger than the max delay {delay_ms_max}ms",
+        )
+    if get_property(properties, CANCELS) is not None:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "timer message illegal, a message that waits cannot be cancelled (TIMER_DEL_UNIQKEY)",
+        )
+    return due_ms if due_ms > wall_ms else None
+
+
+def without_timer(properties: bytes) -> bytes:
+    """The properties of a message with a delay level, which outdoes a time of its own."""
+    for name in (DELAY_SECONDS, DELAY_MS, DELIVER_MS):
+        properties = without_property(properties, name)
+    return properties
+
+
+def timed_properties(properties: bytes, topic: str, queue_id: int, due_ms: int) -> bytes:
+    """The properties of a message for `topic` while it waits."""
+    properties = with_property(terminated(without_address(properties)), TIMER_OUT_MS, b"%d" % due_ms)
+    return addressed_properties(properties, topic, queue_id)
+
+
+class TimerService:
+    """Delivers what is due while this node serves, and keeps the index up to date on every node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._leads = False
+        self._steps: Steps = ()
+        """What is done, the batch under way counted; the leader's."""
+        self._under_way: DeliverTimed | None = None
+        """The announcement that is not committed yet."""
+        self._unsettled = False
+        """The log must say what is done before anything else is announced: a batch broke off."""
+        self._idle_from_ns = node.now_ns
+        self._blocked_until_ns = 0
+        node.on_role_change(self._role_changed)
+        node.on_arrival(self._arrived)
+        self._deadline = node.add_deadline(self._run, node.now_ns)
+
+    def routes(self) -> Iterable[Route]:
+        """No requests of its own."""
+        return ()
+
+    @property
+    def _index(self) -> TimerIndex:
+        return self._node.replica.store.timers
+
+    # ------------------------------------------------------------------ when
+
+    def _arrived(self, arrivals: Iterable[Arrival]) -> None:
+        if any(arrival.topic == TIMER_TOPIC for arrival in arrivals) and (
+            self._leads or self._index.behind >= TAIL_UNITS
+        ):
+            self._deadline.due_ns = min(self._deadline.due_ns, self._node.now_ns)
+
+    def _role_changed(self) -> None:
+        serving = self._node.replica.serving
+        if serving and not self._leads:
+            self._begin()
+        elif not serving:
+            self._leads = False
+            self._steps = ()
+            self._under_way = None
+            self._unsettled = False
+
+    def _begin(self) -> None:
+        """Takes over from the last leader: what it announced last may have come into the log in part."""
+        replica = self._node.replica
+        progress = replica.metadata.timers
+        self._leads = True
+        self._steps = progress.steps
+        if progress.batch is not None:
+            batch = progress.batch
+            queue = self._index.queue
+            assert queue is not None, "messages were announced from a queue that does not exist"
+            done = count_delivered(replica, queue, batch.offsets, batch.index, without_address)
+            step: Step | None = None
+            if done == len(batch.offsets):
+                step = Step(*batch.step)
+            else:
+                # Of those that retention took nothing need be said: they are found, and dropped, again.
+                for offset in reversed(batch.offsets[:done]):
+                    unit = queue.unit(offset)
+                    if unit is not None:
+                        step = Step(unit[2], offset, batch.step[2])
+                        break
+            self._settle_later(step)
+        self._deadline.due_ns = self._node.now_ns
+
+    def _settle_later(self, step: Step | None) -> None:
+        self._unsettled = True
+        if step is not None:
+            self._steps = add_step(self._steps, step)
+
+    def _run(self) -> None:
+        """Brings the index up to date, delivers what is due, and finds out when the next message will be."""
+        node = self._node
+        if node.now_ns < self._blocked_until_ns:
+            self._deadline.due_ns = self._blocked_until_ns
+            return
+        self._deadline.due_ns = NEVER
+        progress = node.replica.metadata.timers
+        if not self._index.catch_up(progress.floor, progress.steps):
+            self._deadline.due_ns = node.now_ns  # the rest in further turns: others wait, too
+            return
+        if not self._leads:
+            return
+        try:
+            self._settle()
+            if self._under_way is None and self._deliver_due():
+                self._deadline.due_ns = node.now_ns  # the rest in further turns
+        except (ReplicaError, DiskFullError) as error:
+            log.info("deliveries wait", reason=str(error))
+            self._deadline.due_ns = self._blocked_until_ns = node.now_ns + RETRY_NS
+
+    # ------------------------------------------------------------------ deliveries
+
+    def _settle(self) -> None:
+        if self._unsettled:
+            self._node.replica.propose_command(SettleTimed(self._steps), _nothing, _nothing)
+            self._unsettled = False
+
+    def _settle_when_idle(self) -> None:
+        """Says of the last batch that it is done, so that retention knows; the next batch would have said so."""
+        node = self._node
+        if node.replica.metadata.timers.batch is None:
+            return
+        if node.now_ns >= self._idle_from_ns + IDLE_NS:
+            self._idle_from_ns = node.now_ns
+            self._unsettled = True
+            self._settle()
+        else:
+            self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
+
+    def _deliver_due(self) -> bool:
+        """Delivers or drops a batch; False when nothing more is due, and `_deadline` says when to look again."""
+        node = self._node
+        due = self._index.due(self._steps, node.wall_ms, BATCH_MAX)
+        if not due:
+            self._settle_when_idle()
+            next_ms = self._index.next_due_ms(self._steps)
+            if next_ms is not None:
+                wait_ns = (next_ms - node.wall_ms) * 1_000_000
+                self._deadline.due_ns = min(self._deadline.due_ns, node.now_ns + min(wait_ns, CLOCK_CHECK_NS))
+            return False
+        queue = self._index.queue
+        assert queue is not None, "the index holds units of the queue"
+        found: list[tuple[Step, Record, Destination]] = []
+        size = 0
+        # Of a queue that retention emptied, the index may not know units that an earlier leader's had.
+        limit = max((self._index.end, *(step.limit for step in self._steps[-1:])))
+        step = Step(0, 0, 0)
+        for due_ms, offset in due:
+            unit = queue.unit(offset)
+            if unit is not None:
+                size += unit[1]
+                if size > BATCH_BYTES_MAX and size > unit[1]:
+                    break
+            step = Step(due_ms, offset, limit)
+            waiting = None if unit is None else deliverable(node.replica, unit[0], unit[1])
+            if waiting is not None:
+                found.append((step, *waiting))
+        if found:
+            self._deliver(step, found)
+        else:
+            self._settle_later(step)
+            self._settle()
+        return True
+
+    def _deliver(self, step: Step, found: list[tuple[Step, Record, Destination]]) -> None:
+        replica = self._node.replica
+        replica.check_may_append(1 + len(found))
+        announcement = DeliverTimed(
+            tuple(own.offset for own, _, _ in found),
+            step,
+            self._index.first_pending(replica.metadata.timers.floor, self._steps),
+            replica.store.log.last_index + 1,
+        )
+        replica.propose_command(announcement, lambda _: self._committed(announcement), _nothing)
+        self._under_way = announcement
+        delivered: Step | None = None
+        own = step
+        try:
+            for own, record, target in found:
+                deliver(replica, record, target, without_address(record.properties))
+                delivered = own
+        except EntryTooLargeError:
+            self._settle_later(own)  # it can never be delivered: drop it
+            self._settle()
+        except DiskFullError:
+            self._settle_later(delivered)
+            raise
+        else:
+            self._steps = add_step(self._steps, step)
+            self._node.stats.timed_delivered.add(self._node.now_ns // 1_000_000_000, len(found))
+
+    def _committed(self, announcement: DeliverTimed) -> None:
+        if self._under_way is announcement:
+            self._under_way = None
+            self._deadline.due_ns = self._idle_from_ns = self._node.now_ns
+
+
+def _nothing(_: object = None) -> None:
+    """Nobody waits for this."""

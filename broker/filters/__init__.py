@@ -1,1 +1,0 @@
-"""Which messages a consumer wants, beyond what their tags tell."""

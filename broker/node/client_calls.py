@@ -1,0 +1,152 @@
+"""Requests that the broker makes of its clients and that they answer (remoting.md 8).
+
+The leader asks, on the client's own connection or through the node that the client is connected to. That node notes
+which relayed request of which client came from where, and sends the answer back as it sends on what clients ask. An
+answer that nobody waits for (any more) is dropped.
+
+Opaques of the two directions of a connection are independent, but two nodes may ask one client: a node's own have its
+number in their upper bits.
+"""
+
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from broker.remoting.command import RemotingCommand, encode, request
+from broker.requests.budget import Budget
+from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER, Deadline
+
+TIMEOUT_NS: Final = 10_000_000_000
+"""How long a client has to answer (remoting.md 8)."""
+RELAYED_MAX: Final = 20_000
+"""Relayed requests without an answer that a node remembers; the oldest are forgotten first."""
+
+Done = Callable[[RemotingCommand | None], None]
+"""Takes the client's answer, or None: it was gone, or gave none in time."""
+
+
+class _Call(NamedTuple):
+    """A client was asked, because of `asker`, and has time until `deadline_ns`."""
+
+    deadline_ns: int
+    done: Done
+    asker: RemotingCommand
+
+
+Value = TypeVar("Value")
+
+
+class _Table(Generic[Value]):
+    """Values by connection and opaque, oldest first; what one connection has is found without the others'."""
+
+    __slots__ = ("_opaques", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[Connection, int], Value] = {}
+        self._opaques: dict[Connection, dict[int, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def put(self, connection: Connection, opaque: int, value: Value) -> None:
+        self._values[connection, opaque] = value
+        self._opaques.setdefault(connection, {})[opaque] = None
+
+    def first(self) -> Value | None:
+        """The oldest."""
+        return next(iter(self._values.values()), None)
+
+    def pop_first(self) -> Value:
+        connection, opaque = next(iter(self._values))
+        value = self.pop(connection, opaque)
+        assert value is not None
+        return value
+
+    def pop(self, connection: Connection, opaque: int) -> Value | None:
+        value = self._values.pop((connection, opaque), None)
+        if value is not None:
+            opaques = self._opaques[connection]
+            del opaques[opaque]
+            if not opaques:
+                del self._opaques[connection]
+        return value
+
+    def pop_all(self, connection: Connection) -> list[Value]:
+        """All of a connection, oldest first."""
+        return [self._values.pop((connection, opaque)) for opaque in self._opaques.pop(connection, ())]
+
+
+class ClientCalls:
+    """One node's requests to clients, and those that it passes on for others."""
+
+    def __init__(self, node_number: int, deadline: Deadline) -> None:
+        """`deadline` calls `expire`."""
+        self._deadline = deadline
+        self._opaque_base = (node_number & 0x7F) << 24
+        self._last_number = 0
+        # All calls live equally long: the first one is the next to expire.
+        self._waiting: _Table[_Call] = _Table()
+        self._budget = Budget("answers of clients")
+        self._relayed: _Table[str] = _Table()
+
+    def call(
+        self,
+        connection: Connection,
+        code: int,
+        header: msgspec.Struct,
+        body: bytes,
+        asker: RemotingCommand,
+        now_ns: int,
+        done: Done,
+    ) -> None:
+        """Asks a client; `done` is called once, never before this returns. `asker` is the request that waits for it.
+
+        Raises `OverloadedError` when too much waits for clients that do not answer.
+        """
+        self._last_number = (self._last_number + 1) & 0xFF_FFFF
+        opaque = self._opaque_base | self._last_number
+        question = encode(request(code, header, body, opaque=opaque))
+        self._budget.take(asker)
+        self._waiting.put(connection, opaque, _Call(now_ns + TIMEOUT_NS, done, asker))
+        self._plan_expiry()
+        connection.send(question)
+
+    def answered(self, connection: Connection, answer: RemotingCommand) -> str | None:
+        """A client's answer: given to whoever waits for it here; the name of the node that asked, if one did."""
+        call = self._waiting.pop(connection, answer.opaque)
+        if call is not None:
+            self._plan_expiry()
+            self._end(call, answer)
+            return None
+        return self._relayed.pop(connection, answer.opaque)
+
+    def _end(self, call: "_Call", answer: RemotingCommand | None) -> None:
+        self._budget.give_back(call.asker)
+        call.done(answer)
+
+    def relayed(self, connection: Connection, opaque: int, asking: str) -> None:
+        """A request of another node passes through this one to its client."""
+        if len(self._relayed) >= RELAYED_MAX:
+            self._relayed.pop_first()
+        self._relayed.put(connection, opaque, asking)
+
+    def _plan_expiry(self) -> None:
+        first = self._waiting.first()
+        self._deadline.due_ns = NEVER if first is None else first.deadline_ns
+
+    def expire(self, now_ns: int) -> None:
+        """Ends the calls whose time is over."""
+        while (call := self._waiting.first()) is not None and call.deadline_ns <= now_ns:
+            self._waiting.pop_first()
+            self._plan_expiry()
+            self._end(call, None)
+
+    def disconnected(self, connection: Connection) -> None:
+        """What a client was asked will not be answered."""
+        self._relayed.pop_all(connection)
+        calls = self._waiting.pop_all(connection)
+        self._plan_expiry()
+        for call in calls:
+            self._end(call, None)

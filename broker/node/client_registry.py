@@ -1,0 +1,450 @@
+"""Which clients there are: producers and consumers by group and connection, as their heartbeats say
+(behaviour.md 8.1).
+
+Nothing here is replicated: a node registers the clients that are connected to it and tells the leader, whose
+table is the group's (broker/consumer_groups/clients_processor.py). An entry ends with its connection, with an
+unregistration, or when it has not been renewed for 120 s.
+
+So a client may stand in the leader's table through several connections, its own and those that other nodes
+relay. It is a member once, ceases to be one with the last of them, and is told of changes once.
+
+Every change returns the consumer groups whose members or subscribed topics changed; the caller sends
+NOTIFY_CONSUMER_IDS_CHANGED (40) to `connections_to_notify` of each, after the group's own switch has been
+asked.
+
+What consumers want of a topic may change, too: their members stay who they are, but pulls that wait for the broker
+were sent with the old subscription. Who holds such pulls hears of it by `on_filter_change`.
+
+Connections are opaque and hashable, but that relayed ones are known as such. Iteration follows the order of
+registration everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from broker.remoting.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+    ProducerData,
+    SubscriptionData,
+)
+from broker.remoting.codes import LanguageCode
+from broker.requests.connection import RelayedConnection
+
+EXPIRY_NS: Final = 120 * 1_000_000_000
+"""How long an entry lives without a heartbeat (behaviour.md 8.1); clients send one every 30 s."""
+
+ConnectionType = TypeVar("ConnectionType", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredClient(Generic[ConnectionType]):
+    """One client of a group, by the connection that it sends heartbeats on; ``version`` is its MQVersion
+    ordinal.
+    """
+
+    connection: ConnectionType
+    client_id: str
+    language: LanguageCode
+    version: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup(Generic[ConnectionType]):
+    """A consumer group with at least one client. Where clients disagree on its kind, the last heartbeat wins."""
+
+    name: str
+    consume_type: ConsumeType
+    message_model: MessageModel
+    consume_from_where: ConsumeFromWhere
+    unit_mode: bool = False
+    clients: dict[ConnectionType, RegisteredClient[ConnectionType]] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    """by topic"""
+    _connections: dict[str, int] = field(default_factory=dict)
+    """By client id, through how many connections it is here."""
+    _wanted: dict[ConnectionType, int] = field(default_factory=dict)
+    """By connection, a hash of what its last heartbeat subscribes to: texts of thousands would be too much."""
+
+    def has_member(self, client_id: str) -> bool:
+        """Whether the client is here through any connection."""
+        return client_id in self._connections
+
+    def add(self, client: RegisteredClient[ConnectionType]) -> RegisteredClient[ConnectionType] | None:
+        """Takes the client in as the newest; returns who was here through its connection."""
+        before = self.remove(client.connection) if client.connection in self.clients else None
+        self.clients[client.connection] = client
+        self._connections[client.client_id] = self._connections.get(client.client_id, 0) + 1
+        return before
+
+    def remove(self, connection: ConnectionType) -> RegisteredClient[ConnectionType]:
+        """Takes out who is here through the connection."""
+        client = self.clients.pop(connection)
+        self._connections[client.client_id] -= 1
+        if not self._connections[client.client_id]:
+            del self._connections[client.client_id]
+        return client
+
+    def left(self, connection: ConnectionType) -> RegisteredClient[ConnectionType]:
+        """Takes out who was here through the connection and is no more, with what it subscribed to."""
+        self._wanted.pop(connection, None)
+        return self.remove(connection)
+
+    def wants(self, connection: ConnectionType, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Whether the heartbeats of a connection say otherwise than before; the first one does not."""
+        wanted = hash(frozenset((each.topic, *filter_of(each)) for each in subscriptions))
+        before = self._wanted.get(connection)
+        self._wanted[connection] = wanted
+        return before is not None and before != wanted
+
+    def members(self) -> list[RegisteredClient[ConnectionType]]:
+        """Each client once: by its newest connection to this node, or else by its newest relayed one."""
+        return _each_once(self.clients.values())
+
+
+def _each_once(
+    clients: Iterable[RegisteredClient[ConnectionType]],
+) -> list[RegisteredClient[ConnectionType]]:
+    chosen: dict[str, RegisteredClient[ConnectionType]] = {}
+    for client in clients:
+        known = chosen.get(client.client_id)
+        if (
+            known is None
+            or isinstance(known.connection, RelayedConnection)
+            or not isinstance(client.connection, RelayedConnection)
+        ):
+            chosen[client.client_id] = client
+    return list(chosen.values())
+
+
+def filter_of(subscription: SubscriptionData) -> tuple[str, str]:
+    """What a subscription lets through, as type and expression: its version may be another for the same."""
+    return subscription.expression_type or "TAG", subscription.sub_string
+
+
+@dataclass(frozen=True, slots=True)
+class FilterChange(Generic[ConnectionType]):
+    """A heartbeat that subscribes a group, or its sender alone, to something else than before."""
+
+    group: str
+    topics: frozenset[str]
+    """Whose messages are filtered otherwise for the whole group now."""
+    connection: ConnectionType | None
+    """The sender's, if it was itself of another mind before, about any topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry(Generic[ConnectionType]):
+    """What `expire` did: the connections to close, and the consumer groups that changed."""
+
+    connections: list[ConnectionType]
+    changed_groups: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[ConnectionType]):
+    """A membership that must be renewed."""
+
+    connection: ConnectionType
+    group: str
+    is_consumer: bool
+
+
+class ClientRegistry(Generic[ConnectionType]):
+    """The clients connected to one broker node, and on a leader those that other nodes relay."""
+
+    def __init__(self, expiry_ns: int = EXPIRY_NS) -> None:
+        self._expiry_ns = expiry_ns
+        self._consumers: dict[str, ConsumerGroup[ConnectionType]] = {}
+        self._producers: dict[str, dict[ConnectionType, RegisteredClient[ConnectionType]]] = {}
+        self._producer_clients: dict[str, dict[ConnectionType, RegisteredClient[ConnectionType]]] = {}
+        """Connections that announce a producer group, by client id."""
+        # Renewed entries move to the end and all live equally long, so the first one is the next to expire.
+        self._renewed_ns: OrderedDict[_Entry[ConnectionType], int] = OrderedDict()
+        self._entries: dict[ConnectionType, dict[_Entry[ConnectionType], None]] = {}
+        self._filter_listeners: list[Callable[[FilterChange[ConnectionType]], None]] = []
+
+    def on_filter_change(self, listener: Callable[[FilterChange[ConnectionType]], None]) -> None:
+        """Registers who must know at once when a heartbeat asks for other messages of a topic."""
+        self._filter_listeners.append(listener)
+
+    def heartbeat(
+        self, client: RegisteredClient[ConnectionType], heartbeat: HeartbeatData, now_ns: int
+    ) -> list[str]:
+        """Register or renew everything that a heartbeat names; returns the consumer groups that changed."""
+        changed: list[str] = []
+        filter_changes: list[FilterChange[ConnectionType]] = []
+        for consumer in heartbeat.consumer_data_set:
+            group_changed = self._register_consumer(client, consumer)
+            if not heartbeat.without_sub:
+                other = self._filter_change(client.connection, consumer)
+                if other is not None:
+                    filter_changes.append(other)
+                group_changed |= self._update_subscriptions(consumer)
+            if group_changed and consumer.group_name not in changed:
+                changed.append(consumer.group_name)
+            self._renew(_Entry(client.connection, consumer.group_name, True), now_ns)
+        for producer in heartbeat.producer_data_set:
+            members = self._producers.setdefault(producer.group_name, {})
+            before = members.get(client.connection)
+            members[client.connection] = client
+            self._renew(_Entry(client.connection, producer.group_name, False), now_ns)
+            if before is not None and before.client_id != client.client_id:
+                self._left_producers(before)
+            self._producer_clients.setdefault(client.client_id, {})[client.connection] = client
+        for change in filter_changes:
+            for listener in self._filter_listeners:
+                listener(change)
+        return changed
+
+    def groups_with(self, connection: ConnectionType, heartbeat: HeartbeatData) -> int:
+        """How many groups the connection would be in after a heartbeat."""
+        entries = dict.fromkeys(self._entries.get(connection, ()))
+        for consumer in heartbeat.consumer_data_set:
+            entries[_Entry(connection, consumer.group_name, True)] = None
+        for producer in heartbeat.producer_data_set:
+            entries[_Entry(connection, producer.group_name, False)] = None
+        return len(entries)
+
+    def new_groups_of(self, heartbeat: HeartbeatData) -> Iterator[tuple[str, int, int]]:
+        """Of consumer and of producer groups: what they are, how many have a client, and how many a heartbeat adds."""
+        consumers = {consumer.group_name: None for consumer in heartbeat.consumer_data_set}
+        producers = {producer.group_name: None for producer in heartbeat.producer_data_set}
+        yield "consumer", len(self._consumers), sum(name not in self._consumers for name in consumers)
+        yield "producer", len(self._producers), sum(name not in self._producers for name in producers)
+
+    def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> list[str]:
+        """UNREGISTER_CLIENT 35: a client leaves the named groups, on whatever connections it is known.
+
+        Returns the consumer groups that changed.
+        """
+        entries: list[_Entry[ConnectionType]] = []
+        if producer_group:
+            producers = self._producers.get(producer_group, {}).values()
+            entries += [
+                _Entry(c.connection, producer_group, False) for c in producers if c.client_id == client_id
+            ]
+        if consumer_group and (group := self._consumers.get(consumer_group)) is not None:
+            consumers = group.clients.values()
+            entries += [
+                _Entry(c.connection, consumer_group, True) for c in consumers if c.client_id == client_id
+            ]
+        return self._remove(entries)
+
+    def connection_closed(self, connection: ConnectionType) -> list[str]:
+        """Everything registered on the connection ends; returns the consumer groups that changed."""
+        return self._remove(list(self._entries.get(connection, ())))
+
+    def expire(self, now_ns: int) -> Expiry[ConnectionType]:
+        """End what has not been renewed; the caller closes the connections, whose clients then come anew."""
+        expired: list[_Entry[ConnectionType]] = []
+        for entry, renewed_ns in self._renewed_ns.items():
+            if renewed_ns + self._expiry_ns > now_ns:
+                break
+            expired.append(entry)
+        return Expiry(list(dict.fromkeys(entry.connection for entry in expired)), self._remove(expired))
+
+    def deadline_ns(self) -> int | None:
+        """When `expire` has something to do next, None while there are no clients. Costs nothing to ask."""
+        first = next(iter(self._renewed_ns.values()), None)
+        return None if first is None else first + self._expiry_ns
+
+    def connections_to_notify(self, group: str) -> list[ConnectionType]:
+        """Who must rebalance when the group changes: each client once, none of a broadcasting group."""
+        found = self._consumers.get(group)
+        if found is None or found.message_model is MessageModel.BROADCASTING:
+            return []
+        return [client.connection for client in found.members()]
+
+    def members(self, group: str) -> list[str]:
+        """Client ids of a consumer group (answer to 38), each once, though a client may be connecting anew."""
+        found = self._consumers.get(group)
+        return [] if found is None else [client.client_id for client in found.members()]
+
+    def consumer_groups(self) -> list[str]:
+        """Consumer groups with at least one client."""
+        return list(self._consumers)
+
+    def consumer_group(self, group: str) -> ConsumerGroup[ConnectionType] | None:
+        """All that is known of a consumer group, to be read only; None while it has no client."""
+        return self._consumers.get(group)
+
+    def consumer_groups_of(self, topic: str) -> list[str]:
+        """Consumer groups with a subscription to the topic (answer to 300)."""
+        return [name for name, group in self._consumers.items() if topic in group.subscriptions]
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """A group's subscription to a topic, as its newest heartbeat gave it."""
+        found = self._consumers.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def may_consume(self, group: str, topic: str) -> bool:
+        """Whether a member of the group subscribes to the topic, or nobody can tell, for want of members."""
+        found = self._consumers.get(group)
+        return found is None or topic in found.subscriptions
+
+    def may_read(self, group: str, topics: Iterable[str]) -> bool:
+        """Whether consumers of a group subscribe to one of the topics, or one is the group's own for retries.
+
+        Subscriptions were checked when they came, where access is controlled.
+        """
+        found = self._consumers.get(group)
+        subscribed = {} if found is None else found.subscriptions
+        return any(topic in subscribed or topic == f"%RETRY%{group}" for topic in topics)
+
+    def find_consumer(self, group: str, client_id: str) -> RegisteredClient[ConnectionType] | None:
+        """The newest connection of one client of a consumer group."""
+        found = self._consumers.get(group)
+        clients = () if found is None else found.clients.values()
+        return next((c for c in reversed(list(clients)) if c.client_id == client_id), None)
+
+    def producers(self, group: str) -> list[RegisteredClient[ConnectionType]]:
+        """Clients of a producer group."""
+        return list(self._producers.get(group, {}).values())
+
+    def producer_members(self, group: str) -> list[RegisteredClient[ConnectionType]]:
+        """Clients of a producer group, each once, by the connection that is best asked on."""
+        return _each_once(self._producers.get(group, {}).values())
+
+    def find_producer(self, client_id: str) -> RegisteredClient[ConnectionType] | None:
+        """A client that announces any producer group, by the connection that is best asked on."""
+        return next(iter(_each_once(self._producer_clients.get(client_id, {}).values())), None)
+
+    def producer_groups(self) -> list[str]:
+        """Producer groups with at least one client (answer to 328)."""
+        return list(self._producers)
+
+    def local_heartbeats(self) -> Iterator[tuple[RegisteredClient[ConnectionType], HeartbeatData]]:
+        """What the clients connected to this very node would say now, for a leader that has yet to hear of them."""
+        for connection, entries in self._entries.items():
+            if isinstance(connection, RelayedConnection):
+                continue
+            client: RegisteredClient[ConnectionType] | None = None
+            consumers: list[ConsumerData] = []
+            producers: list[ProducerData] = []
+            for entry in entries:
+                if entry.is_consumer:
+                    group = self._consumers[entry.group]
+                    client = group.clients[connection]
+                    consumers.append(
+                        ConsumerData(
+                            consume_from_where=group.consume_from_where,
+                            consume_type=group.consume_type,
+                            group_name=group.name,
+                            message_model=group.message_model,
+                            subscription_data_set=list(group.subscriptions.values()),
+                            unit_mode=group.unit_mode,
+                        )
+                    )
+                else:
+                    client = self._producers[entry.group][connection]
+                    producers.append(ProducerData(entry.group))
+            assert client is not None, "a connection without entries is not in the table"
+            yield (
+                client,
+                HeartbeatData(
+                    client_id=client.client_id, consumer_data_set=consumers, producer_data_set=producers
+                ),
+            )
+
+    def _register_consumer(self, client: RegisteredClient[ConnectionType], consumer: ConsumerData) -> bool:
+        """Enter a client into its group; returns whether the members changed."""
+        group = self._consumers.get(consumer.group_name)
+        if group is None:
+            group = self._consumers[consumer.group_name] = ConsumerGroup(
+                consumer.group_name,
+                consumer.consume_type,
+                consumer.message_model,
+                consumer.consume_from_where,
+            )
+        group.consume_type = consumer.consume_type
+        group.message_model = consumer.message_model
+        group.consume_from_where = consumer.consume_from_where
+        group.unit_mode = consumer.unit_mode
+        joined = not group.has_member(client.client_id)
+        before = group.add(client)
+        left = before is not None and not group.has_member(before.client_id)
+        return joined or left
+
+    def _filter_change(
+        self, connection: ConnectionType, consumer: ConsumerData
+    ) -> FilterChange[ConnectionType] | None:
+        """How a heartbeat, whose subscriptions are yet to be taken over, will change what is given to consumers."""
+        group = self._consumers[consumer.group_name]
+        topics = frozenset(
+            new.topic
+            for new in consumer.subscription_data_set
+            if (before := group.subscriptions.get(new.topic)) is not None
+            and new.sub_version > before.sub_version
+            and filter_of(new) != filter_of(before)
+        )
+        own = group.wants(connection, consumer.subscription_data_set)
+        if not topics and not own:
+            return None
+        return FilterChange(group.name, topics, connection if own else None)
+
+    def _update_subscriptions(self, consumer: ConsumerData) -> bool:
+        """Take over newer subscriptions and drop absent topics; returns whether the set of topics changed."""
+        subscriptions = self._consumers[consumer.group_name].subscriptions
+        changed = False
+        wanted = {subscription.topic for subscription in consumer.subscription_data_set}
+        for subscription in consumer.subscription_data_set:
+            before = subscriptions.get(subscription.topic)
+            if before is None:
+                changed = True
+            if before is None or subscription.sub_version > before.sub_version:
+                subscriptions[subscription.topic] = subscription
+        for topic in [topic for topic in subscriptions if topic not in wanted]:
+            del subscriptions[topic]
+            changed = True
+        return changed
+
+    def _renew(self, entry: _Entry[ConnectionType], now_ns: int) -> None:
+        self._renewed_ns[entry] = now_ns
+        self._renewed_ns.move_to_end(entry)
+        self._entries.setdefault(entry.connection, {})[entry] = None
+
+    def _remove(self, entries: Iterable[_Entry[ConnectionType]]) -> list[str]:
+        """Take known entries out of every table; returns the consumer groups that lost a member."""
+        changed: dict[str, None] = {}
+        for entry in entries:
+            del self._renewed_ns[entry]
+            of_connection = self._entries[entry.connection]
+            del of_connection[entry]
+            if not of_connection:
+                del self._entries[entry.connection]
+            if entry.is_consumer:
+                group = self._consumers[entry.group]
+                client = group.left(entry.connection)
+                if not group.has_member(client.client_id):
+                    changed[entry.group] = None
+                if not group.clients:
+                    del self._consumers[entry.group]
+            else:
+                producers = self._producers[entry.group]
+                client = producers.pop(entry.connection)
+                if not producers:
+                    del self._producers[entry.group]
+                self._left_producers(client)
+        return list(changed)
+
+    def _left_producers(self, client: RegisteredClient[ConnectionType]) -> None:
+        """It has left a producer group, maybe the last one that it announced on its connection."""
+        connection = client.connection
+        for entry in self._entries.get(connection, ()):
+            if (
+                not entry.is_consumer
+                and self._producers[entry.group][connection].client_id == client.client_id
+            ):
+                return
+        of_client = self._producer_clients[client.client_id]
+        del of_client[connection]
+        if not of_client:
+            del self._producer_clients[client.client_id]

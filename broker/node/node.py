@@ -1,0 +1,504 @@
+"""A broker node as clients see it: requests in, answers out, on a leader, a follower or a node that knows no leader.
+
+Any node takes any request (design, decision 8). What only the leader may do is forwarded to it over the peer link, as
+the frame that the client sent; the leader answers through the same way, with the client's own opaque, so that a client
+with an old route does not notice. While there is no leader that serves, such requests are held for a moment instead
+of failing: most elections are over before a client's patience.
+
+What a request to another node may come to stands in `forwarding.py` (the client's node) and `relayed_clients.py` (the
+leader).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+
+from broker.access.control import AccessControl
+from broker.node.client_calls import ClientCalls
+from broker.node.client_registry import ClientRegistry
+from broker.node.forwarding import UNREAD_BYTES_MAX, Forwarding
+from broker.node.held_requests import HeldRequests
+from broker.node.relayed_clients import RelayedClients
+from broker.peers.protocol import (
+    Challenge,
+    ClientGone,
+    Forward,
+    Frame,
+    Hello,
+    NotAMember,
+    NotDone,
+    PeerProtocolError,
+    Proof,
+    RaftFrame,
+    Relay,
+)
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand, encode_response_head
+from broker.remoting.errors import RemotingError
+from broker.replica.replica import Replica
+from broker.requests.budget import Budget
+from broker.requests.connection import Buffer, Connection, Outgoing, RelayedConnection
+from broker.requests.deadline import NEVER, Deadline, Deadlines
+from broker.requests.errors import NotServingError, OverloadedError, RequestError
+from broker.requests.processing import OUTCOME_UNKNOWN, Handler, Place, Processor
+from broker.settings.tables import BrokerConfig
+from broker.state.commands import Command, DeleteTopic, PutTopic, Several
+from broker.statistics.stats import Stats
+from log.dispatch import Arrival
+from log.errors import DiskError, DiskFullError
+
+log = structlog.get_logger("trivet.node")
+
+LARGE_ANSWER_BYTES: Final = 64 * 1024
+"""A longer list is only given to who has read most of what it was given before: messages are views, this is memory."""
+
+_ABOUT_THE_NODE: Final = frozenset(
+    {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
+)
+"""What a node that is no member of its group still answers."""
+
+
+class Node:
+    """The processors, and everything between a client's frame and the processor that answers it."""
+
+    def __init__(self, group: str, outgoing: Outgoing) -> None:
+        self.group = group
+        self.outgoing = outgoing
+        self.now_ns = 0
+        self.wall_ms = 0
+        self.registry: ClientRegistry[Connection] = ClientRegistry()
+        self.registration_version = 0
+        """Rises whenever the name servers must be told something new."""
+        self.permission_changes = 0
+        """How often the broker's own permission was changed while this node runs."""
+        self.is_outside = False
+        """This node is no member of its group (not yet, or not any more) and answers only for itself."""
+        self.replica: Replica
+        self.stats: Stats
+        self._routes: dict[int, tuple[Handler, Place]] = {}
+        self._arrival_listeners: list[Callable[[Iterable[Arrival]], None]] = []
+        self._role_listeners: list[Callable[[], None]] = []
+        self._disconnect_listeners: list[Callable[[Connection], None]] = []
+        self._leader_listeners: list[Callable[[], None]] = []
+        self._deadlines = Deadlines()
+        self._held = HeldRequests()
+        self._forwarding: Forwarding
+        self._relayed: RelayedClients
+        self._behind_barrier = Budget("a round of messages that confirms this leader")
+        self.calls: ClientCalls
+        self.config = BrokerConfig()
+        """The settings in force."""
+        self.access: AccessControl | None = None
+        """Decides what clients of this node may do; None lets them do everything."""
+
+    def start(self, replica: Replica, processors: Iterable[Processor], stats: Stats) -> None:
+        """Joins the parts; called once, before anything else."""
+        self.replica = replica
+        self.stats = stats
+        answers_due = self.add_deadline(lambda: self.calls.expire(self.now_ns))
+        self.calls = ClientCalls(int(replica.node_id[1:]), answers_due)
+        self.on_disconnect(self.calls.disconnected)
+        self._forwarding = Forwarding(self, self.calls)
+        self._relayed = RelayedClients(self, self._held)
+        self.now_ns, self.wall_ms = replica.now_ns, replica.wall_ms
+        for processor in processors:
+            for route in processor.routes():
+                assert route.code not in self._routes, f"two handlers for request {route.code}"
+                self._routes[route.code] = (route.handler, route.place)
+        self._look_at_membership()
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Other settings are in force; name servers are told of topics as these allow."""
+        self.permission_changes += config.broker.permission_bits != self.config.broker.permission_bits
+        self.config = config
+        self.registration_version += 1
+
+    @property
+    def client_count(self) -> int:
+        """Clients connected to this node."""
+        return len(self._forwarding)
+
+    @property
+    def held_count(self) -> int:
+        """Requests that wait for a leader."""
+        return len(self._held)
+
+    # ------------------------------------------------------------------ clients
+
+    def client_connected(self, name: str, host: bytes) -> Connection:
+        """A client (or another server) has connected from `host`, packed as in a record."""
+        connection = Connection(self.outgoing, name, host)
+        self._forwarding.client_connected(connection)
+        return connection
+
+    def client_disconnected(self, connection: Connection) -> None:
+        """Its socket is closed: what it waited for is forgotten, its registrations end."""
+        self._forwarding.client_disconnected(connection)
+        self.forget(connection)
+
+    def received(self, connection: Connection, command: RemotingCommand) -> None:
+        """One command from a client. `begin` has set the time."""
+        if command.flag & 1:
+            asking = self.calls.answered(connection, command)
+            if asking is not None and connection in self._forwarding:
+                self._forwarding.pass_answer_on(asking, connection, command)
+            return
+        if self.access is None or self._is_allowed(self.access, connection, command):
+            self.resumed(connection, command)
+
+    def resumed(self, connection: Connection, command: RemotingCommand) -> None:
+        """A request that its client may make: one that has just come, or that goes on after it has waited.
+
+        What has waited may have lost the position that it brought, and with that its signature.
+        """
+        route = self._routes.get(command.code)
+        if route is None:
+            self.reply(
+                connection,
+                command,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {command.code} not supported",
+            )
+            return
+        handler, place = route
+        if self.is_outside and command.code not in _ABOUT_THE_NODE:
+            self.refuse_outside(connection, command)
+        elif place is Place.ANY:
+            self._handle(connection, command, handler)
+        elif self.replica.serving:
+            if place is Place.LEADER_READ:
+                self.handle_after_barrier(connection, command, handler)
+            else:
+                self._handle(connection, command, handler)
+        else:
+            self.forward(connection, command)
+
+    def _is_allowed(self, access: AccessControl, connection: Connection, command: RemotingCommand) -> bool:
+        """Whether a request may go on; if not, it is answered. What a peer forwards was allowed there."""
+        if isinstance(connection, RelayedConnection):
+            return True
+        try:
+            access.check(connection.host, command)
+        except RequestError as refused:
+            self.reply(connection, command, refused.code, refused.remark)
+        except RemotingError as error:
+            self.reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
+        except Exception as error:
+            # As in `_handle`: what nobody foresaw hurts this request only, and what cannot be judged is refused.
+            log.exception("request not judged", code=command.code, client=connection.name)
+            self.reply(connection, command, ResponseCode.NO_PERMISSION, f"{type(error).__name__}: {error}")
+        else:
+            return True
+        return False
+
+    def begin(self, now_ns: int, wall_ms: int) -> None:
+        """Sets the time for the calls that follow: whatever brings something from outside calls this first."""
+        self.now_ns = self.replica.now_ns = now_ns
+        self.wall_ms = self.replica.wall_ms = wall_ms
+
+    def _handle(self, connection: Connection, command: RemotingCommand, handler: Handler) -> None:
+        try:
+            handler(connection, command)
+        except RequestError as error:
+            self.reply(connection, command, error.code, error.remark)
+        except RemotingError as error:
+            self.reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
+        except NotServingError:
+            self.forward(connection, command)
+        except (OverloadedError, DiskFullError) as error:
+            self.refuse(connection, command, error)
+        except (AssertionError, DiskError):
+            raise  # a broken invariant or a failing disk: this node must not go on
+        except Exception as error:
+            # What a client can send and a handler did not foresee hurts this request only. Code 1 says that its
+            # outcome is unknown, which is true wherever the handler was interrupted.
+            log.exception("request failed", code=command.code, client=connection.name)
+            self.reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    def refuse(
+        self, connection: Connection, command: RemotingCommand, error: OverloadedError | DiskFullError
+    ) -> None:
+        """Answers that there is no room for it, and that nothing of it was stored."""
+        if isinstance(error, DiskFullError):
+            code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}"
+        else:
+            code = ResponseCode.SYSTEM_BUSY
+            remark = f"[REJECTREQUEST]system busy, start flow control for a while: {error}"
+        self.reply(connection, command, code, remark)
+
+    def handle_after_barrier(
+        self, connection: Connection, command: RemotingCommand, handler: Handler
+    ) -> None:
+        """Handles a request when what is applied here is as new as the call; leader only."""
+
+        def end(go_on: Callable[[], None]) -> None:
+            self._behind_barrier.give_back(command)
+            go_on()
+
+        try:
+            self._behind_barrier.take(command)
+        except OverloadedError as error:
+            self.refuse(connection, command, error)
+            return
+        try:
+            self.replica.read_barrier(
+                lambda: end(lambda: self._handle(connection, command, handler)),
+                lambda: end(lambda: self.forward(connection, command)),
+            )
+        except NotServingError:
+            self._behind_barrier.give_back(command)
+            raise
+
+    # ------------------------------------------------------------------ answers
+
+    def reply(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        code: int,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+        body: Buffer = b"",
+    ) -> None:
+        """Answers a request, in the serialization that it came in; one-way requests are not answered.
+
+        What cannot be carried (parts of it may be another client's words) becomes an answer that says so.
+        """
+        if command.flag & 2:
+            return
+        if len(body) > LARGE_ANSWER_BYTES and self._leaves_much_unread(connection):
+            code, remark, fields, body = (
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]earlier answers are unread",
+                None,
+                b"",
+            )
+        try:
+            head = encode_response_head(command, int(code), remark, fields, len(body))
+        except ValueError as error:
+            refusal = f"the answer cannot be sent: {error}"
+            body = b""
+            head = encode_response_head(command, int(ResponseCode.SYSTEM_ERROR), refusal)
+        if body:
+            connection.send(head, body)
+        else:
+            connection.send(head)
+
+    def _leaves_much_unread(self, connection: Connection) -> bool:
+        if isinstance(connection, RelayedConnection):
+            return self.relays_too_much(connection)
+        return connection.unsent_bytes + sum(map(len, connection.outbox)) > UNREAD_BYTES_MAX
+
+    def after_command(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        command: Command,
+        done: Callable[[object], None],
+    ) -> None:
+        """Proposes a metadata command; `done` runs with its result once it is applied, else the client is told."""
+        self.replica.propose_command(
+            command,
+            done,
+            lambda: self.reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+        )
+
+    # ------------------------------------------------------------------ forwarding and holding
+
+    def forward(self, connection: Connection, command: RemotingCommand) -> None:
+        """Hands a request to the leader, or holds it until there is one."""
+        if self.is_outside:
+            self.refuse_outside(connection, command)
+        elif isinstance(connection, RelayedConnection):
+            if self.replica.leader == self.replica.node_id:
+                self.hold(connection, command)  # for this term, in which this node may yet serve
+            else:
+                self._relayed.give_back(connection, command)
+        elif connection not in self._forwarding:
+            return  # it has disconnected meanwhile
+        elif self._forwarding.is_leader_reachable:
+            self._forwarding.forward(connection, command)
+        else:
+            self.hold(connection, command)
+
+    def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
+        """Tells the leader, too, if it is another node, and expects no answer: this node answers the client."""
+        self._forwarding.forward_copy(connection, command)
+
+    def take_back(
+        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
+    ) -> list[RemotingCommand]:
+        """What a client waits for that another node is asked, or is to be: the caller answers it."""
+        return self._forwarding.take_back(connection, is_wanted) + self._held.take_back(connection, is_wanted)
+
+    def relays_too_much(self, connection: Connection) -> bool:
+        """Whether answers to clients of the same node as this relayed one already fill the link to that node."""
+        return self._relayed.relays_too_much(connection)
+
+    def hold(self, connection: Connection, command: RemotingCommand) -> None:
+        """Keeps a request until some node leads, for a moment."""
+        try:
+            self._held.hold(connection, command, self.now_ns)
+        except OverloadedError as error:
+            self.reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]no leader: {error}")
+
+    def refuse_outside(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answers that this node is no member of its group."""
+        self.reply(
+            connection,
+            command,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"{self.replica.node_id} is no member of group {self.group}; nothing was done, ask another node",
+        )
+
+    def _look_at_membership(self) -> None:
+        """A node that is outside refuses what it holds, and all that comes; clients look for the others."""
+        outside = not self.replica.members.is_member and not self.replica.serving
+        if outside == self.is_outside:
+            return
+        self.is_outside = outside
+        log.info("outside of the group" if outside else "member of the group", node=self.replica.node_id)
+        if outside:
+            for connection, command in self._held.take_all(self.now_ns):
+                self.refuse_outside(connection, command)
+            self._forwarding.withdraw()
+
+    def _release_held(self) -> None:
+        """Tries held requests anew, now that something has changed; those that still find no leader stay held."""
+        if not self._held or not (self.replica.serving or self._forwarding.is_leader_reachable):
+            return
+        for connection, command in self._held.take_all(self.now_ns):
+            if connection in self._forwarding or isinstance(connection, RelayedConnection):
+                self.resumed(connection, command)
+
+    def _expire_held(self) -> None:
+        for connection, command in self._held.take_expired(self.now_ns):
+            self.reply(
+                connection,
+                command,
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"group {self.group} has no leader that serves; nothing was stored, try again",
+            )
+
+    # ------------------------------------------------------------------ peers
+
+    def peer_received(self, source: str, frame: Frame) -> bool:
+        """A frame from another node of the group; `begin` has set the time. False when it wants no turn."""
+        if isinstance(frame, RaftFrame):
+            if frame.message.source != source or frame.message.target != self.replica.node_id:
+                raise PeerProtocolError(f"a message from {frame.message.source} on the link of {source}")
+            return self.replica.peer_received(frame, self.now_ns, self.wall_ms)
+        if isinstance(frame, Forward):
+            self._relayed.forwarded(source, frame)
+        elif isinstance(frame, NotDone):
+            self._forwarding.given_back(source, frame)
+        elif isinstance(frame, Relay):
+            self._forwarding.relayed(source, frame)
+        elif isinstance(frame, ClientGone):
+            self._relayed.gone(source, frame)
+        elif isinstance(frame, NotAMember):
+            self.replica.members.dismissed(frame.index)
+        elif isinstance(frame, Hello | Challenge | Proof):
+            raise PeerProtocolError("a second hello")
+        return True
+
+    def peer_lost(self, node: str) -> None:
+        """A connection with `node` broke, either way: its clients are gone from here, and what it was to answer."""
+        self._relayed.link_lost(node)
+        replica = self.replica
+        replica.peer_disconnected(node, self.now_ns)
+        if node in replica.links:
+            # Only the link that the peer had dialled broke: this node still reaches it on its own.
+            replica.peer_connected(node, self.now_ns)
+        self._forwarding.leader_lost(node)
+
+    def peer_connected(self, node: str) -> None:
+        """The link to `node` is up."""
+        self.replica.peer_connected(node, self.now_ns)
+        self._leader_may_hear()
+        self._release_held()
+
+    # ------------------------------------------------------------------ the replica's observer
+
+    def role_changed(self) -> None:
+        """Role, leader, readiness or members changed: name servers hear of it, a lost leader's clients are answered."""
+        self.registration_version += 1
+        self._look_at_membership()
+        self._forwarding.leader_changed()
+        if self.replica.leader != self.replica.node_id:
+            self._relayed.leader_lost()
+        for listener in self._role_listeners:
+            listener()
+        self._leader_may_hear()
+        self._release_held()
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Committed messages are in their queues."""
+        for listener in self._arrival_listeners:
+            listener(arrivals)
+
+    def metadata_changed(self, command: Command) -> None:
+        """A command was applied; topics are part of what name servers know."""
+        commands = command.commands if isinstance(command, Several) else (command,)
+        if any(isinstance(single, PutTopic | DeleteTopic) for single in commands):
+            self.registration_version += 1
+
+    # ------------------------------------------------------------------ time and turns
+
+    def on_arrival(self, listener: Callable[[Iterable[Arrival]], None]) -> None:
+        """Registers a processor that waits for messages."""
+        self._arrival_listeners.append(listener)
+
+    def on_role_change(self, listener: Callable[[], None]) -> None:
+        """Registers a processor that must act when the leader changes."""
+        self._role_listeners.append(listener)
+
+    def on_leader_reachable(self, listener: Callable[[], None]) -> None:
+        """Registers a processor that must tell a leader, which is another node, what only this node knows.
+
+        Called for a new leader and after a new connection to it; several times for one leader does no harm.
+        """
+        self._leader_listeners.append(listener)
+
+    def on_disconnect(self, listener: Callable[[Connection], None]) -> None:
+        """Registers a processor that keeps something by connection."""
+        self._disconnect_listeners.append(listener)
+
+    def add_deadline(self, act: Callable[[], None], due_ns: int = NEVER) -> Deadline:
+        """Registers a processor that must act at a time, which it sets in what this returns."""
+        return self._deadlines.add(act, due_ns)
+
+    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
+        """Everything that has become possible; returns when the next turn is due at the latest (ns).
+
+        `send` writes out what is queued so far; it is called where others wait for that while this node has more to do.
+        """
+        self.now_ns, self.wall_ms = now_ns, wall_ms
+        replica = self.replica
+        replica.tick(now_ns, wall_ms)
+        if self._held.waiting:
+            if replica.serving and replica.raft.transferee is None:
+                self._release_held()  # a transfer has come to nothing, and this node leads on
+            self._expire_held()
+        self._deadlines.run(now_ns)
+        replica.turn(now_ns, wall_ms, send)
+        self.stats.put_times.turn_ended(
+            replica.serving, replica.store.log.last_index, replica.applied_index, now_ns
+        )
+        self._relayed.turn_ended()
+        deadline = min(replica.deadline_ns(), self._deadlines.earliest_ns)
+        if self._held.waiting:
+            deadline = min(deadline, self._held.deadline_ns())
+        return deadline
+
+    def _leader_may_hear(self) -> None:
+        # A node that is outside must not count on clients whose requests are refused here.
+        if not self.is_outside and self._forwarding.is_leader_reachable:
+            for listener in self._leader_listeners:
+                listener()
+
+    def forget(self, connection: Connection) -> None:
+        """A client, of this node or another, is gone: its registrations end."""
+        for listener in self._disconnect_listeners:
+            listener(connection)

@@ -1,0 +1,127 @@
+"""Clients of other nodes, as the leader sees them: each a connection whose bytes go back through the client's own node.
+
+A request is forwarded to the leader of one term, and nobody else acts on it, however late it comes: a node that leads
+another term, or none, says that it has done nothing (`NotDone`), and the client's own node asks the next leader.
+`forwarding.py` is that node's side.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from broker.node.held_requests import HeldRequests
+from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
+from broker.remoting.command import RemotingCommand
+from broker.remoting.errors import FrameError
+from broker.remoting.frame import FrameDecoder
+from broker.requests.connection import Buffer, Connection, RelayedConnection
+
+if TYPE_CHECKING:
+    from broker.node.node import Node
+
+RELAYED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""How much of what is relayed to clients of another node may wait for the link; then their pulls are refused."""
+
+
+class RelayedClients:
+    """Clients of other nodes, by (node, number), from the first request forwarded until they or that node are gone."""
+
+    def __init__(self, node: "Node", held: HeldRequests) -> None:
+        """`held` are the requests that wait for a leader, some of them for clients from here."""
+        self._node = node
+        self._replica = node.replica
+        self._held = held
+        self._connections: dict[tuple[str, int], RelayedConnection] = {}
+        self._link_epochs: dict[str, int] = {}
+        """How often a link with each peer broke."""
+        self._bytes_this_turn: dict[str, int] = {}
+        """By node, what was relayed to its clients since the last turn: the link does not count it as unsent yet."""
+
+    def forwarded(self, source: str, frame: Forward) -> None:
+        """A request of a client of `source`, or such a client's answer to what it was asked."""
+        key = (source, frame.connection)
+        relayed = self._connections.get(key)
+        if relayed is None:
+            relayed = self._connections[key] = self._new(source, frame)
+        relayed.term = frame.term
+        try:
+            commands = FrameDecoder().feed(bytes(frame.body))
+        except FrameError as error:
+            raise PeerProtocolError(f"a forwarded request cannot be read: {error}") from error
+        for command in commands:
+            if frame.term == self._replica.term or command.is_response:
+                self._node.received(relayed, command)
+            else:
+                self.give_back(relayed, command)
+
+    def give_back(self, connection: RelayedConnection, command: RemotingCommand) -> None:
+        """Tells the node that has forwarded a request that nothing of it is done here: it asks the next leader."""
+        if not command.is_one_way:
+            self._to_node_of(connection, NotDone(connection.number, command.opaque, connection.term))
+
+    def gone(self, source: str, frame: ClientGone) -> None:
+        """A client of `source` has disconnected there."""
+        relayed = self._connections.pop((source, frame.connection), None)
+        if relayed is not None:
+            self._node.forget(relayed)
+            if self._held.has_any_of(relayed):
+                self._give_back_of(lambda holder: holder is relayed)
+
+    def link_lost(self, node: str) -> None:
+        """A connection with `node` broke, either way: its clients are gone, and what is for them goes nowhere."""
+        for key in [key for key in self._connections if key[0] == node]:
+            self._node.forget(self._connections.pop(key))
+        self._link_epochs[node] = self._link_epochs.get(node, 0) + 1
+        self._give_back_forgotten()
+
+    def leader_lost(self) -> None:
+        """This node does not lead: the others tell the leader of their clients; what is known of them here is old."""
+        forgotten, self._connections = self._connections, {}
+        for connection in forgotten.values():
+            self._node.forget(connection)
+        self._give_back_forgotten()
+
+    def relays_too_much(self, connection: Connection) -> bool:
+        """Whether answers to clients of the same node as this relayed one already fill the link to that node."""
+        if not isinstance(connection, RelayedConnection):
+            return False
+        link = self._replica.links.get(connection.node)
+        waiting = 0 if link is None else link.unsent_bytes
+        return waiting + self._bytes_this_turn.get(connection.node, 0) > RELAYED_BYTES_MAX
+
+    def turn_ended(self) -> None:
+        """From now on the links count what was relayed."""
+        self._bytes_this_turn.clear()
+
+    def _new(self, source: str, frame: Forward) -> RelayedConnection:
+        def deliver(buffers: tuple[Buffer, ...]) -> None:
+            data = b"".join(buffers)
+            self._bytes_this_turn[source] = self._bytes_this_turn.get(source, 0) + len(data)
+            self._to_node_of(relayed, Relay(relayed.number, data))
+
+        relayed = RelayedConnection(self._node.outgoing, source, frame.connection, frame.host, deliver)
+        relayed.epoch = self._link_epochs.get(source, 0)
+        return relayed
+
+    def _to_node_of(self, connection: RelayedConnection, frame: Relay | NotDone) -> None:
+        if self._link_epochs.get(connection.node, 0) != connection.epoch:
+            # The replica may have started again and numbered its clients anew: what answers a request that came over
+            # an earlier link would be taken for the answer to another client's.
+            return
+        link = self._replica.links.get(connection.node)
+        if link is not None:
+            link.send(*encode_frame(frame))
+
+    def _give_back_forgotten(self) -> None:
+        """Gives back what is held for clients that are forgotten.
+
+        Kept, it would be done once this node leads again, when its client may long have been answered by another.
+        """
+        if not self._held:
+            return
+        known = frozenset(self._connections.values())
+        self._give_back_of(lambda holder: isinstance(holder, RelayedConnection) and holder not in known)
+
+    def _give_back_of(self, is_gone: Callable[[Connection], bool]) -> None:
+        for connection, command in self._held.take_if(is_gone):
+            assert isinstance(connection, RelayedConnection)
+            self.give_back(connection, command)

@@ -1,0 +1,253 @@
+"""Consumer offsets on their way into the log, many to a command (design, decision 5).
+
+Consumers report offsets far more often than anyone reads them: with every pull, and every five seconds for each
+queue. So a report that nobody waits for is staged, and one command takes all that has been staged within
+`COALESCE_NS`. A report that wants an answer, or a question for an offset that is staged, sends the command off at
+once, and so does whatever else sets or deletes positions: it goes behind what was reported before it. What was staged
+and lost with the leader is reported again by its consumer.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from broker.node.node import Node
+from broker.remoting.codes import ResponseCode
+from broker.requests.deadline import NEVER
+from broker.requests.errors import OverloadedError, ReplicaError, RequestError
+from broker.state.commands import CommitOffsets, ResetOffsets
+from log.errors import DiskFullError
+
+COALESCE_NS: Final = 100_000_000
+
+OFFSETS_PER_COMMAND: Final = 500
+"""Names have up to 255 characters each, and a command is an entry, which must fit into a data file."""
+
+StoredOffset = tuple[str, str, int, int]
+"""Group, topic, queue id, offset."""
+
+_Key = tuple[str, str, int]
+"""Group, topic, queue id."""
+Uncounted = Mapping[_Key, int]
+"""Which reports did not count, as the group is sent elsewhere, and where to."""
+NoRoom = OverloadedError | DiskFullError
+"""Why nothing of it is in the log."""
+Lost = Callable[[NoRoom | None], None]
+"""It will not be applied, for this reason; without one, nobody knows whether it will be."""
+_Waiter = tuple[Callable[[Uncounted], None], Lost]
+"""What to do once it is applied, and when it is lost."""
+
+
+class _UnderWay:
+    """Offsets that are in the log and not applied yet, and who waits for that."""
+
+    __slots__ = ("keys", "waiting")
+
+    def __init__(self, offsets: Sequence[StoredOffset]) -> None:
+        self.keys: dict[_Key, int] = {offset[:3]: offset[3] for offset in offsets}
+        self.waiting: list[_Waiter] = []
+
+
+class OffsetCommits:
+    """Staged consumer offsets of the leader."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._staged: dict[_Key, int] = {}
+        self._under_way: list[_UnderWay] = []
+        self._staged_new = self._under_way_new = 0
+        """How many of these are a group's first position in a queue."""
+        self._waiting: list[_Waiter] = []
+        self._deadline = node.add_deadline(self.propose)
+        node.on_role_change(self._role_changed)
+
+    def stage(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A report that nobody waits for."""
+        key = (group, topic, queue_id)
+        if key not in self._staged and self._proposed_last(key) is None:
+            known = self._node.replica.metadata.offsets.get((group, topic))
+            if known is not None and known.get(queue_id) == offset:
+                return  # nothing new: an idle consumer must not grow the log
+        if key not in self._staged and not self._has_room(key):
+            return  # whoever asks for an answer is told
+        self._deadline.due_ns = min(self._deadline.due_ns, self._node.now_ns + COALESCE_NS)
+        self._staged[key] = offset
+
+    def commit(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        done: Callable[[int | None], None],
+        lost: Lost,
+    ) -> None:
+        """A report that is answered: `done` once it is committed, `lost` when it is refused or that is unknown.
+
+        `done` is told where the group is sent if the report does not count, else None.
+
+        Raises `RequestError` when the group would be given one position too many.
+        """
+        key = (group, topic, queue_id)
+        if key not in self._staged and not self._has_room(key):
+            raise _too_many(self._node.config.limits.max_stored_offsets)
+        self._staged[key] = offset
+        self._waiting.append((lambda uncounted: done(uncounted.get(key)), lost))
+        self._deadline.due_ns = self._node.now_ns
+
+    def commit_all(
+        self,
+        offsets: Sequence[StoredOffset],
+        done: Callable[[Uncounted], None],
+        lost: Callable[[], None],
+        *,
+        until_followed: bool = False,
+    ) -> None:
+        """Many offsets at once by an administrator's order, behind what is staged.
+
+        `until_followed` parks them (broker/offsets/resets.py). Raises as `commit`, and as `Replica.propose_command`.
+        """
+        metadata, most = self._node.replica.metadata, self._node.config.limits.max_stored_offsets
+        new = sum(
+            queue_id not in metadata.offsets.get((group, topic), ()) for group, topic, queue_id, _ in offsets
+        )
+        if new and metadata.offset_count + self._staged_new + self._under_way_new + new > most:
+            raise _too_many(most)
+        self.propose()  # what was reported before may not come after it
+
+        def order(some: tuple[StoredOffset, ...]) -> CommitOffsets | ResetOffsets:
+            return ResetOffsets(some) if until_followed else CommitOffsets(some, is_order=True)
+
+        self._propose_all(offsets, order, done, lost)
+
+    def _propose_all(
+        self,
+        offsets: Sequence[StoredOffset],
+        command: Callable[[tuple[StoredOffset, ...]], CommitOffsets | ResetOffsets],
+        done: Callable[[Uncounted], None],
+        lost: Callable[[], None],
+    ) -> None:
+        """As commands that fit into a file; with the last one, behind which all others are applied, it is `done`.
+
+        Raises as `Replica.propose_command`, with nothing of them in the log; if some are, it is `lost`.
+        """
+        under_way = _UnderWay(offsets)
+        uncounted: dict[_Key, int] = {}
+
+        def some_applied(result: dict[_Key, int] | None) -> None:
+            uncounted.update(result or ())
+
+        def applied(result: dict[_Key, int] | None) -> None:
+            self._under_way.remove(under_way)
+            some_applied(result)
+            done(uncounted)
+            for ready, _ in under_way.waiting:
+                ready(uncounted)
+
+        def not_known() -> None:
+            self._under_way.remove(under_way)
+            lost()
+            for _, is_lost in under_way.waiting:
+                is_lost(None)
+
+        self._under_way.append(under_way)
+        for begin in range(0, len(offsets), OFFSETS_PER_COMMAND):
+            end = begin + OFFSETS_PER_COMMAND
+            is_last = end >= len(offsets)
+            try:
+                self._node.replica.propose_command(
+                    command(tuple(offsets[begin:end])),
+                    applied if is_last else some_applied,
+                    not_known if is_last else _nothing,
+                )
+            except (ReplicaError, DiskFullError):
+                if begin:
+                    not_known()  # some of them count nevertheless
+                    return
+                self._under_way.remove(under_way)
+                raise
+
+    def _proposed_last(self, key: _Key) -> _UnderWay | None:
+        """What was proposed last of a queue, if it is not applied yet."""
+        if not self._under_way:
+            return None
+        return next((under_way for under_way in reversed(self._under_way) if key in under_way.keys), None)
+
+    def lowest(self, key: _Key, stored: int) -> int:
+        """The lowest of a stored position and what is on its way to take its place, whether that will count or not."""
+        coming = [under_way.keys[key] for under_way in self._under_way if key in under_way.keys]
+        return min([stored, *coming, self._staged.get(key, stored)])
+
+    def _has_room(self, key: _Key) -> bool:
+        """Whether a position that is not staged may be; counts it if it is the group's first in that queue."""
+        metadata = self._node.replica.metadata
+        group, topic, queue_id = key
+        if queue_id in metadata.offsets.get((group, topic), ()):
+            return True
+        count = metadata.offset_count + self._staged_new + self._under_way_new
+        if count >= self._node.config.limits.max_stored_offsets:
+            return False
+        self._staged_new += 1
+        return True
+
+    def when_settled(
+        self, group: str, topic: str, queue_id: int, ready: Callable[[], None], lost: Callable[[], None]
+    ) -> bool:
+        """False when nothing of this queue is on its way; else the staged goes off and `ready` runs when applied."""
+        key = (group, topic, queue_id)
+        if key not in self._staged:
+            under_way = self._proposed_last(key)
+            if under_way is None:
+                return False
+            under_way.waiting.append((lambda _: ready(), lambda _: lost()))
+            return True
+        self._waiting.append((lambda _: ready(), lambda _: lost()))
+        self._deadline.due_ns = self._node.now_ns
+        return True
+
+    def propose(self) -> None:
+        """Sends off what is staged."""
+        self._deadline.due_ns = NEVER
+        staged, self._staged = self._staged, {}
+        waiting, self._waiting = self._waiting, []
+        if not staged:
+            return
+        offsets = [(*key, offset) for key, offset in staged.items()]
+        new, self._staged_new = self._staged_new, 0
+        self._under_way_new += new
+
+        def done(uncounted: Uncounted) -> None:
+            self._under_way_new -= new
+            for ready, _lost in waiting:
+                ready(uncounted)
+
+        def lost(reason: NoRoom | None = None) -> None:
+            self._under_way_new -= new
+            for _ready, is_lost in waiting:
+                is_lost(reason)
+
+        try:
+            self._propose_all(offsets, CommitOffsets, done, lost)
+        except (OverloadedError, DiskFullError) as error:
+            lost(error)
+        except ReplicaError:
+            lost()
+
+    def _role_changed(self) -> None:
+        if not self._node.replica.serving:
+            self._staged.clear()
+            self._staged_new = 0
+            self._deadline.due_ns = NEVER
+            waiting, self._waiting = self._waiting, []
+            for _, lost in waiting:
+                lost(None)
+
+
+def _too_many(most: int) -> RequestError:
+    return RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"at most {most} positions of groups in queues are stored (limits.max_stored_offsets)",
+    )
+
+
+def _nothing() -> None:
+    """Nobody waits for this."""

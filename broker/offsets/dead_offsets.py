@@ -1,0 +1,103 @@
+"""Offsets of groups that nobody uses any more: forgotten once they say nothing (behaviour.md 8.3).
+
+A group that is not deleted leaves its offsets behind, and so does one that is deleted without `cleanOffset`. They are
+forgotten, through the log, when nobody could go on from them: every message that the group would read next, in all
+queues of the topic that it has an offset in, has been deleted, and in two looks, ten minutes apart, no client of the
+group was connected to any node. Only what is unchanged when the command is applied goes; a consumer that reports
+meanwhile keeps its place. A group that comes back afterwards begins like a new one, where it would have been sent to
+the beginning of what is left.
+
+Each look takes a few turns, so that a million offsets keep nobody waiting. What was seen in the look before is the
+leader's own memory: after a failover it takes two looks again.
+"""
+
+from collections import deque
+from typing import Final
+
+import structlog
+
+from broker.node.node import Node
+from broker.offsets.commits import OFFSETS_PER_COMMAND, StoredOffset
+from broker.requests.deadline import NEVER
+from broker.requests.errors import ReplicaError
+from broker.state.commands import ForgetOffsets
+from broker.state.topic_rules import is_system_group
+from log.errors import DiskFullError
+
+log = structlog.get_logger("trivet.offsets")
+
+INTERVAL_NS: Final = 600_000_000_000
+"""How long a group must be without a client: subscriptionExpiredTimeout of the reference (behaviour.md 13)."""
+SLICE: Final = 1_000
+"""Topics by group that are looked at in one turn."""
+
+
+_Key = tuple[str, str]
+
+
+class DeadOffsets:
+    """Looks while this node serves."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._remaining: deque[_Key] = deque()
+        """What this look has yet to come to."""
+        self._unused: dict[_Key, None] = {}
+        """Of this look, and"""
+        self._unused_before: dict[_Key, None] = {}
+        """of the one before: what no client uses."""
+        node.on_role_change(self._role_changed)
+        self._deadline = node.add_deadline(self._run)
+
+    def _role_changed(self) -> None:
+        if not self._node.replica.serving:
+            self._deadline.due_ns = NEVER
+            self._remaining.clear()
+            self._unused, self._unused_before = {}, {}
+        elif self._deadline.due_ns == NEVER:
+            self._deadline.due_ns = self._node.now_ns + INTERVAL_NS
+
+    def _run(self) -> None:
+        node = self._node
+        offsets = node.replica.metadata.offsets
+        if not self._remaining:
+            self._remaining.extend(offsets)
+            self._unused, self._unused_before = {}, self._unused
+        dead: list[StoredOffset] = []
+        for _ in range(min(SLICE, len(self._remaining))):
+            key = self._remaining.popleft()
+            group, topic = key
+            if (
+                key not in offsets
+                or is_system_group(group)
+                or node.registry.consumer_group(group) is not None
+            ):
+                continue
+            self._unused[key] = None
+            if key in self._unused_before and self._leads_nowhere(key):
+                dead += [(group, topic, queue_id, offset) for queue_id, offset in offsets[key].items()]
+        if dead:
+            self._forget(dead)
+        self._deadline.due_ns = node.now_ns if self._remaining else node.now_ns + INTERVAL_NS
+
+    def _leads_nowhere(self, key: _Key) -> bool:
+        """Whether in every queue the message that comes next is deleted."""
+        metadata, queues = self._node.replica.metadata, self._node.replica.store.queues
+        for queue_id, offset in metadata.offsets[key].items():
+            queue = queues.get(key[1], queue_id)
+            if queue is None or offset >= queue.min_offset:
+                return False
+        return True
+
+    def _forget(self, dead: list[StoredOffset]) -> None:
+        log.info("offsets of unused groups are forgotten", count=len(dead))
+        try:
+            for begin in range(0, len(dead), OFFSETS_PER_COMMAND):
+                command = ForgetOffsets(tuple(dead[begin : begin + OFFSETS_PER_COMMAND]))
+                self._node.replica.propose_command(command, _nothing, _nothing)
+        except (ReplicaError, DiskFullError):
+            pass  # the next look comes to them again
+
+
+def _nothing(_: object = None) -> None:
+    """Nobody waits for this."""

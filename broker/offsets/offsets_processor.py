@@ -1,0 +1,235 @@
+"""Consumer offsets, and the offsets that a queue has (remoting.md 7.3, behaviour.md 8.2, 8.3, 9).
+
+All answers are the leader's after a read barrier: what a client is told was true at some moment between its question
+and the answer, across failovers too. A position that consumers have reported and that is on its way into the log
+counts: the question waits until it is there.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker.node.node import Node
+from broker.offsets.commits import NoRoom, OffsetCommits
+from broker.offsets.resets import OffsetResets
+from broker.remoting.admin_headers import CloneGroupOffsetHeader
+from broker.remoting.bodies import TopicConfig
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.headers import (
+    QueryConsumerOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+)
+from broker.remoting.json_body import encode_body, encode_integer_keyed
+from broker.requests.connection import Connection
+from broker.requests.errors import RequestError
+from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
+from broker.state.topic_rules import InvalidNameError, check_group_name
+from log.consume_queue import Boundary, ConsumeQueue
+
+YOUNG_QUEUE_BYTES: Final = 1 << 30
+"""A queue whose first message is within so much of the log's end is young: a new group starts at its beginning.
+
+The reference asks whether the message is still in its page cache; a fixed amount gives the same answer on every node.
+"""
+
+
+class OffsetsProcessor:
+    """Requests 14, 15, 29, 30, 31, 32, 43 and 314."""
+
+    def __init__(self, node: Node, offsets: OffsetCommits, resets: OffsetResets) -> None:
+        self._node = node
+        self._offsets = offsets
+        self._resets = resets
+
+    def routes(self) -> Iterable[Route]:
+        """Reads take the barrier; a commit is itself an entry of the log."""
+        return (
+            Route(RequestCode.QUERY_CONSUMER_OFFSET, self.query, Place.LEADER_READ),
+            Route(RequestCode.UPDATE_CONSUMER_OFFSET, self.update, Place.LEADER),
+            Route(RequestCode.GET_MAX_OFFSET, self.max_offset, Place.LEADER_READ),
+            Route(RequestCode.GET_MIN_OFFSET, self.min_offset, Place.LEADER_READ),
+            Route(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search, Place.LEADER_READ),
+            Route(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time, Place.LEADER_READ),
+            Route(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets, Place.LEADER_READ),
+            Route(RequestCode.CLONE_GROUP_OFFSET, self.clone, Place.LEADER_READ),
+        )
+
+    # ------------------------------------------------------------------ a group's offsets
+
+    def query(self, connection: Connection, command: RemotingCommand) -> None:
+        """The group's next offset in a queue, or what a group without one should do."""
+        header = command.decode_fields(QueryConsumerOffsetHeader)
+        self._check_queue(header.topic, header.queue_id)
+        waits = self._offsets.when_settled(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            lambda: self._answer_query(connection, command, header),
+            lambda: self._node.forward(connection, command),
+        )
+        if not waits:
+            self._answer_query(connection, command, header)
+
+    def _answer_query(
+        self, connection: Connection, command: RemotingCommand, header: QueryConsumerOffsetHeader
+    ) -> None:
+        offsets = self._node.replica.metadata.offsets.get((header.consumer_group, header.topic), {})
+        offset = offsets.get(header.queue_id)
+        if offset is None and header.set_zero_if_not_found is not False and self._is_young(header):
+            offset = 0
+        if offset is None:
+            self._node.reply(
+                connection,
+                command,
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, maybe this group consumer boot first",
+            )
+            return
+        self._resets.told(header.consumer_group, header.topic, header.queue_id, by_pull=False)
+        self._answer(connection, command, offset)
+
+    def _is_young(self, header: QueryConsumerOffsetHeader) -> bool:
+        """Whether a new group starts at offset 0 (behaviour.md 8.2): nothing is gone, and the first message is near."""
+        queue = self._queue(header.topic, header.queue_id)
+        if queue is None or queue.max_offset == 0:
+            return True
+        if queue.min_offset > 0:
+            return False
+        unit = queue.unit(0)
+        assert unit is not None, "offset 0 is in the queue"
+        return self._node.replica.store.log.end_position - unit[0] <= YOUNG_QUEUE_BYTES
+
+    def update(self, connection: Connection, command: RemotingCommand) -> None:
+        """Stores a group's offset; the answer, if one is wanted, comes when it is committed.
+
+        A remark says that it does not count: a reset stands, which the group's consumers have yet to follow.
+        """
+        header = command.decode_fields(UpdateConsumerOffsetHeader)
+        self._check_queue(header.topic, header.queue_id)
+        _check_group(header.consumer_group)
+        if header.commit_offset < 0:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"commitOffset {header.commit_offset} is negative, no offset is"
+            )
+        key = (header.consumer_group, header.topic, header.queue_id)
+        if command.is_one_way:
+            self._offsets.stage(*key, header.commit_offset)
+            return
+        self._node.replica.check_may_append(despite_full_disk=True)
+        self._offsets.commit(
+            *key,
+            header.commit_offset,
+            lambda target: self._node.reply(
+                connection, command, ResponseCode.SUCCESS, _why_it_does_not_count(target)
+            ),
+            lambda reason: self._not_stored(connection, command, reason),
+        )
+
+    def _not_stored(self, connection: Connection, command: RemotingCommand, reason: NoRoom | None) -> None:
+        if reason is None:
+            self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+        else:
+            self._node.refuse(connection, command, reason)
+
+    def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
+        """Every group's offsets, as the reference's consumerOffset.json (storage.md 6)."""
+        offsets = self._node.replica.metadata.offsets
+        table = {
+            f"{topic}@{group}": encode_integer_keyed(queues) for (group, topic), queues in offsets.items()
+        }
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body({"offsetTable": table}))
+
+    def clone(self, connection: Connection, command: RemotingCommand) -> None:
+        """Sets a group's offsets to another's, in one topic or in all that the other consumes.
+
+        While the other has members, topics that none of them subscribes to any more are left out, unless `offline`.
+        """
+        header = command.decode_fields(CloneGroupOffsetHeader)
+        _check_group(header.destination_group)
+        metadata = self._node.replica.metadata
+        cloned = [
+            (header.destination_group, topic, queue_id, offset)
+            for (group, topic), queues in metadata.offsets.items()
+            if group == header.source_group
+            and header.topic in {None, "", topic}
+            and (header.offline or self._node.registry.may_consume(group, topic))
+            for queue_id, offset in queues.items()
+        ]
+        if not cloned:
+            self._node.reply(connection, command, ResponseCode.SUCCESS)
+            return
+        self._offsets.commit_all(
+            cloned,
+            lambda _: self._node.reply(connection, command, ResponseCode.SUCCESS),
+            lambda: self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+        )
+
+    # ------------------------------------------------------------------ a queue's offsets
+
+    def max_offset(self, connection: Connection, command: RemotingCommand) -> None:
+        """One past the last committed message."""
+        header = command.decode_fields(QueueHeader)
+        self._check_queue(header.topic, header.queue_id)
+        queue = self._queue(header.topic, header.queue_id)
+        self._answer(connection, command, 0 if queue is None else queue.max_offset)
+
+    def min_offset(self, connection: Connection, command: RemotingCommand) -> None:
+        """The first message that is still kept."""
+        header = command.decode_fields(QueueHeader)
+        self._check_queue(header.topic, header.queue_id)
+        queue = self._queue(header.topic, header.queue_id)
+        self._answer(connection, command, 0 if queue is None else queue.min_offset)
+
+    def search(self, connection: Connection, command: RemotingCommand) -> None:
+        """The message stored at a time: the earliest not before it, or the latest not after it (UPPER)."""
+        header = command.decode_fields(SearchOffsetHeader)
+        self._check_queue(header.topic, header.queue_id)
+        queue = self._queue(header.topic, header.queue_id)
+        offset = 0
+        if queue is not None:
+            upper = (header.boundary_type or "").upper() == "UPPER"
+            boundary = Boundary.UPPER if upper else Boundary.LOWER
+            store_time_of = self._node.replica.store.store_time_of
+            offset = queue.offset_at_time(header.timestamp, store_time_of, boundary)
+        self._answer(connection, command, offset)
+
+    def earliest_store_time(self, connection: Connection, command: RemotingCommand) -> None:
+        """When the first message that is still kept was stored; -1 without one."""
+        header = command.decode_fields(QueueHeader)
+        self._check_queue(header.topic, header.queue_id)
+        queue = self._queue(header.topic, header.queue_id)
+        unit = None if queue is None else queue.unit(queue.min_offset)
+        timestamp = -1 if unit is None else self._node.replica.store.store_time_of(unit[0], unit[1])
+        self._node.reply(connection, command, ResponseCode.SUCCESS, fields={"timestamp": str(timestamp)})
+
+    # ------------------------------------------------------------------ inside
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._node.replica.store.queues.get(topic, queue_id)
+
+    def _check_queue(self, topic: str, queue_id: int) -> None:
+        config: TopicConfig | None = self._node.replica.metadata.topics.get(topic)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        if not 0 <= queue_id < queues:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{queue_id}] is illegal, topic[{topic}] has queues 0 to {queues - 1}",
+            )
+
+    def _answer(self, connection: Connection, command: RemotingCommand, offset: int) -> None:
+        self._node.reply(connection, command, ResponseCode.SUCCESS, fields={"offset": str(offset)})
+
+
+def _why_it_does_not_count(target: int | None) -> str | None:
+    return None if target is None else f"not stored: the group was sent to {target} and has yet to follow"
+
+
+def _check_group(group: str) -> None:
+    try:
+        check_group_name(group)
+    except InvalidNameError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error

@@ -1,0 +1,112 @@
+"""How a link between two nodes begins: each learns that the other knows the group's secret.
+
+    dialling side                                   accepting side
+    Hello(group, names, address, nonce)          ->
+                                                 <- Challenge(nonce, proof)
+    Proof(proof)                                 ->
+    the link's frames                            ->
+
+A proof is HMAC-SHA-256, keyed with the secret, of who proves (its role), the hello, and both nonces. The secret itself
+never leaves a node; a recorded proof is good for no other link, because each side chose one of the nonces; and neither
+side's proof can be played back as the other's, because the roles differ. Both sides prove before either believes
+anything: a stranger who poses as the leader's target learns no more than one who dials.
+
+The handshake says who is at the other end when the link begins. It does not encrypt or sign what follows: against
+someone who can change bytes under way, `tls.peer_ca` does. Without a secret the same frames are exchanged with an
+empty key, so that there is one protocol, and a node with a secret does not talk to one without.
+
+Pure: bytes of a random nonce come from the caller.
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+from broker.peers.protocol import Challenge, Frame, Hello, PeerProtocolError, Proof
+
+NONCE_BYTES: Final = 16
+
+HANDSHAKE_FRAME_BYTES_MAX: Final = 4096
+"""No frame of a handshake is longer: all that a stranger can make a node keep."""
+
+
+class Dialling:
+    """The dialling side: send `hello`, give the answer to `answered`, send what it returns."""
+
+    def __init__(self, hello: Hello, secret: str) -> None:
+        assert len(hello.nonce) == NONCE_BYTES, "a fresh one for every link"
+        self.hello = hello
+        self._secret = secret
+
+    def answered(self, frame: Frame) -> Proof:
+        """The proof to send. Raises `PeerProtocolError` where the other side does not know the secret."""
+        if not isinstance(frame, Challenge):
+            raise PeerProtocolError("the answer to the hello is no challenge")
+        if len(frame.nonce) != NONCE_BYTES:
+            raise PeerProtocolError(f"a nonce of {len(frame.nonce)} bytes")
+        expected = _proof(self._secret, "accepting", self.hello, frame.nonce)
+        if not hmac.compare_digest(expected, frame.proof):
+            raise PeerProtocolError("its peer_secret is another than this node's")
+        return Proof(_proof(self._secret, "dialling", self.hello, frame.nonce))
+
+
+class Accepting:
+    """The accepting side: give it each frame until it names the peer; what it returns is to be sent."""
+
+    def __init__(self, group: str, node_id: str, secret: str, nonce: Callable[[int], bytes]) -> None:
+        self._group = group
+        self._node_id = node_id
+        self._secret = secret
+        self._nonce = nonce(NONCE_BYTES)
+        self._hello: Hello | None = None
+        self.source: str | None = None
+        """The peer, once it has proved that it is one."""
+
+    @property
+    def hello(self) -> Hello:
+        """What the peer has said of itself; once `source` is set."""
+        assert self._hello is not None
+        return self._hello
+
+    def received(self, frame: Frame) -> Challenge | None:
+        """The answer to a hello; None for the proof, after which `source` is set. Raises `PeerProtocolError`."""
+        assert self.source is None, "the handshake is over"
+        if self._hello is None:
+            self._hello = self._checked(frame)
+            return Challenge(self._nonce, _proof(self._secret, "accepting", self._hello, self._nonce))
+        if not isinstance(frame, Proof):
+            raise PeerProtocolError("the challenge is not answered by a proof")
+        expected = _proof(self._secret, "dialling", self._hello, self._nonce)
+        if not hmac.compare_digest(expected, frame.proof):
+            raise PeerProtocolError("its peer_secret is another than this node's")
+        self.source = self._hello.source
+        return None
+
+    def _checked(self, frame: Frame) -> Hello:
+        if not isinstance(frame, Hello):
+            raise PeerProtocolError("the first frame is no hello")
+        if frame.group != self._group:
+            raise PeerProtocolError(f"group {frame.group!r}, this node is of group {self._group!r}")
+        if frame.target != self._node_id:
+            raise PeerProtocolError(f"it looks for {frame.target!r}, this node is {self._node_id!r}")
+        if frame.source == self._node_id:
+            raise PeerProtocolError(f"two nodes are called {frame.source!r}")
+        if len(frame.nonce) != NONCE_BYTES:
+            raise PeerProtocolError(f"a nonce of {len(frame.nonce)} bytes")
+        return frame
+
+
+def _proof(secret: str, role: str, hello: Hello, nonce: bytes) -> bytes:
+    # Each part with its length: no two different hellos have the same text.
+    parts = (
+        role.encode(),
+        str(hello.version).encode(),
+        hello.group.encode(),
+        hello.source.encode(),
+        hello.target.encode(),
+        hello.address.encode(),
+        hello.nonce,
+        nonce,
+    )
+    text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return hmac.digest(secret.encode(), text, "sha256")

@@ -1,0 +1,134 @@
+"""The group's members as a replica acts on them: to whom it keeps links, whom it tells to go, whose change it awaits.
+
+Raft decides who belongs to the group (raft/configuration.py), `Membership` keeps it with the addresses on the disk.
+"""
+
+import structlog
+
+from broker.peers import protocol as peer_protocol
+from broker.replica.membership import Membership
+from broker.replica.proposals import Observer, Waiter
+from broker.requests.connection import Connection
+from raft.configuration import AddLearner, Change
+from raft.core import Raft
+from raft.effects import ConfigurationChanged
+
+log = structlog.get_logger("trivet.replica")
+
+
+class Members:
+    """The members, as far as one node knows."""
+
+    def __init__(
+        self,
+        node_id: str,
+        raft: Raft,
+        membership: Membership,
+        links: dict[str, Connection],
+        observer: Observer,
+    ) -> None:
+        """`links` are the replica's, which come and go."""
+        self.peers: dict[str, str] = {}
+        """The nodes to keep a link to, by id, with their addresses; replaced, never changed."""
+        self._node_id = node_id
+        self._raft = raft
+        self._membership = membership
+        self._links = links
+        self._observer = observer
+        self._dismissed_index = -1
+        """The newest configuration of which another node has said that this node is not in it."""
+        self._change: tuple[int, Waiter] | None = None
+        """The entry of the change that an operator awaits, on a leader."""
+        self._update_peers()
+        self.save()
+
+    def save(self) -> None:
+        """Durable when it returns. Raises `log.errors.DiskError`, `DiskFullError`."""
+        self._membership.save(self._raft.configurations)
+
+    # ------------------------------------------------------------------ peers
+
+    def met(self, node: str, address: str) -> None:
+        """`node` has dialled this one, and listens for peers at `address`."""
+        self._membership.met(node, address)
+        self._update_peers()
+
+    def parted(self, node: str) -> None:
+        """The link that `node` had dialled is gone."""
+        self._membership.parted(node)
+        self._update_peers()
+
+    def linked(self, node: str) -> None:
+        """The link to `node` is up: one that was away when it was removed hears of it now."""
+        if node not in self._raft.configuration.members:
+            self._dismiss(node)
+
+    def _update_peers(self) -> None:
+        raft = self._raft
+        # What is committed cannot give way to an earlier configuration any more.
+        known = (
+            raft.configurations[-1:]
+            if raft.configuration_index <= raft.commit_index
+            else raft.configurations[-2:]
+        )
+        self.peers = self._membership.peers(self._node_id, [configuration for _, configuration in known])
+
+    # ------------------------------------------------------------------ inside and outside
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node belongs to its group, as far as it knows: not before it is added, nor once it is removed.
+
+        A node that was away when it was removed hears of it from the others; a leader that still writes to it, or a
+        newer configuration with it, says more than they.
+        """
+        raft = self._raft
+        if raft.leader is None and self._dismissed_index > raft.configuration_index:
+            return False
+        return self._node_id in raft.configuration.members
+
+    def dismissed(self, index: int) -> None:
+        """Another node says that this one is not in the configuration in force at `index`."""
+        if index > self._dismissed_index:
+            self._dismissed_index = index
+            self._observer.role_changed()
+
+    def _dismiss(self, node: str) -> None:
+        index = self._raft.configuration_index
+        if index <= self._raft.commit_index:
+            self._links[node].send(*peer_protocol.encode_frame(peer_protocol.NotAMember(index)))
+
+    # ------------------------------------------------------------------ changes
+
+    def propose(self, change: Change, address: str | None, waiter: Waiter, now_ns: int) -> None:
+        """Proposes a change to raft, whose effects are to be carried out now; `waiter` hears of the outcome.
+
+        Raises `raft.errors.ConfigurationError`, with nothing proposed.
+        """
+        index = self._raft.propose_configuration(change, now_ns)
+        if isinstance(change, AddLearner):
+            assert address, "a member needs an address"
+            self._membership.addresses[change.node] = address
+        self._change = (index, waiter)
+
+    def changed(self, effect: ConfigurationChanged) -> None:
+        """Another configuration is in force, or the one in force is committed now."""
+        self.save()
+        self._update_peers()
+        if effect.committed:
+            members = effect.configuration.members
+            log.info("members", index=effect.index, voters=effect.configuration.voters, members=members)
+            for node in self._links:
+                if node not in members:
+                    self._dismiss(node)
+            change = self._change
+            if change is not None and change[0] <= effect.index:
+                self._change = None
+                change[1].committed()
+        self._observer.role_changed()
+
+    def give_up_change(self) -> None:
+        """Leadership ended: the outcome of a change is unknown."""
+        change, self._change = self._change, None
+        if change is not None:
+            change[1].lost()

@@ -1,0 +1,66 @@
+"""What an operator asks of a group's leader, or a node before it stops: other members, another leader.
+
+All of it is for raft to decide; here it is said, and what raft wants done because of that is carried out at once.
+"""
+
+from typing import Final
+
+import structlog
+
+from broker.replica.proposals import Waiter
+from broker.replica.replica import Replica
+from broker.requests.errors import NotServingError
+from log.errors import DiskError, DiskFullError
+from raft.configuration import Change
+from raft.errors import RaftError
+
+log = structlog.get_logger("trivet.replica")
+
+CONFIGURATION_BYTES_MAX: Final = 4096
+"""More than the entry of a membership change has: names and addresses of a few nodes."""
+
+
+def change_membership(replica: Replica, change: Change, address: str | None, waiter: Waiter) -> None:
+    """Proposes to add, promote or remove a member; `waiter` hears when that is committed, or lost.
+
+    `address` is where a node that is added listens for peers. Raises as `Replica.check_may_append`, DiskFullError, and
+    `raft.errors.ConfigurationError`.
+    """
+    replica.check_may_append(despite_full_disk=True)
+    replica.store.log.make_room(CONFIGURATION_BYTES_MAX)  # raft counts the entry as appended before it is
+    replica.members.propose(change, address, waiter, replica.now_ns)
+    try:
+        replica.carry_out()
+    except DiskFullError as error:
+        # Raft has it, the disk has not: this node must stop, not refuse a request.
+        raise DiskError("membership", "noting a change", str(error)) from error
+
+
+def transfer_leadership(replica: Replica, target: str) -> None:
+    """Begins to hand leadership over to `target`, a voter; given up after an election timeout.
+
+    Raises `NotServingError`, and `raft.errors.RaftError` where raft refuses.
+    """
+    if not replica.serving:
+        raise NotServingError(replica.leader)
+    replica.raft.transfer_leadership(target, replica.now_ns)
+    replica.carry_out()
+
+
+def hand_over(replica: Replica) -> str | None:
+    """Begins to give leadership to the peer that holds most of the log; its id, or None where there is none."""
+    heirs = [
+        peer
+        for peer in replica.raft.status(replica.now_ns).peers
+        if peer.voter and peer.connected and not peer.recovering
+    ]
+    if not heirs:
+        return None
+    target = max(heirs, key=lambda peer: peer.match_index).node
+    try:
+        replica.raft.transfer_leadership(target, replica.now_ns)
+    except RaftError as error:
+        log.info("leadership is not handed over", target=target, reason=str(error))
+        return None
+    replica.carry_out()
+    return target

@@ -1,0 +1,708 @@
+"""One replica of a broker group: Raft, the log and the replicated metadata put together, without any I/O of its own.
+
+Read this file first. It follows a message in order: 1 propose (a send processor appends a record to the leader's log),
+2 replicate (Raft sends ranges of the log to the peers; a peer checks and appends them), 3 commit (a majority holds
+them, and whoever sent one is answered), 4 dispatch (ConsumeQueue and IndexFile are built, metadata commands applied),
+5 answer (other requests, held pulls). `turn` runs whatever has become possible since the last turn, so everything that
+arrived meanwhile shares one append to each peer, one dispatch and one flush.
+
+Everything that happens to a replica is a method call with the time as an argument, and everything it wants done is
+left in the outboxes of its links or is a job for a worker thread. What is not on a message's path has modules of its
+own, in whose hands it is: `durability` (flushes, and what raft hears of them), `upkeep` (files made ready, checkpoints,
+snapshots), `members` (links, changes, who is outside), `loads` (cold reads).
+
+The order that safety asks for holds by construction:
+
+- the hard state is on disk (`HardStateFile.write` returns after the fsync) before any message of the same list of
+  effects is queued, because effects are carried out in the order in which raft gave them;
+- entries are in the mapping before the acknowledgement is queued, and with ``flush = "sync"`` on disk, because raft is
+  told `persisted` only then;
+- nothing queued in an outbox leaves the process before the turn sends it: by then it has written what that rests on.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import structlog
+
+from broker.peers import protocol as peer_protocol
+from broker.peers.protocol import RaftFrame
+from broker.replica.durability import Durability
+from broker.replica.internal_records import (
+    COMMAND,
+    CONFIGURATION,
+    INTERNAL_TOPIC_BYTES,
+    NO_OP,
+    RECORD_BYTES_WITHOUT_VARIABLE_PARTS,
+    append_internal,
+    read_internal,
+)
+from broker.replica.loads import Loads
+from broker.replica.members import Members
+from broker.replica.membership import Membership
+from broker.replica.proposals import CommandWaiter, Observer, Waiter
+from broker.replica.read_barriers import ReadBarriers
+from broker.replica.recovering import RecoveringFile
+from broker.replica.start import start_from_disk
+from broker.replica.trace import ReplicaTrace
+from broker.replica.upkeep import Upkeep
+from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER
+from broker.requests.errors import NotServingError, OverloadedError
+from broker.state.commands import Command, DeleteTopic, Several, decode_command, encode_command
+from broker.state.snapshot import decode_state, encode_state
+from broker.trace import TraceWriter
+from log.cold_reads import ColdReads
+from log.dispatch import Arrival
+from log.entry_log import FlushJob
+from log.entry_range import EntryRange
+from log.errors import DamagedRangeError, DiskFullError
+from log.hard_state import HardState as StoredHardState
+from log.record import encode_record
+from log.snapshot import Snapshot
+from log.store import RecoveryReport, Store
+from raft import effects as fx
+from raft.config import HardState, RaftConfig
+from raft.core import Raft
+from raft.errors import LeadershipTransferring, NotLeader, ProposalLimit
+from raft.messages import AppendRequest, AppendResponse
+from raft.state import RandomSource
+from raft.terms import LogTerms
+
+log = structlog.get_logger("trivet.replica")
+
+APPEND_BYTES_MAX: Final = 256 * 1024
+"""The most that one append carries, unless a single entry is larger."""
+
+SNAPSHOT_INTERVAL_ENTRIES: Final = 200_000
+"""A metadata snapshot is written after so many applied entries."""
+
+SNAPSHOT_NS_PER_BYTE: Final = 50
+"""How long a snapshot may take on its way to a peer and there, by its size: 20 MB/s."""
+
+
+class Replica:
+    """The state of one node of a group. Calls do not block except for the rare fsync of term and vote.
+
+    `links` are the outgoing connections to the other nodes, which the shell keeps connected; what is sent to a node
+    without a connection is dropped there, as any network may.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        membership: Membership,
+        store: Store,
+        recovery: RecoveryReport,
+        recovering: RecoveringFile,
+        *,
+        raft_config: RaftConfig,
+        sync_flush: bool,
+        uncommitted_bytes_max: int,
+        flush_interval_ns: int,
+        store_host: bytes,
+        random: RandomSource,
+        now_ns: int,
+        wall_ms: int,
+        observer: Observer,
+        trace: TraceWriter | None,
+    ) -> None:
+        start = start_from_disk(node_id, store, recovery, membership, recovering)
+        entry_log = store.log
+        self.node_id = node_id
+        self.membership = membership
+        self.store = store
+        self.now_ns = now_ns
+        self.wall_ms = wall_ms
+        self.links: dict[str, Connection] = {}
+        self.loads = Loads(ColdReads(entry_log, store.options.hot_bytes))
+        self._log = entry_log
+        self._uncommitted_bytes_max = uncommitted_bytes_max
+        self._store_host = store_host
+        self._observer = observer
+        self._trace = ReplicaTrace(trace, entry_log, now_ns, start.hard_state.term, recovery.committed_index)
+
+        self.raft = Raft(
+            raft_config,
+            node_id,
+            HardState(start.hard_state.term, start.hard_state.vote or None),
+            LogTerms(entry_log.first_index, entry_log.last_index, entry_log.term_runs(), entry_log.base_term),
+            start.commit_index,
+            start.configurations,
+            random,
+            now_ns,
+            lambda first, last: entry_log.clip(first, last, APPEND_BYTES_MAX),
+            start.loss,
+        )
+        self._frame: RaftFrame | None = None
+        """The frame that is being carried out, and the entries in it."""
+        self._entry_range: EntryRange | None = None
+
+        # What is proposed here and not committed yet, on a leader.
+        self._queue_ends: dict[tuple[str, int], int] = {}
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        self._uncommitted_bytes = 0
+        self._waiting: deque[tuple[int, Waiter]] = deque()
+        self._waiting_for_commit: deque[tuple[int, Waiter]] = deque()
+        """Whoever need not wait until the entry is dispatched and applied, too."""
+        self._command_waiters: dict[int, CommandWaiter] = {}
+        self._reads = ReadBarriers()
+        self._serving_from: int | None = None
+        self.serving = False
+        """This node leads, and everything committed before its term is applied: it may answer for the group."""
+        self.disk_full = False
+        """Set by retention: nothing is taken until there is room again."""
+
+        # What is committed, and how far that has become state.
+        self._committed_index = self.raft.commit_index
+        self.applied_index = store.dispatched_index
+        """Entries up to here are dispatched; commands among them are in `metadata`."""
+        self.metadata = start.metadata
+        self._metadata_index = start.metadata_index
+        """The last entry whose command `metadata` reflects; dispatch may restart before it."""
+
+        self.durability = Durability(
+            entry_log, self.raft, recovering, sync=sync_flush, interval_ns=flush_interval_ns, now_ns=now_ns
+        )
+        self.upkeep = Upkeep(store, self.raft, now_ns)
+        self.members = Members(node_id, self.raft, membership, self.links, observer)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            fx.Send: self._on_send,
+            fx.Committed: self._on_committed,
+            fx.AcceptEntries: self._on_accept_entries,
+            fx.AppendNoop: self._on_append_noop,
+            fx.AppendConfiguration: self._on_append_configuration,
+            fx.TruncateLog: self._on_truncate,
+            fx.SaveHardState: self._on_save_hard_state,
+            fx.RoleChanged: self._on_role_changed,
+            fx.ReadReady: self._reads.confirmed,
+            fx.ReadLost: self._reads.lost,
+            fx.SnapshotNeeded: self._on_snapshot_needed,
+            fx.ResetLog: self._on_reset_log,
+            fx.ConfigurationChanged: self.members.changed,
+            fx.RecoveryChanged: self.durability.recovery_changed,
+        }
+        self.carry_out()
+
+    # ------------------------------------------------------------------ 1 propose
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self.raft.term
+
+    @property
+    def leader(self) -> str | None:
+        """The node that this one follows; itself when it leads; None when unknown."""
+        return self.raft.leader
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the leader gives to the next message, uncommitted ones counted."""
+        return self._queue_ends.get((topic, queue_id), 0)
+
+    def check_may_append(self, count: int = 1, *, despite_full_disk: bool = False) -> None:
+        """Raises `NotServingError`, `OverloadedError` or `DiskFullError` when `count` entries cannot be appended now.
+
+        `disk_full` is for messages. What is small, and lets consumers go on, is taken `despite_full_disk` until nothing
+        is left: positions, order locks, topics and groups, members.
+        """
+        if not self.serving:
+            raise NotServingError(self.raft.leader)
+        if self.disk_full and not despite_full_disk:
+            raise DiskFullError(
+                "the store", "writing", "more of the disk is used than the configuration allows"
+            )
+        if self._uncommitted_bytes > self._uncommitted_bytes_max:
+            raise OverloadedError(f"{self._uncommitted_bytes} bytes of the log wait for a majority")
+        try:
+            self.raft.check_proposal(count)
+        except (LeadershipTransferring, NotLeader) as error:
+            # It leads no more when its removal is committed, and is told so after those who wait for the members.
+            raise NotServingError(None) from error
+        except ProposalLimit as error:
+            raise OverloadedError(str(error)) from error
+
+    def append_message(
+        self,
+        topic: str,
+        topic_bytes: bytes,
+        queue_id: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        waiter: Waiter | None,
+        *,
+        told_at_commit: bool = False,
+    ) -> tuple[int, int]:
+        """Appends one message to the leader's log: (physical offset of its record, queue offset).
+
+        Call `check_may_append` first. `waiter` is told when the entry is committed; of a batch only the last needs
+        one. With `told_at_commit` it may be told before the entry is dispatched, in the same turn. Raises
+        `log.errors.EntryTooLargeError`, `DiskFullError`, `RecordError`, with nothing appended.
+        """
+        assert topic_bytes != INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
+        entry_log = self._log
+        size = (
+            RECORD_BYTES_WITHOUT_VARIABLE_PARTS
+            + len(born_host)
+            + len(self._store_host)
+            + len(body)
+            + len(topic_bytes)
+            + len(properties)
+        )
+        if len(topic_bytes) > 127:
+            size += 1  # a V2 record has two bytes for the topic's length
+        physical_offset = entry_log.next_position(size) + 48
+        key = (topic, queue_id)
+        queue_offset = self._queue_ends.get(key, 0)
+        record = encode_record(
+            topic_bytes,
+            queue_id,
+            flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            self.wall_ms,
+            self._store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body,
+            properties,
+        )
+        index = entry_log.append(self.raft.term, record)
+        self.raft.propose(1, self.now_ns)
+        self._queue_ends[key] = queue_offset + 1
+        self._uncommitted.append((index, size))
+        self._uncommitted_bytes += size
+        if waiter is not None:
+            (self._waiting_for_commit if told_at_commit else self._waiting).append((index, waiter))
+        return physical_offset, queue_offset
+
+    def append_batch(
+        self,
+        topic: str,
+        topic_bytes: bytes,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        reconsume_times: int,
+        messages: Sequence[tuple[int, bytes, bytes]],
+        waiter: Waiter,
+    ) -> tuple[list[int], int]:
+        """Appends messages (flag, body, properties) one behind the other, all of them or none.
+
+        Gives the physical offsets of their records, and the queue offset of the first. Call `check_may_append` with
+        their number first: one proposal has them all, however many a batch may have. `waiter` is told as by
+        `append_message` with `told_at_commit`. Raises as that, with nothing appended.
+        """
+        assert topic_bytes != INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
+        assert messages, "a batch has at least one message"
+        entry_log, store_host, wall_ms = self._log, self._store_host, self.wall_ms
+        beside = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(born_host) + len(store_host) + len(topic_bytes)
+        if len(topic_bytes) > 127:
+            beside += 1  # a V2 record, as in `append_message`
+        sizes = [beside + len(body) + len(properties) for _, body, properties in messages]
+        physical_offsets = [position + 48 for position in entry_log.make_room_for_all(sizes)]
+        key = (topic, queue_id)
+        first_offset = queue_offset = self._queue_ends.get(key, 0)
+        records: list[bytes] = []
+        for (flag, body, properties), physical_offset in zip(messages, physical_offsets, strict=True):
+            records.append(
+                encode_record(
+                    topic_bytes,
+                    queue_id,
+                    flag,
+                    queue_offset,
+                    physical_offset,
+                    sys_flag,
+                    born_timestamp,
+                    born_host,
+                    wall_ms,
+                    store_host,
+                    reconsume_times,
+                    0,
+                    body,
+                    properties,
+                )
+            )
+            queue_offset += 1
+        term, append = self.raft.term, entry_log.append
+        for record in records:
+            index = append(term, record)
+        self.raft.propose(len(records), self.now_ns)
+        self._queue_ends[key] = queue_offset
+        size = sum(sizes)
+        self._uncommitted.append((index, size))
+        self._uncommitted_bytes += size
+        self._waiting_for_commit.append((index, waiter))
+        return physical_offsets, first_offset
+
+    def propose_command(
+        self, command: Command, done: Callable[[Any], None], lost: Callable[[], None]
+    ) -> None:
+        """Appends a metadata command; `done` gets what `Metadata.apply` returned, once committed.
+
+        Raises as `check_may_append`.
+        """
+        self.check_may_append(despite_full_disk=True)
+        waiter = CommandWaiter(done, lost)
+        index = self._append_internal(COMMAND, encode_command(command))
+        self.raft.propose(1, self.now_ns)
+        self._waiting.append((index, waiter))
+        self._command_waiters[index] = waiter
+
+    def when_applied(self, waiter: Waiter) -> None:
+        """Tells `waiter` when everything that is in this leader's log now is committed, dispatched and applied, or that
+        this node stopped leading first. Leader only; maybe before this returns.
+        """
+        last_index = self._log.last_index
+        if last_index <= self.applied_index:
+            waiter.committed()
+        else:
+            self._waiting.append((last_index, waiter))
+
+    def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Calls `ready` when this node's applied state is as new as the call (dissertation 6.4); leader only.
+
+        All barriers of a turn share one round of messages. Raises `NotServingError`.
+        """
+        if not self.serving:
+            raise NotServingError(self.raft.leader)
+        self._reads.add((ready, lost))
+
+    def _append_internal(self, tag: bytes, body: bytes) -> int:
+        index, size = append_internal(self._log, self.raft.term, tag, body, self._store_host, self.wall_ms)
+        self._uncommitted.append((index, size))
+        self._uncommitted_bytes += size
+        return index
+
+    # ------------------------------------------------------------------ 2 replicate
+
+    def peer_connected(self, node: str, now_ns: int) -> None:
+        """The link to `node` is up."""
+        self.members.linked(node)
+        self.now_ns = now_ns
+        self.raft.peer_connected(node, now_ns)
+        self.carry_out()
+
+    def peer_disconnected(self, node: str, now_ns: int) -> None:
+        """A connection with `node`, either way, was lost: the strongest sign of its death there is."""
+        self.now_ns = now_ns
+        self.raft.peer_disconnected(node, now_ns)
+        self.carry_out()
+
+    def peer_received(self, frame: RaftFrame, now_ns: int, wall_ms: int) -> bool:
+        """A Raft message has come. Bytes that fail their checks are dropped, as if lost on the way.
+
+        False when it wants no turn: an acknowledgement that commits nothing and makes room for nothing, as every second
+        one in a group of three.
+        """
+        self.now_ns, self.wall_ms = now_ns, wall_ms
+        message = frame.message
+        if isinstance(message, AppendRequest) and message.spans:
+            try:
+                entry_range = self._log.check_range(frame.body, message.prev_index + 1, frame.position)
+            except DamagedRangeError as error:
+                log.warning("append refused", source=message.source, error=str(error))
+                return False
+            if not entry_range.has_terms(message.spans):
+                # The sender's log was truncated and written anew between queueing and sending: not these entries.
+                log.warning(
+                    "append refused", source=message.source, error="bytes of other terms than announced"
+                )
+                return False
+            self._entry_range = entry_range
+        raft = self.raft
+        raft.step(message, now_ns)
+        if raft.has_effects:
+            self._frame = frame
+            self.carry_out()
+            self._frame = None
+            wants_turn = True
+        else:
+            wants_turn = raft.wants_replicate or not isinstance(message, AppendResponse)
+        self._entry_range = None
+        return wants_turn
+
+    def tick(self, now_ns: int, wall_ms: int) -> None:
+        """Time has passed; due at `deadline_ns`."""
+        self.now_ns, self.wall_ms = now_ns, wall_ms
+        deadline = self.raft.deadline()
+        if deadline is not None and deadline <= now_ns:
+            self.raft.tick(now_ns)
+            self.carry_out()
+
+    def flushed(self, job: FlushJob, now_ns: int) -> None:
+        """A job of `durability` has run without an error."""
+        self.now_ns = now_ns
+        self.durability.flushed(job, now_ns)
+        if self.upkeep.waiting_snapshot is not None:
+            self.upkeep.write_snapshot(now_ns)
+        if self.durability.sync:
+            self.carry_out()
+
+    def deadline_ns(self) -> int:
+        """When `tick` and `turn` must run at the latest: nothing is due while nothing is waiting to be done."""
+        deadline: int | None = self.raft.deadline()
+        due = NEVER if deadline is None else deadline
+        durability = self.durability
+        if (
+            not durability.sync
+            and not durability.flushing
+            and self._log.end_position != durability.flushed_position
+        ):
+            due = min(due, durability.flush_due_ns)
+        if self.applied_index != self.upkeep.checkpointed_index:
+            due = min(due, self.upkeep.checkpoint_due_ns)
+        return due
+
+    def carry_out(self) -> None:
+        """Carries out raft's effects, in order (see raft/effects.py for what that order promises)."""
+        raft, handlers, durability = self.raft, self._handlers, self.durability
+        while effects := raft.take_effects():
+            for effect in effects:
+                handlers[type(effect)](effect)
+            if not durability.sync:
+                durability.acknowledge_written(self.now_ns)
+
+    def _on_send(self, effect: fx.Send) -> None:
+        message = effect.message
+        link = self.links.get(message.target)
+        if link is None:
+            return
+        if isinstance(message, AppendRequest) and message.spans:
+            last = message.last_index
+            end, position, body = self._log.run(message.prev_index + 1, last, APPEND_BYTES_MAX)
+            assert end == last, "the run that raft had clipped"
+            frame = RaftFrame(message, position, body=body)
+        else:
+            frame = RaftFrame(message)
+        link.send(*peer_protocol.encode_frame(frame))
+
+    def _on_committed(self, effect: fx.Committed) -> None:
+        self._committed_index = effect.index
+
+    def _on_accept_entries(self, effect: fx.AcceptEntries) -> None:
+        entries = self._entry_range
+        assert entries is not None, "entries are accepted from an append only"
+        configurations = effect.message.configurations
+        if configurations:
+            self.membership.learn(
+                entries, [index for index, _ in configurations if index >= effect.first_index]
+            )
+            self.members.save()
+        self._log.append_range(entries, effect.skip)
+
+    def _on_append_noop(self, effect: fx.AppendNoop) -> None:
+        index = self._append_internal(NO_OP, b"")
+        assert index == effect.index, f"no-op written at {index}, raft has {effect.index}"
+        self._serving_from = index
+
+    def _on_append_configuration(self, effect: fx.AppendConfiguration) -> None:
+        self.members.save()
+        index = self._append_internal(CONFIGURATION, self.membership.encode(effect.configuration))
+        assert index == effect.index, f"configuration written at {index}, raft has {effect.index}"
+
+    def _on_truncate(self, effect: fx.TruncateLog) -> None:
+        assert effect.last_index >= self.applied_index, "an applied entry would be truncated"
+        self._trace.appended(self.now_ns)
+        self._log.truncate(effect.last_index)
+        self._trace.truncated(self.now_ns, effect.last_index)
+
+    def _on_save_hard_state(self, effect: fx.SaveHardState) -> None:
+        self.store.hard_state.write(StoredHardState(effect.term, effect.vote or ""))
+
+    def _on_role_changed(self, effect: fx.RoleChanged) -> None:
+        if effect.role is not fx.Role.LEADER:
+            self._stop_leading()
+        self._trace.role(self.now_ns, effect)
+        log.info("role", role=effect.role.value, term=effect.term, leader=effect.leader)
+        self._observer.role_changed()
+
+    def _on_snapshot_needed(self, effect: fx.SnapshotNeeded) -> None:
+        message = effect.message
+        link = self.links.get(message.target)
+        if link is None:
+            self.raft.snapshot_failed(message.target, self.now_ns)
+            return
+        snapshot = encode_state(self.metadata, self.membership.addresses, self.store.queues)
+        reflected = max(self.applied_index, self._metadata_index)
+        frame = RaftFrame(message, self._log.first_position, reflected, snapshot)
+        try:
+            buffers = peer_protocol.encode_frame(frame)
+        except peer_protocol.PeerProtocolError as error:
+            log.warning("snapshot not sent", target=message.target, reason=str(error))
+            self.raft.snapshot_failed(message.target, self.now_ns)
+            return
+        link.send(*buffers)
+        # A long one is on its way for a while, and is not to be sent again meanwhile.
+        self.raft.snapshot_sent(message.target, self.now_ns + len(snapshot) * SNAPSHOT_NS_PER_BYTE)
+
+    def _on_reset_log(self, effect: fx.ResetLog) -> None:
+        frame = self._frame
+        assert frame is not None, "a log is reset by a snapshot only"
+        snapshot = Snapshot(frame.applied_index, bytes(frame.body))
+        state = decode_state(snapshot.data)
+        self.membership.merge(state.addresses)
+        # A log that begins anew must never be found beside the members of long ago. They are noted as those of its very
+        # beginning, for the entries that are here until then may end before theirs, or be truncated.
+        self.membership.save([(-1, effect.configuration)])
+        self.upkeep.waiting_snapshot = None
+        self.store.reset(effect.first_index, frame.position, effect.base_term, state.queue_ends, snapshot)
+        self.metadata = state.metadata
+        self._metadata_index = snapshot.applied_index
+        self.applied_index = self._committed_index = effect.first_index - 1
+        self.members.save()
+        self._trace.reset(self.now_ns, effect.first_index)
+        log.info("log begins anew from the leader's", first_index=effect.first_index)
+
+    # ------------------------------------------------------------------ 3 to 5: the turn
+
+    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> None:
+        """Does all that has become possible: replicates, answers sends, dispatches and applies what is committed.
+
+        `send` is called before the dispatch: acknowledgements and answers to sends need not wait for it, and whatever
+        is asked because of them comes after this turn. Afterwards `durability`, `upkeep` and `loads` say what a worker
+        thread should do, and the outboxes of the links and of the clients' connections hold what is to be written.
+        """
+        self.now_ns, self.wall_ms = now_ns, wall_ms
+        raft = self.raft
+        reads = self._reads
+        durability = self.durability
+        is_first = True
+        while True:
+            if reads.wanted:
+                reads.begin_round(raft, now_ns)
+            if not durability.sync:
+                durability.acknowledge_written(now_ns)
+            if self._log.last_index != self._trace.appended_index:
+                self._trace.appended(now_ns)
+            if is_first or raft.wants_replicate:
+                is_first = False
+                raft.replicate(now_ns)
+            if raft.has_effects:
+                self.carry_out()
+            if self._committed_index > self.applied_index:
+                self._trace.committed(now_ns, self._committed_index, raft.term)
+                waiting = self._waiting_for_commit
+                while waiting and waiting[0][0] <= self._committed_index:
+                    waiting.popleft()[1].committed()
+                send()
+                self._apply_committed()
+            elif not reads.wanted:
+                break
+            reads.applied(self.applied_index)
+        if reads.confirmed_at:
+            reads.applied(self.applied_index)
+
+    def _apply_committed(self) -> None:
+        """4 dispatch, then 5 answer: whoever is answered, or was before in this turn, can read what it wrote."""
+        upto = self._committed_index
+        store = self.store
+        arrivals: list[Arrival] = []
+        while self.applied_index < upto:
+            # A command is applied before the entries behind it get their units: it may delete their topic.
+            dispatch = store.dispatch(upto, self.wall_ms, stop_at_internal=True)
+            arrivals += dispatch.arrivals
+            for index, record in dispatch.internal:
+                self._apply_internal(index, record)
+            self.applied_index = dispatch.last_index
+        self._trace.dispatched(self.now_ns, upto)
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0][0] <= upto:
+            self._uncommitted_bytes -= uncommitted.popleft()[1]
+        serving_from = self._serving_from
+        if serving_from is not None and not self.serving and upto >= serving_from:
+            self._start_serving()
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= upto:
+            waiting.popleft()[1].committed()
+        if arrivals:
+            self._observer.arrived(arrivals)
+        if upto - self.store.snapshot_index > SNAPSHOT_INTERVAL_ENTRIES:
+            self.save_snapshot()
+
+    def _apply_internal(self, index: int, record: memoryview) -> None:
+        is_new = index > self._metadata_index
+        if is_new:
+            self._metadata_index = index
+        internal = read_internal(record)
+        if internal is None:
+            if is_new:
+                self.metadata.transactions.apply_record(record)
+            return
+        tag, body = internal
+        if tag != COMMAND:
+            return
+        command = decode_command(body)
+        result = self.metadata.apply(command) if is_new else None
+        # Also for those that the snapshot reflects: dispatch began before them, and made the topic's queues again.
+        for single in command.commands if isinstance(command, Several) else (command,):
+            if isinstance(single, DeleteTopic):
+                self.store.remove_topic(single.topic)
+        if not is_new:
+            return
+        waiter = self._command_waiters.pop(index, None)
+        if waiter is not None:
+            waiter.result = result
+        self._observer.metadata_changed(command)
+
+    def _start_serving(self) -> None:
+        """Everything before this term is committed and dispatched: the queues' ends are known, clients may come."""
+        self._queue_ends = self.store.queue_end_offsets()
+        self.serving = True
+        log.info("serving", term=self.raft.term, index=self._serving_from)
+        self._observer.role_changed()
+
+    def _stop_leading(self) -> None:
+        self._serving_from = None
+        self.serving = False
+        self._queue_ends = {}
+        self._uncommitted.clear()
+        self._uncommitted_bytes = 0
+        self._command_waiters.clear()
+        waiting = [*self._waiting_for_commit, *self._waiting]
+        self._waiting_for_commit.clear()
+        self._waiting.clear()
+        for _, waiter in waiting:
+            waiter.lost()
+        self.members.give_up_change()
+        self._reads.abandon_wanted()
+
+    # ------------------------------------------------------------------ the state kept apart from the log
+
+    def save_snapshot(self) -> None:
+        """Writes the applied state durably, as soon as the log is; what comes before it may be deleted then.
+
+        After a start dispatch may begin before what the last snapshot reflects: until it is past that, that one stays.
+        """
+        if self.upkeep.waiting_snapshot is None and self.applied_index >= self._metadata_index:
+            state = encode_state(self.metadata, self.membership.addresses, self.store.queues)
+            self.upkeep.waiting_snapshot = Snapshot(self.applied_index, state)
+        self.upkeep.write_snapshot(self.now_ns)
+
+    def head_deleted(self) -> None:
+        """The log begins later than before (broker/retention/retention.py)."""
+        self.raft.drop_before(self._log.first_index)
+        self.members.save()
+
+    def close(self, now_ns: int) -> None:
+        """An orderly stop: everything flushed, the checkpoint written. No call may follow."""
+        self._trace.stopped(now_ns)
+        try:
+            self.store.flush()
+            self.upkeep.stopping()
+            self.save_snapshot()
+        except BaseException:
+            self.store.abandon()
+            raise
+        self.store.close(self._committed_index)

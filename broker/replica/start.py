@@ -1,0 +1,78 @@
+"""What a replica begins with: made of what `Store.open` found, before raft may say anything.
+
+It is judged whether this node still has all that it promised (broker/replica/recovering.py), what cannot be
+believed is given
+up, and the replicated metadata comes back as of the snapshot; dispatch goes on from there.
+"""
+
+from typing import NamedTuple
+
+import structlog
+
+from broker.replica.membership import Membership
+from broker.replica.recovering import RecoveringFile
+from broker.state.metadata import Metadata
+from broker.state.snapshot import decode_state, encode_state, restore_queue_ends
+from log.hard_state import HardState
+from log.snapshot import Snapshot
+from log.store import RecoveryReport, Store
+from raft.configuration import Configuration
+from raft.recovery_loss import Loss
+
+log = structlog.get_logger("trivet.replica")
+
+
+class ReplicaStart(NamedTuple):
+    """The state of a node that has just started."""
+
+    hard_state: HardState
+    loss: Loss | None
+    """What this node may lack of what it acknowledged."""
+    commit_index: int
+    configurations: list[tuple[int, Configuration]]
+    metadata: Metadata
+    metadata_index: int
+    """The last entry whose command `metadata` reflects, -1 if none."""
+
+
+def start_from_disk(
+    node_id: str, store: Store, recovery: RecoveryReport, membership: Membership, recovering: RecoveringFile
+) -> ReplicaStart:
+    """Reads what is kept beside the log, and makes the store ready to be appended to.
+
+    Raises `log.errors.DamagedLogError` in a group of one that has not accepted the loss, DamagedStateError, DiskError.
+    """
+    hard_state = store.hard_state.read()
+    voters = membership.load(store.log.last_index)[-1][1].voters
+    loss, reason = recovering.judge(
+        recovery, has_term=hard_state is not None, only_voter=voters == (node_id,)
+    )
+    if loss is Loss.ALL:
+        log.info("the disk is empty: the other nodes are asked whether the group is new")
+    elif loss is not None:
+        log.warning("recovering: this node may lack what it acknowledged", lost=loss.value, reason=reason)
+    if recovery.needs_snapshot:
+        # What is here belongs to no state; the leader sends a snapshot, or everything.
+        log.error("log given up", damage=recovery.damage)
+        nothing = encode_state(Metadata(), membership.addresses, store.queues)
+        store.reset(0, 0, 0, {}, Snapshot(-1, nothing))
+    elif store.log.damaged:
+        # The group has these entries still; this node takes them from it again.
+        log.error("damaged log cut", damage=recovery.damage)
+        store.cut_damage()
+    snapshot = store.load_snapshot()
+    metadata, metadata_index = Metadata(), -1
+    if snapshot is not None:
+        metadata, addresses, queue_ends = decode_state(snapshot.data)
+        metadata_index = snapshot.applied_index
+        membership.merge(addresses)
+        restore_queue_ends(store.queues, queue_ends)
+    first_index, last_index = store.log.first_index, store.log.last_index
+    return ReplicaStart(
+        hard_state or HardState(),
+        loss,
+        min(max(recovery.committed_index, store.dispatched_index, first_index - 1), last_index),
+        membership.load(last_index),
+        metadata,
+        metadata_index,
+    )

@@ -1,0 +1,44 @@
+"""A bound on requests that wait inside of a node for something to happen, so that waiting costs a bounded memory."""
+
+from typing import Final
+
+from broker.remoting.command import RemotingCommand
+from broker.requests.errors import OverloadedError
+
+REQUESTS_MAX: Final = 20_000
+BYTES_MAX: Final = 32 * 1024 * 1024
+
+_OVERHEAD_BYTES: Final = 512
+"""What a waiting request takes beside its header and body, roughly."""
+
+
+class Budget:
+    """Counts what waits at one place: so many requests at most, of together so many bytes."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_count", "_requests_max", "_what")
+
+    def __init__(self, what: str, requests_max: int = REQUESTS_MAX, bytes_max: int = BYTES_MAX) -> None:
+        """`what` they wait for, in words, for those that are refused."""
+        self._what = what
+        self._requests_max = requests_max
+        self._bytes_max = bytes_max
+        self._count = 0
+        self._bytes = 0
+
+    def take(self, command: RemotingCommand) -> None:
+        """One more request waits. Raises `OverloadedError`, which a client is told as SYSTEM_BUSY."""
+        size = _size(command)
+        if self._count >= self._requests_max or self._bytes + size > self._bytes_max:
+            raise OverloadedError(f"{self._count} requests of {self._bytes} bytes wait for {self._what}")
+        self._count += 1
+        self._bytes += size
+
+    def give_back(self, command: RemotingCommand) -> None:
+        """A request that was counted waits no more."""
+        self._count -= 1
+        self._bytes -= _size(command)
+
+
+def _size(command: RemotingCommand) -> int:
+    header = command.header
+    return len(command.body) + (len(header) if isinstance(header, bytes) else 0) + _OVERHEAD_BYTES

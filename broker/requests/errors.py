@@ -1,0 +1,38 @@
+"""Why a request is not carried out, as an exception. None of these leaves anything of the request behind.
+
+    RequestError         the client or the state is to blame: answered with the response code that it names
+    ReplicaError         this replica does not take the request now
+      NotServingError    it leads no group that serves: ask `leader`, or again shortly
+      OverloadedError    too much waits already: ask again later
+
+A full disk is `log.errors.DiskFullError`, bytes that are no request `broker.remoting.errors.RemotingError`.
+"""
+
+
+class RequestError(Exception):
+    """A request that cannot be carried out; answered with its response code and the text as remark.
+
+    Raised by handlers for what the client or the broker's state is to blame for; `code` is a
+    `broker.remoting.codes.ResponseCode` and tells the client whether a retry may help.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = int(code)
+        self.remark = remark
+
+
+class ReplicaError(Exception):
+    """Base of the reasons why this replica does not take a request now; each leaves nothing behind in the log."""
+
+
+class NotServingError(ReplicaError):
+    """This node is not a leader that serves; `leader` is the node it follows, or None."""
+
+    def __init__(self, leader: str | None) -> None:
+        super().__init__(f"this node does not lead the group; the leader is {leader or 'unknown'}")
+        self.leader = leader
+
+
+class OverloadedError(ReplicaError):
+    """Taking more would only make the queue longer."""

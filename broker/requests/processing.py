@@ -1,0 +1,55 @@
+"""What a request processor is, and where a request may be processed.
+
+A processor is a class with a `routes` method; each route names a request code, the handler and the place. The node
+looks the code up, sees to it that the request reaches a node where it may be handled (followers forward to their
+leader), and calls the handler. The handler answers now or later through `Node.reply`, or never for one-way requests.
+"""
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol, runtime_checkable
+
+from broker.remoting.command import RemotingCommand
+from broker.requests.connection import Connection
+from broker.settings.tables import BrokerConfig
+
+Handler = Callable[[Connection, RemotingCommand], None]
+
+OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is unknown"
+"""The remark, with code 1, where a request may have taken effect, or may yet."""
+
+
+class Place(enum.Enum):
+    """Where a request may be handled."""
+
+    ANY = "any"
+    """On the node that received it."""
+    LEADER = "leader"
+    """On the leader once it serves; other nodes forward it, and hold it for a moment while there is no leader."""
+    LEADER_READ = "leader read"
+    """As LEADER, after a read barrier: what is read was current at some moment after the request came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A request code, who handles it and where."""
+
+    code: int
+    handler: Handler
+    place: Place
+
+
+class Processor(Protocol):
+    """A group of handlers that belong together."""
+
+    def routes(self) -> Iterable[Route]:
+        """The requests that this processor handles."""
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """A processor that acts on settings which may change while the node runs."""
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Takes them over."""

@@ -1,0 +1,38 @@
+"""Cleaning on request (remoting.md 9): what the node does by itself anyway, at once.
+
+Queues follow the log, and a deleted topic takes its queues with it, always; so of the three requests only the one
+about the log has something to do.
+"""
+
+from collections.abc import Callable, Iterable
+
+from broker.node.node import Node
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.requests.connection import Connection
+from broker.requests.processing import Place, Route
+
+
+class CleaningProcessor:
+    """CLEAN_EXPIRED_CONSUMEQUEUE 306, CLEAN_UNUSED_TOPIC 316, DELETE_EXPIRED_COMMITLOG 329."""
+
+    def __init__(self, node: Node, delete_expired: Callable[[], None]) -> None:
+        self._node = node
+        self._delete_expired = delete_expired
+
+    def routes(self) -> Iterable[Route]:
+        """Always this node: each deletes by itself."""
+        return (
+            Route(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.nothing_left, Place.ANY),
+            Route(RequestCode.CLEAN_UNUSED_TOPIC, self.nothing_left, Place.ANY),
+            Route(RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired, Place.ANY),
+        )
+
+    def nothing_left(self, connection: Connection, command: RemotingCommand) -> None:
+        """What there is to clean was cleaned when it came to be."""
+        self._node.reply(connection, command, ResponseCode.SUCCESS)
+
+    def delete_expired(self, connection: Connection, command: RemotingCommand) -> None:
+        """Deletes data files that are older than they are to be kept, whatever the hour; one at a time, as ever."""
+        self._delete_expired()
+        self._node.reply(connection, command, ResponseCode.SUCCESS)

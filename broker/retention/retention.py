@@ -1,0 +1,118 @@
+"""Deleting the head of the log, and refusing sends while the disk is full (behaviour.md 10, dledger.md 6).
+
+Each node deletes by itself, whatever its role: what is gone from the log is in the metadata snapshot as far as the
+group needs it, and a node that lacks entries which its leader deleted starts over from the leader's snapshot.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from broker.node.node import Node
+from broker.replica.replica import Replica
+from broker.retention.waiting import first_waiting_index
+from broker.settings.tables import RetentionSettings
+from log.disk import Disk
+from log.errors import DiskFullError
+from log.retention import RetentionPolicy
+
+log = structlog.get_logger("trivet.retention")
+
+_MS = 1_000_000
+_HOUR_MS = 3_600_000
+
+_ROOM: Final = "the disk has room again"
+_FILLS: Final = "the disk fills: what is expired is deleted at any hour"
+_NEARLY_FULL: Final = "the disk is nearly full: the oldest messages are deleted whatever their age"
+_FULL: Final = "the disk is full: sends are refused"
+
+
+def delete_expired(replica: Replica, policy: RetentionPolicy, *, is_delete_hour: bool) -> int:
+    """Deletes the data files at the log's head that may go; how many (log/retention.py). Raises `DiskFullError`."""
+    store, entry_log = replica.store, replica.store.log
+    starts = entry_log.file_starts()
+    if len(starts) < 2:
+        return 0
+
+    waiting_from: int | None = None
+
+    def find_waiting() -> int | None:
+        nonlocal waiting_from
+        waiting_from = first_waiting_index(store, replica.metadata)
+        return waiting_from
+
+    def delete() -> int:
+        return store.delete_expired(
+            policy, wall_ms=replica.wall_ms, is_delete_hour=is_delete_hour, find_waiting=find_waiting
+        )
+
+    removed = delete()
+    if not removed and entry_log.index_at(starts[1]) > store.snapshot_index + 1:
+        # Nothing goes that the snapshot does not cover; whether the first file may go shows behind a new one.
+        replica.save_snapshot()
+        removed = delete()
+    if removed:
+        replica.head_deleted()
+        if waiting_from is not None and waiting_from < entry_log.first_index:
+            log.error("messages that still waited went with the head of the log: the disk is nearly full")
+    return removed
+
+
+class Retention:
+    """Looks at age and disk every `interval_ms`; `hour_of_day` tells the hour at a time in milliseconds."""
+
+    def __init__(
+        self, node: Node, disk: Disk, settings: RetentionSettings, hour_of_day: Callable[[int], int]
+    ) -> None:
+        self._node = node
+        self._hour_of_day = hour_of_day
+        self._disk = disk
+        self._watermark = _ROOM
+        self._complaint = ""
+        self.configure(settings)
+        self._deadline = node.add_deadline(self.run, node.now_ns + settings.interval_ms * _MS)
+
+    def configure(self, settings: RetentionSettings) -> None:
+        """Takes over settings, which may change at run time."""
+        self._settings = settings
+        self._policy = RetentionPolicy(
+            reserved_ms=settings.reserved_hours * _HOUR_MS,
+            delete_ratio=settings.disk_clean_percent / 100,
+            force_ratio=settings.disk_force_percent / 100 if settings.force_clean else 1.0,
+        )
+
+    def run(self, *, at_any_hour: bool = False) -> None:
+        """One look: the full flag, then what may go."""
+        node = self._node
+        self._deadline.due_ns = node.now_ns + self._settings.interval_ms * _MS
+        usage = self._disk.usage()
+        used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
+        node.replica.disk_full = used > self._settings.disk_full_percent / 100
+        self._tell(used)
+        hour = self._hour_of_day(node.wall_ms)
+        removed = 0
+        try:
+            removed = delete_expired(
+                node.replica, self._policy, is_delete_hour=at_any_hour or hour in self._settings.delete_hours
+            )
+            self._complaint = ""
+        except DiskFullError as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.warning("no space even to note what is deleted: free some", error=str(error))
+        if removed:
+            log.info("data files deleted", count=removed, first_index=node.replica.store.log.first_index)
+
+    def _tell(self, used: float) -> None:
+        """Warns of each watermark when it is passed, up or down: the first gives an operator the time to act."""
+        policy, before = self._policy, self._watermark
+        if self._node.replica.disk_full:
+            self._watermark = _FULL
+        elif used > policy.force_ratio:
+            self._watermark = _NEARLY_FULL
+        else:
+            self._watermark = _FILLS if used > policy.delete_ratio else _ROOM
+        if self._watermark != before:
+            tell = log.info if self._watermark == _ROOM else log.warning
+            tell(self._watermark, disk_used=round(used, 3))

@@ -1,0 +1,43 @@
+"""What of the log is still waited for: messages that nobody could get yet must not be deleted for their age.
+
+Three kinds of messages wait under topics of the broker's own: timed ones, those of a delay level, and half messages
+whose transaction is undecided. Retention leaves the files from the first of them on alone, unless the disk is so full
+that whatever is oldest must go. A transaction does not hold the log for long: it is given up at the age at which the
+log may go (broker/transactions/checks.py).
+
+A pure function of what is replicated and dispatched, so that every node decides by itself and alike.
+"""
+
+from collections.abc import Iterator
+
+from broker.state.metadata import Metadata
+from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC
+from log.consume_queue import ConsumeQueue
+from log.layout import HEADER_BYTES
+from log.store import Store
+
+
+def first_waiting_index(store: Store, metadata: Metadata) -> int | None:
+    """The first entry of the log whose message still waits, or one before it; None if none waits."""
+    first_position = store.log.first_position
+    positions: list[int] = []
+    for queue, offset in _queues(store, metadata):
+        unit = queue.unit(max(offset, queue.min_offset))
+        if unit is not None and unit[0] >= first_position:
+            positions.append(unit[0] - HEADER_BYTES)
+    return store.log.index_at(min(positions)) if positions else None
+
+
+def _queues(store: Store, metadata: Metadata) -> Iterator[tuple[ConsumeQueue, int]]:
+    """The queues in which messages wait, and the offset of the first one each that may."""
+    timed = store.timers.queue
+    if timed is not None:
+        yield timed, store.timers.first_pending(metadata.timers.floor, metadata.timers.steps)
+    for level in range(1, len(store.options.delay_levels_ms) + 1):
+        delayed = store.queues.get(SCHEDULE_TOPIC, level - 1)
+        if delayed is not None:
+            progress = metadata.delays.get(level)
+            yield delayed, 0 if progress is None else progress.offset
+    half = store.queues.get(HALF_TOPIC, 0)
+    if half is not None:
+        yield half, metadata.transactions.first_open(half.max_offset)

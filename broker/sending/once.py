@@ -1,0 +1,335 @@
+"""Exactly once for repeated sends: a broker that is asked a second time to store a message finds it in its log.
+
+A producer that hears nothing of a send can only send again, and has the message twice if the first attempt arrived.
+Here the log itself is the memory: it holds each message's UNIQ_KEY, the IndexFile leads from the key to the record,
+and both are on every replica. What remains is to ask at the right moment, and not to ask for every message.
+
+The request says two things (remoting fields ``once`` and ``again``, in both serializations, forwarded as they are):
+
+- ``once``, the floor: a position that the group's log was known to have reached, committed, before the message was
+  made; the place of the sender's last acknowledged message, 0 when it knows none. Every record of this send lies
+  behind it.
+- ``again``: an earlier attempt of this send may have had an effect, or may have one still.
+
+The leader appends an attempt at once, or *decides* it: it waits until everything that is in its log now is committed
+and applied, looks the key up behind the floor, verifies the record (hashes collide), and answers with the place that
+the message has, or appends. Attempts that arrive while one of the same message is being decided wait for it. Decided
+are all repeated attempts; and first ones whose floor is not behind `suspect`, which is the log's end at the last
+arrival of a repeated attempt in this term, or when this leader first met such a send. So an ordinary send costs one
+comparison of two integers, and neither a window of keys nor a clock is needed.
+
+Why a message is committed at most once. Let a leader append an attempt of message K with floor F in term t.
+
+1. Appended directly: it is the first attempt (there is one), and F > suspect. F was committed after this leader's
+   term had begun, so what leaders of earlier terms append after K was made can never be committed: it lies behind the
+   end that this term's no-op was given, in logs without that no-op. And had a repeated attempt of K reached this
+   leader in this term before, suspect would have been set to the log's end then, which is behind F.
+2. Appended after being decided: everything in the log when it arrived, the committed entries of earlier terms
+   included, was looked through. Between that moment and the append no other attempt of K is appended: those that
+   arrive wait, and after a repeated one has arrived a first one is no longer appended directly, as in 1.
+3. A leader's log thus holds K once at most, and all that is committed is in the log of one leader.
+
+An attempt may be late by any time: held in a paused follower, in a socket, in a process that stood still. It is
+decided when it comes, and finds what was stored meanwhile. Only when the log was deleted up to behind the floor
+(retention, or a log that began anew) nobody can tell: then the attempt is refused with code ONCE_UNDECIDABLE, nothing
+is stored, and the answer carries a newer floor under which a send of which nothing was stored may be tried as a new
+one. A first attempt whose floor lies far back (a sender that was silent for long) is refused so, too: to hear a newer
+floor costs it one more round trip, to search all that happened since would cost everybody.
+
+Nothing is added to the state of the group: after a failover the new leader's `suspect` is behind every floor that
+anybody knows, so the sends that were under way are decided by what is in the log, and the first acknowledgement of
+the term gives its sender a floor that is fast again.
+
+A batch is one append, which a lost leader may leave in the log in part. Its messages follow each other there, so only
+the first is looked up: a batch may have tens of thousands. If all of it is found, its place is the answer; if only its
+beginning is, the attempt is refused as undecidable: to add the rest would tear it apart.
+
+Delayed, timed and half messages wait in topics of the broker's own, where they are indexed by their key (and again
+where they are delivered): they are looked for there, by their REAL_TOPIC. The oldest record is the one that the send
+made.
+
+Not promised: to recognize keys after all replicas of a group were wiped, since positions begin anew then; and a user
+who calls `send` again after an unknown outcome makes a new message (`Producer.resume` asks for the old one).
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker.node.node import Node
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
+from broker.requests.budget import Budget
+from broker.requests.connection import Connection
+from broker.requests.errors import RequestError
+from broker.state.topic_rules import SCHEDULE_TOPIC
+from log.batch import parse_batch
+from log.errors import OutOfRangeError, RecordError
+from log.layout import HEADER_BYTES
+from log.message_id import offset_message_id
+from log.properties import UNIQ_KEY, get_property
+from log.record import RecordHead, peek
+
+Header = SendMessageHeaderV2 | SendMessageHeader
+
+HIDDEN_TOPICS: Final = (SCHEDULE_TOPIC, "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC")
+"""Where messages are that consumers do not see yet; REAL_TOPIC names where they are going."""
+
+SEARCHED_INDEX_FILES: Final = 2
+"""First attempts are looked up in so many of the newest IndexFiles; those with an older floor are refused."""
+
+FOUND: Final = "found"
+"""Value of the answer's field ``once`` when an earlier attempt had stored the message."""
+
+_EVERYTHING: Final = 1 << 62
+_LATEST: Final = 1 << 62
+_CANDIDATES_MAX: Final = 64
+
+
+class OnceSends:
+    """Which attempts of sends with a floor may be appended. One for each node; `suspect` is compared by the caller."""
+
+    def __init__(self, node: Node) -> None:
+        self.suspect = _EVERYTHING
+        """Attempts with a floor up to here are decided: see the head of this module."""
+        self._node = node
+        self._decisions: dict[tuple[str, str], _Decision] = {}
+        self._budget = Budget("the decision whether they are stored")
+        self._decided: RemotingCommand | None = None
+        node.on_role_change(self._role_changed)
+
+    def _role_changed(self) -> None:
+        self.suspect = _EVERYTHING
+
+    def may_append(self, connection: Connection, command: RemotingCommand, header: Header) -> bool:
+        """Whether an attempt that must be decided may be appended now. If not, it is answered from here, later.
+
+        Raises `RequestError` for a send without a key.
+        """
+        if command is self._decided:
+            return True
+        floor = header.once
+        assert floor is not None, "only sends with a floor come here"
+        end = self._node.replica.store.log.end_position
+        if header.again or self.suspect == _EVERYTHING:
+            self.suspect = end
+        if floor > end:
+            raise RequestError(
+                ResponseCode.ONCE_UNDECIDABLE,
+                f"the floor {floor} is behind the log's end, {end}: of another log",
+            )
+        keys = _keys(command, header)
+        name = (header.topic, keys[0])
+        decision = self._decisions.get(name)
+        self._budget.take(command)
+        if decision is not None:
+            decision.others.append((connection, command))
+            return False
+        decision = _Decision(
+            self, connection, command, header.topic, keys, floor, repeated=bool(header.again)
+        )
+        self._decisions[name] = decision
+        self._node.replica.when_applied(decision)
+        return False
+
+    # ------------------------------------------------------------------ called by decisions
+
+    def decide(self, decision: "_Decision") -> None:
+        """Everything that was in the log is applied: answer, or append."""
+        node = self._node
+        connection, command = decision.connection, decision.command
+        if decision.appended:
+            # Whoever waited finds it now.
+            self._end(decision)
+            return
+        try:
+            fields = self._find(decision)
+        except _UndecidableError as error:
+            log = node.replica.store.log
+            floor = log.end_of(node.replica.applied_index)
+            node.reply(connection, command, ResponseCode.ONCE_UNDECIDABLE, str(error), {"once": str(floor)})
+            self._end(decision)
+            return
+        if fields is not None:
+            node.reply(connection, command, ResponseCode.SUCCESS, None, fields)
+            self._end(decision)
+            return
+        decision.appended = True
+        self._decided = command
+        try:
+            node.received(connection, command)
+        finally:
+            self._decided = None
+        node.replica.when_applied(decision)
+
+    def lost(self, decision: "_Decision") -> None:
+        """This node stopped leading first. What waits here was not appended by this node: the next leader decides."""
+        waiting = self._forget(decision)
+        if not decision.appended:
+            waiting.insert(0, (decision.connection, decision.command))
+        for connection, command in waiting:
+            self._node.forward(connection, command)
+
+    def _end(self, decision: "_Decision") -> None:
+        for connection, command in self._forget(decision):
+            self._node.received(connection, command)
+
+    def _forget(self, decision: "_Decision") -> list[tuple[Connection, RemotingCommand]]:
+        """It waits no more; the attempts that have waited for it."""
+        del self._decisions[decision.topic, decision.keys[0]]
+        for command in (decision.command, *(command for _, command in decision.others)):
+            self._budget.give_back(command)
+        return list(decision.others)
+
+    # ------------------------------------------------------------------ looking up
+
+    def _find(self, decision: "_Decision") -> dict[str, str] | None:
+        """The fields of the answer for a message that is stored, None for one that is not."""
+        store = self._node.replica.store
+        floor = decision.floor
+        if floor < store.log.first_position:
+            raise _UndecidableError(
+                f"the log begins at {store.log.first_position}: what was stored behind {floor} is not known any more"
+            )
+        if not decision.repeated and floor < store.index.begin_of_newest(SEARCHED_INDEX_FILES):
+            raise _UndecidableError(
+                f"much was stored since {floor}; nothing of this message, try again as a new one"
+            )
+        record = self._oldest_record(decision.topic, decision.keys[0], floor)
+        if record is None:
+            return None
+        first = peek(record)
+        offsets = [first.physical_offset, *self._offsets_behind(first, decision)]
+        if len(offsets) < len(decision.keys):
+            raise _UndecidableError(
+                f"the batch is stored in part: {len(offsets)} of {len(decision.keys)} messages"
+            )
+        return {
+            "msgId": ",".join(offset_message_id(first.store_host, offset) for offset in offsets),
+            "queueId": str(_queue_id(record, first, decision.topic)),
+            "queueOffset": str(first.queue_offset),
+            "transactionId": ",".join(decision.keys),
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "once": FOUND,
+        }
+
+    def _offsets_behind(self, first: RecordHead, decision: "_Decision") -> Iterator[int]:
+        """Where the messages of a batch behind its first one are, up to the first that is not its own."""
+        replica, topic = self._node.replica, decision.topic
+        log = replica.store.log
+        index = log.index_at(first.physical_offset)
+        for key in decision.keys[1:]:
+            index += 1
+            if index > replica.applied_index:
+                return
+            offset = log.position_of(index) + HEADER_BYTES
+            if not _is(log.record_at(offset), topic, topic, key):
+                return
+            yield offset
+
+    def _oldest_record(self, topic: str, key: str, floor: int) -> memoryview | None:
+        store = self._node.replica.store
+        oldest: memoryview | None = None
+        oldest_offset = _EVERYTHING
+        for place in (topic, *HIDDEN_TOPICS):
+            for offset in store.index.query(place, key, _CANDIDATES_MAX, 0, _LATEST, least_offset=floor + 1):
+                if offset < oldest_offset:
+                    try:
+                        record = store.log.record_at(offset)
+                    except OutOfRangeError:
+                        continue
+                    if _is(record, topic, place, key):
+                        oldest, oldest_offset = record, offset
+        return oldest
+
+
+class _Decision:
+    """An attempt that waits for the log's end to be applied, and other attempts of its message that came meanwhile."""
+
+    __slots__ = (
+        "_sends",
+        "appended",
+        "command",
+        "connection",
+        "floor",
+        "keys",
+        "others",
+        "repeated",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        sends: OnceSends,
+        connection: Connection,
+        command: RemotingCommand,
+        topic: str,
+        keys: list[str],
+        floor: int,
+        *,
+        repeated: bool,
+    ) -> None:
+        self._sends = sends
+        self.connection = connection
+        self.command = command
+        self.topic = topic
+        self.keys = keys
+        self.floor = floor
+        self.repeated = repeated
+        self.appended = False
+        self.others: list[tuple[Connection, RemotingCommand]] = []
+
+    def committed(self) -> None:
+        self._sends.decide(self)
+
+    def lost(self) -> None:
+        self._sends.lost(self)
+
+
+class _UndecidableError(Exception):
+    """What the log holds does not tell whether the message was stored."""
+
+
+def _keys(command: RemotingCommand, header: Header) -> list[str]:
+    """The unique keys of what a request carries, one for each message."""
+    if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+        try:
+            texts = [item.properties for item in parse_batch(command.body)]
+        except RecordError as error:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+    else:
+        texts = [(header.properties or "").encode()]
+    keys = [get_property(properties, UNIQ_KEY) for properties in texts]
+    if not all(keys):
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a message to be stored once needs a UNIQ_KEY")
+    return [key.decode("utf-8", "replace") for key in keys if key]
+
+
+def _properties(record: memoryview, head: RecordHead) -> bytes:
+    return bytes(record[head.properties_begin : head.properties_end])
+
+
+def _queue_id(record: memoryview, head: RecordHead, topic: str) -> int:
+    """The queue that the sender named: while a message is hidden, the broker has noted it in a property, which anywhere
+    else says what its sender liked.
+    """
+    if record[head.topic_begin : head.topic_end] == topic.encode():
+        return head.queue_id
+    noted = get_property(_properties(record, head), b"REAL_QID")
+    assert noted is not None, "a hidden message says where it is going"
+    return int(noted)
+
+
+def _is(record: memoryview, topic: str, place: str, key: str) -> bool:
+    """Whether the record at `place` is a message for `topic` with that key, and not only one of the same hash."""
+    try:
+        head = peek(record)
+    except RecordError:
+        return False
+    if record[head.topic_begin : head.topic_end] != place.encode():
+        return False
+    properties = _properties(record, head)
+    if get_property(properties, UNIQ_KEY) != key.encode():
+        return False
+    return place == topic or get_property(properties, b"REAL_TOPIC") == topic.encode()

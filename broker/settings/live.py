@@ -1,0 +1,225 @@
+"""The settings in force, some of which can be changed while the node runs (remoting.md 9, requests 25 and 26).
+
+Under RocketMQ's names, since its tools ask for them; a setting without such a name has its own, ``table.field``. A
+change is for this node alone, as in the reference: it is checked as a whole, kept in the node's store, and holds again
+after a restart, where it goes before the file that the node is started with. What sizes, names or addresses something
+when it is made cannot change in a running node, and a request for that is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from broker.settings import properties_file, rocketmq_keys
+from broker.settings.reading import expected_value
+from broker.settings.tables import BrokerConfig, ImpossibleSettingError, check_broker, split_address
+from log.disk import Disk
+from log.state_file import read_state, write_state
+
+log = structlog.get_logger("trivet.config")
+
+CHANGES_PATH: Final = "config/changes"
+
+CHANGEABLE: Final = frozenset(
+    {
+        "broker.auto_create_topics",
+        "broker.auto_create_groups",
+        "broker.default_queue_count",
+        "broker.permission",
+        "broker.follower_reads",
+        "broker.long_polling",
+        "broker.reject_transactions",
+        "broker.accept_sends_from_ms",
+        "broker.lite_pulls",
+        "broker.notify_consumers",
+        "broker.sql_filters",
+        "storage.max_message_bytes",
+        "limits.max_topics",
+        "limits.max_groups",
+        "limits.max_queues",
+        "limits.max_stored_offsets",
+        "limits.max_open_transactions",
+        "limits.max_order_locks",
+        "retention.delete_hours",
+        "retention.reserved_hours",
+        "retention.interval_ms",
+        "retention.disk_clean_percent",
+        "retention.disk_force_percent",
+        "retention.disk_full_percent",
+        "retention.force_clean",
+    }
+)
+"""Settings that are asked anew whenever they matter."""
+
+_FIXED: Final = {
+    "brokerRole": "SYNC_MASTER",
+    "filterServerNums": "0",
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "traceOn": "true",
+}
+"""What the reference has settings for, and mqadmin's exportConfigs fails without: how it is here, always."""
+
+_SECRET: Final = frozenset({"raft.peer_secret", "tls.key_password"})
+"""Never told to anyone."""
+
+_SETTING_OF = {key: meaning.setting for key, meaning in rocketmq_keys.BROKER_KEYS.items()}
+_TABLES = tuple(field.name for field in msgspec.structs.fields(BrokerConfig) if field.name != "warnings")
+
+
+class ChangeRefusedError(Exception):
+    """A change that is not made; the text names the key and says why."""
+
+
+class LiveConfig:
+    """One node's settings. `changed` is called with them after every change; raises nothing."""
+
+    def __init__(self, config: BrokerConfig, disk: Disk) -> None:
+        """`config` with the changes that the store remembers. Raises DamagedStateError, DiskError."""
+        self._disk = disk
+        self._listeners: list[Callable[[BrokerConfig], None]] = []
+        self._changes: dict[str, str] = {}
+        self.config = config
+        data = read_state(disk, CHANGES_PATH)
+        kept = msgspec.json.decode(data, type=dict[str, str]) if data else {}
+        try:
+            # Together, as some cannot hold without the others.
+            self.config, self._changes = _changed(config, kept), kept
+        except ChangeRefusedError:
+            self._keep_what_holds(kept)
+        if self._changes:
+            log.info("changes made at run time hold", changes=self._changes)
+
+    def _keep_what_holds(self, kept: Mapping[str, str]) -> None:
+        """The file that the node was started with does not allow all of the changes any more: each by itself."""
+        for key, text in kept.items():
+            try:
+                self.config = _changed(self.config, {key: text})
+                self._changes[key] = text
+            except ChangeRefusedError as error:
+                log.warning("a change made at run time is dropped", reason=str(error))
+
+    def on_change(self, listener: Callable[[BrokerConfig], None]) -> None:
+        """Registers a part that acts on settings."""
+        self._listeners.append(listener)
+
+    def change(self, wanted: Mapping[str, str]) -> None:
+        """Makes all of the changes or none. Raises ChangeRefusedError, and DiskError where they cannot be kept."""
+        config = _changed(self.config, wanted)
+        if config == self.config:
+            return
+        # One entry for each setting, under whatever name: the last one holds, after a restart, too.
+        settings = {_setting(key) for key in wanted}
+        changes = {key: text for key, text in self._changes.items() if _setting(key) not in settings}
+        changes |= wanted
+        write_state(self._disk, CHANGES_PATH, msgspec.json.encode(changes))
+        self.config, self._changes = config, changes
+        log.info("settings changed", **{key.replace(".", "_"): text for key, text in wanted.items()})
+        for listener in self._listeners:
+            listener(config)
+
+    def as_properties(self) -> str:
+        """All settings but secrets as Java properties, RocketMQ's names first."""
+        config = self.config
+        host, port = split_address(config.node.listen)
+        found = {
+            "brokerId": str(config.follower_broker_id),
+            "enableDLegerCommitLog": "true",
+            "listenPort": str(port),
+            "brokerIP1": config.node.advertise or host,
+            **_FIXED,
+            "useTLS": str(bool(config.tls.certificate) and config.tls.mode != "disabled").lower(),
+        }
+        named: set[str] = set()
+        for key, setting in _SETTING_OF.items():
+            named.add(setting)
+            if setting not in _SECRET:
+                found.setdefault(key, _text(setting, _value(config, setting)))
+        for table in _TABLES:
+            for field in msgspec.structs.fields(getattr(config, table)):
+                setting = f"{table}.{field.name}"
+                if setting not in named and setting not in _SECRET:
+                    found[setting] = _text(setting, _value(config, setting))
+        return "".join(properties_file.line(key, found[key]) for key in found)
+
+
+def _setting(key: str) -> str:
+    return _SETTING_OF.get(key, key)
+
+
+def _changed(config: BrokerConfig, wanted: Mapping[str, str]) -> BrokerConfig:
+    for key, text in wanted.items():
+        setting, value = _read(key, text)
+        if _value(config, setting) == value:
+            continue
+        if setting not in CHANGEABLE:
+            raise ChangeRefusedError(
+                f"{key} cannot change while the broker runs: set it in the broker's file and start it again"
+            )
+        table, _, field = setting.partition(".")
+        new_table = msgspec.structs.replace(getattr(config, table), **{field: value})
+        config = msgspec.structs.replace(config, **{table: new_table})
+    try:
+        check_broker(config)
+    except ImpossibleSettingError as error:
+        raise ChangeRefusedError(f"{error.setting}: {error.reason}") from None
+    return config
+
+
+def _read(key: str, text: str) -> tuple[str, Any]:
+    """The setting that a key means, and its value. Raises ChangeRefusedError."""
+    meaning = rocketmq_keys.BROKER_KEYS.get(key)
+    setting = key if meaning is None else meaning.setting
+    table, _, name = setting.partition(".")
+    fields = msgspec.structs.fields(getattr(BrokerConfig(), table)) if table in _TABLES else ()
+    field = next((field for field in fields if field.name == name), None)
+    if field is None:
+        reason = rocketmq_keys.BROKER_KEYS_WITHOUT_EFFECT.get(key)
+        if reason is not None:
+            raise ChangeRefusedError(f"{key} has no effect here: {reason}")
+        known = [*rocketmq_keys.BROKER_KEYS, *rocketmq_keys.BROKER_KEYS_WITHOUT_EFFECT]
+        close = difflib.get_close_matches(key, known, n=1)
+        raise ChangeRefusedError(
+            f"{key} is no key of a broker" + (f"; did you mean {close[0]}?" if close else "")
+        )
+    try:
+        value: object = text if meaning is None else meaning.read(text.strip())
+        if meaning is None and not isinstance(getattr(getattr(BrokerConfig(), table), name), str):
+            value = msgspec.json.decode(text)
+        return setting, msgspec.convert(value, field.type)
+    except (msgspec.MsgspecError, ValueError) as error:
+        allowed = (
+            expected_value(msgspec.inspect.type_info(field.type))
+            if isinstance(error, msgspec.MsgspecError)
+            else str(error)
+        )
+        raise ChangeRefusedError(f"{key} = {text}: must be {allowed}") from None
+
+
+def _value(config: BrokerConfig, setting: str) -> Any:
+    table, _, field = setting.partition(".")
+    return getattr(getattr(config, table), field)
+
+
+def _text(setting: str, value: object) -> str:
+    """A value as RocketMQ writes it, where it has a way to."""
+    match setting:
+        case "storage.flush":
+            return f"{str(value).upper()}_FLUSH"
+        case "broker.permission":
+            return {"none": "0", "write": "2", "read": "4", "read-write": "6"}[str(value)]
+        case "tls.client_auth":
+            return "require" if value == "required" else str(value)
+        case "raft.peers" if isinstance(value, dict):
+            return ";".join(f"{node}-{address}" for node, address in value.items())
+        case "retention.delete_hours" if isinstance(value, tuple):
+            return ";".join(f"{hour:02d}" for hour in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ";".join(map(str, value))
+    return str(value) if isinstance(value, str | int) else msgspec.json.encode(value).decode()

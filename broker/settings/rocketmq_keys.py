@@ -1,0 +1,370 @@
+"""RocketMQ's own configuration keys, and what each means to Trivet.
+
+The reference spreads its keys over BrokerConfig, MessageStoreConfig, NettyServerConfig and NettyClientConfig
+(behaviour.md 13 and 14, dledger.md 7). Those that steer something here name the setting they fill, with the function
+that turns their text into the setting's value; such a function raises ValueError that says what is allowed. Those
+without a meaning here are listed too: a file that serves the reference must start Trivet, with a warning for each key
+that has no effect, while a key that neither knows is most likely a slip of the pen and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.settings.rocketmq_keys_5 import BROKER_KEYS_OF_5, REFUSED_VALUES_OF_5
+
+Value = str | int | bool | list[str] | list[int] | dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """The ``table.field`` (or bare ``field`` of the name server) that a key fills, and how its text is read."""
+
+    setting: str
+    read: Callable[[str], Value]
+
+
+def text(value: str) -> str:
+    return value
+
+
+def integer(value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError("a whole number") from None
+
+
+def boolean(value: str) -> bool:
+    match value.lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise ValueError("true or false")
+
+
+def addresses(value: str) -> list[str]:
+    return [address.strip() for address in value.split(";") if address.strip()]
+
+
+def node_ids(value: str) -> list[str]:
+    return [node_id.strip() for node_id in value.split(";") if node_id.strip()]
+
+
+def hours(value: str) -> list[int]:
+    try:
+        return [int(hour) for hour in value.split(";") if hour.strip()]
+    except ValueError:
+        raise ValueError('hours of the day joined by ";", such as 04 or 04;16') from None
+
+
+def flush(value: str) -> str:
+    try:
+        return {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}[value]
+    except KeyError:
+        raise ValueError("SYNC_FLUSH or ASYNC_FLUSH") from None
+
+
+def client_auth(value: str) -> str:
+    try:
+        return {"none": "none", "optional": "optional", "require": "required"}[value]
+    except KeyError:
+        raise ValueError("none, optional or require") from None
+
+
+def permission(value: str) -> str:
+    try:
+        return {"0": "none", "2": "write", "4": "read", "6": "read-write"}[value]
+    except KeyError:
+        raise ValueError("6 (read and write), 4 (read), 2 (write) or 0 (neither)") from None
+
+
+def peers(value: str) -> dict[str, str]:
+    """``n0-host:port;n1-host:port``; a repeated id is refused here, where it would otherwise vanish."""
+    found: dict[str, str] = {}
+    for peer in addresses(value):
+        node_id, dash, address = peer.partition("-")
+        if not dash or not node_id or not address:
+            raise ValueError('peers joined by ";", each id-host:port, such as n0-127.0.0.1:40911')
+        if node_id in found:
+            raise ValueError(f"each id once; {node_id} stands twice")
+        found[node_id] = address
+    return found
+
+
+BROKER_KEYS: dict[str, Meaning] = {
+    "brokerClusterName": Meaning("node.cluster", text),
+    "brokerName": Meaning("node.group", text),
+    "dLegerGroup": Meaning("node.group", text),
+    "dLegerSelfId": Meaning("node.id", text),
+    "dLegerPeers": Meaning("raft.peers", peers),
+    "preferredLeaderId": Meaning("raft.preferred_leaders", node_ids),
+    "preferredLeaderIds": Meaning("raft.preferred_leaders", node_ids),
+    "brokerIP1": Meaning("node.advertise", text),
+    "namesrvAddr": Meaning("node.name_servers", addresses),
+    "storePathRootDir": Meaning("storage.path", text),
+    "storePathDLedgerCommitLog": Meaning("storage.log_path", text),
+    "flushDiskType": Meaning("storage.flush", flush),
+    "flushIntervalCommitLog": Meaning("storage.flush_interval_ms", integer),
+    "mappedFileSizeCommitLog": Meaning("storage.data_file_bytes", integer),
+    "mapedFileSizeCommitLog": Meaning("storage.data_file_bytes", integer),
+    "mappedFileSizeConsumeQueue": Meaning("storage.consume_queue_file_bytes", integer),
+    "mapedFileSizeConsumeQueue": Meaning("storage.consume_queue_file_bytes", integer),
+    "maxHashSlotNum": Meaning("storage.index_file_slots", integer),
+    "maxIndexNum": Meaning("storage.index_file_entries", integer),
+    "maxMessageSize": Meaning("storage.max_message_bytes", integer),
+    "transientStorePoolEnable": Meaning("storage.write_buffer", boolean),
+    "accessMessageInMemoryMaxRatio": Meaning("storage.memory_percent", integer),
+    "deleteWhen": Meaning("retention.delete_hours", hours),
+    "fileReservedTime": Meaning("retention.reserved_hours", integer),
+    "cleanResourceInterval": Meaning("retention.interval_ms", integer),
+    "diskMaxUsedSpaceRatio": Meaning("retention.disk_clean_percent", integer),
+    "diskSpaceCleanForciblyRatio": Meaning("retention.disk_force_percent", integer),
+    "diskSpaceWarningLevelRatio": Meaning("retention.disk_full_percent", integer),
+    "cleanFileForciblyEnable": Meaning("retention.force_clean", boolean),
+    "autoCreateTopicEnable": Meaning("broker.auto_create_topics", boolean),
+    "autoCreateSubscriptionGroup": Meaning("broker.auto_create_groups", boolean),
+    "defaultTopicQueueNums": Meaning("broker.default_queue_count", integer),
+    "traceTopicEnable": Meaning("broker.trace_topic", boolean),
+    "brokerPermission": Meaning("broker.permission", permission),
+    "messageDelayLevel": Meaning("broker.delay_levels", text),
+    "enablePropertyFilter": Meaning("broker.sql_filters", boolean),
+    "timerMaxDelaySec": Meaning("broker.timer_max_delay_s", integer),
+    "slaveReadEnable": Meaning("broker.follower_reads", boolean),
+    "longPollingEnable": Meaning("broker.long_polling", boolean),
+    "rejectTransactionMessage": Meaning("broker.reject_transactions", boolean),
+    "startAcceptSendRequestTimeStamp": Meaning("broker.accept_sends_from_ms", integer),
+    "litePullMessageEnable": Meaning("broker.lite_pulls", boolean),
+    "notifyConsumerIdsChangedEnable": Meaning("broker.notify_consumers", boolean),
+    "transactionTimeOut": Meaning("broker.transaction_timeout_ms", integer),
+    "transactionCheckInterval": Meaning("broker.transaction_check_interval_ms", integer),
+    "transactionCheckMax": Meaning("broker.transaction_check_max", integer),
+    "storeReplyMessageEnable": Meaning("broker.store_replies", boolean),
+    "registerNameServerPeriod": Meaning("broker.register_interval_ms", integer),
+    "sendThreadPoolQueueCapacity": Meaning("limits.max_pending_proposals", integer),
+    "pullThreadPoolQueueCapacity": Meaning("limits.max_held_pulls", integer),
+    "serverChannelMaxIdleTimeSeconds": Meaning("limits.idle_seconds", integer),
+    "tls.server.mode": Meaning("tls.mode", text),
+    "tls.server.certPath": Meaning("tls.certificate", text),
+    "tls.server.keyPath": Meaning("tls.key", text),
+    "tls.server.keyPassword": Meaning("tls.key_password", text),
+    "tls.server.need.client.auth": Meaning("tls.client_auth", client_auth),
+    "tls.server.trustCertPath": Meaning("tls.client_ca", text),
+    "tls.client.trustCertPath": Meaning("tls.name_server_ca", text),
+    "aclFile": Meaning("acl.file", text),
+}
+"""``listenPort`` is not here: the reader joins it with the host to listen on."""
+
+NAME_SERVER_KEYS: dict[str, Meaning] = {
+    "kvConfigPath": Meaning("kv_config_path", text),
+    "orderMessageEnable": Meaning("ordered_messages", boolean),
+    "serverChannelMaxIdleTimeSeconds": Meaning("idle_seconds", integer),
+    "tls.server.mode": Meaning("tls_mode", text),
+    "tls.server.certPath": Meaning("tls_certificate", text),
+    "tls.server.keyPath": Meaning("tls_key", text),
+    "tls.server.keyPassword": Meaning("tls_key_password", text),
+    "tls.server.need.client.auth": Meaning("tls_client_auth", client_auth),
+    "tls.server.trustCertPath": Meaning("tls_client_ca", text),
+}
+
+_EVERYTHING_UNDER_ROOT = "everything but the log is kept under storePathRootDir"
+_THREADS = "there are no thread pools"
+_RAFT_DECIDES = "the Raft group decides roles"
+_NETTY = "it tunes Netty"
+_LIGHT_QUEUES = "there are no light message queues"
+_DELIVERED_TOGETHER = "delayed messages are always delivered many at a time"
+
+BROKER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
+    "waitTimeMillsInSendQueue": "sends do not wait in a queue before they are appended",
+    "brokerId": _RAFT_DECIDES,
+    "brokerRole": _RAFT_DECIDES,
+    "brokerIP2": "peers connect to the addresses of dLegerPeers",
+    "haListenPort": "peers connect to the addresses of dLegerPeers",
+    "haMasterAddress": "peers connect to the addresses of dLegerPeers",
+    "haSendHeartbeatInterval": "peers connect to the addresses of dLegerPeers",
+    "haHousekeepingInterval": "peers connect to the addresses of dLegerPeers",
+    "haTransferBatchSize": "peers connect to the addresses of dLegerPeers",
+    "haSlaveFallbehindMax": "peers connect to the addresses of dLegerPeers",
+    "rocketmqHome": "nothing is read from an installation directory",
+    "isEnableBatchPush": "replication is always batched",
+    "enableBatchPush": "replication is always batched",
+    "storePathCommitLog": "the log is kept in storePathDLedgerCommitLog",
+    "storePathConsumeQueue": _EVERYTHING_UNDER_ROOT,
+    "storePathIndex": _EVERYTHING_UNDER_ROOT,
+    "storePathBatchConsumeQueue": _EVERYTHING_UNDER_ROOT,
+    "storeCheckpoint": _EVERYTHING_UNDER_ROOT,
+    "abortFile": _EVERYTHING_UNDER_ROOT,
+    "sendMessageThreadPoolNums": _THREADS,
+    "pullMessageThreadPoolNums": _THREADS,
+    "queryMessageThreadPoolNums": _THREADS,
+    "adminBrokerThreadPoolNums": _THREADS,
+    "clientManageThreadPoolNums": _THREADS,
+    "consumerManageThreadPoolNums": _THREADS,
+    "heartbeatThreadPoolNums": _THREADS,
+    "endTransactionThreadPoolNums": _THREADS,
+    "processReplyMessageThreadPoolNums": _THREADS,
+    "replyThreadPoolQueueCapacity": _THREADS,
+    "queryThreadPoolQueueCapacity": _THREADS,
+    "clientManagerThreadPoolQueueCapacity": _THREADS,
+    "consumerManagerThreadPoolQueueCapacity": _THREADS,
+    "heartbeatThreadPoolQueueCapacity": _THREADS,
+    "endTransactionPoolQueueCapacity": _THREADS,
+    "adminBrokerThreadPoolQueueCapacity": _THREADS,
+    "useReentrantLockWhenPutMessage": _THREADS,
+    "sendThreadPoolNums": _THREADS,
+    "putMessageFutureThreadPoolNums": _THREADS,
+    "putThreadPoolQueueCapacity": _THREADS,
+    "litePullMessageThreadPoolNums": _THREADS,
+    "litePullThreadPoolQueueCapacity": _THREADS,
+    "serverWorkerThreads": _NETTY,
+    "serverCallbackExecutorThreads": _NETTY,
+    "serverSelectorThreads": _NETTY,
+    "serverOnewaySemaphoreValue": _NETTY,
+    "serverAsyncSemaphoreValue": _NETTY,
+    "serverSocketSndBufSize": _NETTY,
+    "serverSocketRcvBufSize": _NETTY,
+    "serverSocketBacklog": _NETTY,
+    "serverPooledByteBufAllocatorEnable": _NETTY,
+    "serverNettyWorkerGroupEnable": _NETTY,
+    "useEpollNativeSelector": _NETTY,
+    "writeBufferHighWaterMark": _NETTY,
+    "writeBufferLowWaterMark": _NETTY,
+    "clientWorkerThreads": _NETTY,
+    "clientCallbackExecutorThreads": _NETTY,
+    "clientOnewaySemaphoreValue": _NETTY,
+    "clientAsyncSemaphoreValue": _NETTY,
+    "clientCloseSocketIfTimeout": _NETTY,
+    "clientPooledByteBufAllocatorEnable": _NETTY,
+    "clientSocketRcvBufSize": _NETTY,
+    "clientSocketSndBufSize": _NETTY,
+    "connectTimeoutMillis": _NETTY,
+    "channelNotActiveInterval": _NETTY,
+    "clientChannelMaxIdleTimeSeconds": _NETTY,
+    "transferMsgByHeap": "answers are always written from the mapping",
+    "warmMapedFileEnable": "files are prepared ahead of the writer (storage.prepare_ahead_bytes)",
+    "warmMappedFileEnable": "files are prepared ahead of the writer (storage.prepare_ahead_bytes)",
+    "preallocate": "files are prepared ahead of the writer",
+    "transientStorePoolSize": "a write buffer takes two data files",
+    "fastFailIfNoBufferInStorePool": "the log is written through its mapping",
+    "flushCommitLogLeastPages": "flushes are by time only",
+    "flushCommitLogThoroughInterval": "flushes are by time only",
+    "flushCommitLogTimed": "flushes are by time only",
+    "flushIntervalConsumeQueue": "queues are rebuilt from the log",
+    "flushConsumeQueueLeastPages": "queues are rebuilt from the log",
+    "flushConsumeQueueThoroughInterval": "queues are rebuilt from the log",
+    "flushLeastPagesWhenWarmMapedFile": "flushes are by time only",
+    "commitIntervalCommitLog": "the log is written through its mapping",
+    "commitCommitLogLeastPages": "the log is written through its mapping",
+    "commitCommitLogThoroughInterval": "the log is written through its mapping",
+    "syncFlushTimeout": "a send waits as long as its client does",
+    "checkCRCOnRecover": "checksums are always checked",
+    "maxTransferBytesOnMessageInMemory": "a pull's limit is its own maxMsgNums and one frame",
+    "maxTransferCountOnMessageInMemory": "a pull's limit is its own maxMsgNums and one frame",
+    "maxTransferBytesOnMessageInDisk": "a pull's limit is its own maxMsgNums and one frame",
+    "maxTransferCountOnMessageInDisk": "a pull's limit is its own maxMsgNums and one frame",
+    "messageIndexEnable": "the index is always kept",
+    "messageIndexSafe": "the index is always rebuilt from the log",
+    "maxMsgsNumBatch": "a query answers at most 64 messages",
+    "defaultQueryMaxNum": "a query answers at most 64 messages",
+    "deleteCommitLogFilesInterval": "files are deleted one per pass",
+    "deleteConsumeQueueFilesInterval": "files are deleted one per pass",
+    "destroyMapedFileIntervalForcibly": "files are unmapped when their last reader is done",
+    "redeleteHangedFileInterval": "files are unmapped when their last reader is done",
+    "duplicationEnable": "there is one log",
+    "readOnlyCommitLogStorePaths": "there is one log",
+    "slaveTimeout": "a send waits as long as its client does",
+    "enableMultiDispatch": _LIGHT_QUEUES,
+    "enableLmq": _LIGHT_QUEUES,
+    "maxLmqConsumeQueueNum": _LIGHT_QUEUES,
+    "enableScheduleAsyncDeliver": _DELIVERED_TOGETHER,
+    "scheduleAsyncDeliverMaxPendingLimit": _DELIVERED_TOGETHER,
+    "scheduleAsyncDeliverMaxResendNum2Blocked": _DELIVERED_TOGETHER,
+    "enableScheduleMessageStats": "delayed messages are counted with the others",
+    "enableDetailStat": "there is one kind of statistics",
+    "diskFallRecorded": "how far groups are behind is always told",
+    "isolateLogEnable": "a broker's log goes to its standard error",
+    "offsetCheckInSlave": "offsets are in the replicated log",
+    "enableControllerMode": "it is false, as here",
+    "flushConsumerOffsetInterval": "offsets are in the replicated log",
+    "flushConsumerOffsetHistoryInterval": "offsets are in the replicated log",
+    "flushDelayOffsetInterval": "delay progress is in the replicated log",
+    "clusterTopicEnable": "everyone may use the cluster's topic",
+    "brokerTopicEnable": "everyone may use the broker's topic",
+    "msgTraceTopicName": "the trace topic is RMQ_SYS_TRACE_TOPIC",
+    "traceOn": "it is always allowed",
+    "fetchNamesrvAddrByAddressServer": "name servers are given by namesrvAddr",
+    "compressedRegister": "registration is not compressed",
+    "forceRegister": "registration is always complete",
+    "registerBrokerTimeoutMills": "registration is tried again by itself",
+    "brokerFastFailureEnable": "overload is always answered at once",
+    "waitTimeMillsInPullQueue": "overload is always answered at once",
+    "waitTimeMillsInHeartbeatQueue": "overload is always answered at once",
+    "waitTimeMillsInTransactionQueue": "overload is always answered at once",
+    "osPageCacheBusyTimeOutMills": "overload is always answered at once",
+    "highSpeedMode": "it has no meaning in the reference either",
+    "maxDelayTime": "it has no meaning in the reference either",
+    "putMsgIndexHightWater": "it has no meaning in the reference either",
+    "commercialEnable": "it has no meaning in the reference either",
+    "commercialTimerCount": "it has no meaning in the reference either",
+    "commercialTransCount": "it has no meaning in the reference either",
+    "commercialBigCount": "it has no meaning in the reference either",
+    "commercialBaseCount": "it has no meaning in the reference either",
+    "regionId": "it is not told to clients",
+    "disableConsumeIfConsumerReadSlowly": "slow consumers are pointed at a follower",
+    "consumerFallbehindThreshold": "slow consumers are pointed at a follower",
+    "shortPollingTimeMills": "a short poll waits for a second",
+    "debugLockEnable": "it is a debugging aid of the reference",
+    "messageStorePlugIn": "it names a Java class",
+    "filterServerNums": "class filters are not supported",
+    "useTLS": "a certificate and tls.server.mode say whether clients may encrypt",
+    "tls.enable": "name servers are connected to with TLS if tls.client.trustCertPath is given",
+    "tls.test.mode.enable": "there are no self-signed certificates",
+    "tls.server.authClient": "certificates of clients are verified whenever they are asked for",
+    "tls.client.authServer": "certificates of name servers are always verified",
+    "tls.client.certPath": "brokers show the certificate of tls.server.certPath",
+    "tls.client.keyPath": "brokers show the certificate of tls.server.certPath",
+    "channelExpiredTimeout": "a client expires after two minutes",
+    "subscriptionExpiredTimeout": "a subscription expires after ten minutes",
+    "autoDeleteUnusedStats": "statistics expire by themselves",
+    "enableConsumeQueueExt": "SQL filters are evaluated on the record",
+    "mappedFileSizeConsumeQueueExt": "SQL filters are evaluated on the record",
+    "bitMapLengthConsumeQueueExt": "SQL filters are evaluated on the record",
+    "enableCalcFilterBitMap": "SQL filters are evaluated on the record",
+    "expectConsumerNumUseFilter": "SQL filters are evaluated on the record",
+    "maxErrorRateOfBloomFilter": "SQL filters are evaluated on the record",
+    "filterDataCleanTimeSpan": "SQL filters are evaluated on the record",
+    "filterSupportRetry": "SQL filters are evaluated on the record",
+    "aclEnable": "aclFile says who may do what",
+    **BROKER_KEYS_OF_5,
+}
+"""Keys of the reference with no effect here, each with the reason given in the warning."""
+
+NAME_SERVER_KEYS_WITHOUT_EFFECT: dict[str, str] = {
+    "rocketmqHome": "nothing is read from an installation directory",
+    "configStorePath": "the configuration is not rewritten at run time",
+    "productEnvName": "it has no meaning in the reference either",
+    "clusterTest": "it is a debugging aid of the reference",
+    "returnOrderTopicConfigToBroker": "brokers keep their own topics",
+    **{key: reason for key, reason in BROKER_KEYS_WITHOUT_EFFECT.items() if reason == _NETTY},
+}
+
+REFUSED_VALUES: dict[str, dict[str, str]] = {
+    "enableDLegerCommitLog": {
+        "false": "true, or leave the key out: every group is a Raft group, if only of one"
+    },
+    "enableControllerMode": {"true": "false: the Raft group elects its leader itself"},
+    "duplicationEnable": {"true": "false: there is one log"},
+    "enableMultiDispatch": {"true": f"false: {_LIGHT_QUEUES}"},
+    "enableLmq": {"true": f"false: {_LIGHT_QUEUES}"},
+    **REFUSED_VALUES_OF_5,
+}
+"""Values of otherwise harmless keys that ask for what Trivet does not do; the text says what is allowed."""
+
+ALLOWED_VALUES: dict[str, frozenset[str]] = {
+    "brokerRole": frozenset({"ASYNC_MASTER", "SYNC_MASTER", "SLAVE"}),
+    "enableDLegerCommitLog": frozenset({"true", "false"}),
+    "enableControllerMode": frozenset({"true", "false"}),
+    "aclEnable": frozenset({"true", "false"}),
+}

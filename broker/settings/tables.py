@@ -1,0 +1,547 @@
+"""What a node can be told: the frozen settings that :mod:`broker.settings.reading` reads from a file.
+
+Settings are grouped by what they steer rather than kept in one long list, and each group mirrors one table of the
+TOML file, field for field, so that the documentation, the file and the code use the same words. A limit stands in
+the type of its field (``Meta``), where the reader finds it for its messages; what only holds between fields is
+:func:`impossible_combination`. Defaults are the reference's where its users would notice a difference
+(behaviour.md 13 and 14, storage.md 4, 5 and 7, dledger.md 6 and 7), and design.md 3 otherwise.
+
+Nothing here opens a file or a socket.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Text = Annotated[str, Meta(min_length=1)]
+Positive = Annotated[int, Meta(ge=1)]
+NodeId = Annotated[str, Meta(pattern=r"^n[0-9]{1,4}$", examples=["n0"])]
+
+CONSUME_QUEUE_UNIT_BYTES = 20
+"""Size of a ConsumeQueue unit (storage.md 4)."""
+ENTRY_INDEX_UNIT_BYTES = 32
+"""Size of an entry index unit (storage.md 3.2)."""
+RECORD_OVERHEAD_BYTES = 64 * 1024
+"""Room that a data file must have beside the largest body: headers, topic and at most 32 KiB of properties."""
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+"""Largest remoting frame (remoting.md 1)."""
+
+PEER_SECRET_LENGTH_MIN = 16
+
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+_DELAY_LEVEL = re.compile(r"([0-9]+)([smhd])")
+_MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table of the file."""
+
+
+class NodeSettings(Settings, frozen=True):
+    """Who this node is and where it is found."""
+
+    cluster: Text = "DefaultCluster"
+    """brokerClusterName: the name under which operators see all groups together."""
+    group: Text = "broker-a"
+    """brokerName and dLegerGroup: the Raft group, which clients know as one broker."""
+    id: NodeId = "n0"
+    """dLegerSelfId. The number after ``n`` plus one is the brokerId of this node while it follows."""
+    listen: Text = "127.0.0.1:10911"
+    """Where clients connect, ``host:port``; port 0 takes a free one."""
+    advertise: str = ""
+    """brokerIP1: host, or ``host:port``, that clients are told; empty tells them the listening address."""
+    name_servers: tuple[Text, ...] = ()
+    """Name servers to register with, ``host:port`` each."""
+    vip: bool = False
+    """Whether clients are served two ports below ``listen``, too (the reference's VIP channel)."""
+
+
+class RaftSettings(Settings, frozen=True):
+    """The group and its timing (design.md 3, decision 3)."""
+
+    peers: dict[NodeId, Text] = {}
+    """Peer address of every node of the group, this one included; empty means a group of one."""
+    peer_listen: str = ""
+    """Where this node listens for its peers, ``host:port``; empty: at its own address in ``peers``."""
+    join: bool = False
+    """Whether this node, while its store is empty, is new to a running group: no member until it is added."""
+    election_timeout_min_ms: Annotated[int, Meta(ge=50, le=600_000)] = 1000
+    """Shortest time without a leader's message after which a node asks for votes."""
+    election_timeout_max_ms: Annotated[int, Meta(ge=50, le=600_000)] = 2000
+    """Longest such time; a node draws one between the two each time."""
+    heartbeat_ms: Annotated[int, Meta(ge=10, le=60_000)] = 200
+    """How often a leader with nothing to send says that it is there."""
+    preferred_leaders: tuple[NodeId, ...] = ()
+    """preferredLeaderId: nodes to hand leadership to when they have caught up, best first."""
+    peer_window_bytes: Annotated[int, Meta(ge=65_536)] = 8 * 1024 * 1024
+    """Bytes sent to a peer ahead of its acknowledgements."""
+    peer_secret: str = ""
+    """What a node must know to be a peer, the same on all; never sent (docs/security.md). Empty admits everyone."""
+
+
+class StorageSettings(Settings, frozen=True):
+    """Where and how bytes are kept (storage.md)."""
+
+    path: Text = "store"
+    """storePathRootDir: a relative path is taken from the directory the process was started in."""
+    log_path: str = ""
+    """storePathDLedgerCommitLog: directory of the entry log; empty means ``<path>/dledger-<id>``."""
+    flush: Literal["sync", "async"] = "async"
+    """flushDiskType: whether an acknowledged message is on the disk or in the page cache of a majority."""
+    flush_interval_ms: Annotated[int, Meta(ge=1, le=60_000)] = 500
+    """flushIntervalCommitLog: how long ``async`` leaves written pages to the page cache."""
+    data_file_bytes: Annotated[int, Meta(ge=4096, le=1 << 40, multiple_of=4096)] = 1 << 30
+    """mappedFileSizeCommitLog: size of a file of the log; never change it in an existing store."""
+    entry_index_file_bytes: Annotated[int, Meta(ge=4096, multiple_of=ENTRY_INDEX_UNIT_BYTES)] = (
+        5 * 1024 * 1024 * 32
+    )
+    """Size of a file of the log's index, in whole 32-byte units; never change it in an existing store."""
+    consume_queue_file_bytes: Annotated[
+        int, Meta(ge=CONSUME_QUEUE_UNIT_BYTES, multiple_of=CONSUME_QUEUE_UNIT_BYTES)
+    ] = 6_000_000
+    """mappedFileSizeConsumeQueue: size of a file of a queue, in whole 20-byte units."""
+    index_file_slots: Positive = 5_000_000
+    """maxHashSlotNum: hash slots of a file of the message index."""
+    index_file_entries: Positive = 20_000_000
+    """maxIndexNum: entries of a file of the message index."""
+    prepare_ahead_bytes: Annotated[int, Meta(ge=4096, le=1 << 40)] = 16 * 1024 * 1024
+    """How much of a file is allocated and touched ahead of the writer; a file's size warms up whole files."""
+    lock_memory: bool = False
+    """Whether what is prepared is locked into memory (mlock), the newest 2 GiB as far as the system's limit allows."""
+    write_buffer: bool = False
+    """transientStorePoolEnable: whether new data files are written in memory first, and handed to the kernel once a
+    turn, before anything of it is acknowledged; takes the memory of two data files."""
+    memory_percent: Annotated[int, Meta(ge=1, le=90)] = 40
+    """accessMessageInMemoryMaxRatio: how much of the machine's memory the end of the log is taken to fill. What lies
+    before is read by a worker before it is sent, and its readers are pointed at a follower."""
+    accept_data_loss: bool = False
+    """Whether a node whose files are damaged or gone starts as if nothing had been lost; for one start only."""
+    max_message_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES - RECORD_OVERHEAD_BYTES)] = (
+        4 * 1024 * 1024
+    )
+    """maxMessageSize: largest body accepted."""
+
+
+class RetentionSettings(Settings, frozen=True):
+    """When the head of the log is deleted (behaviour.md 10, dledger.md 6)."""
+
+    delete_hours: tuple[Annotated[int, Meta(ge=0, le=23)], ...] = (4,)
+    """deleteWhen: hours of the local day in which expired files go."""
+    reserved_hours: Annotated[int, Meta(ge=1)] = 72
+    """fileReservedTime: a file whose last write is older is expired."""
+    interval_ms: Annotated[int, Meta(ge=100)] = 10_000
+    """How often it is looked at."""
+    disk_clean_percent: Annotated[int, Meta(ge=10, le=95)] = 75
+    """diskMaxUsedSpaceRatio: above it expired files go at any hour."""
+    disk_force_percent: Annotated[int, Meta(ge=10, le=99)] = 85
+    """diskSpaceCleanForciblyRatio: above it the oldest file goes whatever its age."""
+    disk_full_percent: Annotated[int, Meta(ge=10, le=99)] = 90
+    """diskSpaceWarningLevelRatio: above it sends are refused (code 14)."""
+    force_clean: bool = True
+    """cleanFileForciblyEnable: whether disk_force_percent counts."""
+
+
+class BrokerSettings(Settings, frozen=True):
+    """What the broker does for its clients (behaviour.md 3, 5, 6 and 13)."""
+
+    auto_create_topics: bool = True
+    """autoCreateTopicEnable: whether a send to an unknown topic creates it."""
+    auto_create_groups: bool = True
+    """autoCreateSubscriptionGroup: whether an unknown consumer group is created when it is first seen."""
+    default_queue_count: Annotated[int, Meta(ge=1, le=1024)] = 8
+    """defaultTopicQueueNums: queues of a topic that a send created, at most."""
+    trace_topic: bool = False
+    """traceTopicEnable: whether RMQ_SYS_TRACE_TOPIC exists from the start; else it is created as any other topic is."""
+    permission: Literal["none", "read", "write", "read-write"] = "read-write"
+    """brokerPermission: what clients are told that they may do; unordered sends are taken all the same."""
+    delay_levels: str = DEFAULT_DELAY_LEVELS
+    """messageDelayLevel: delays of levels 1, 2, ..., each a number with s, m, h or d."""
+    sql_filters: bool = True
+    """enablePropertyFilter: whether consumers may name an SQL92 condition; RocketMQ's default is false."""
+    timer_max_delay_s: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 3 * 86_400
+    """timerMaxDelaySec: how far away a message's own delivery time may be, in seconds."""
+    follower_reads: bool = True
+    """slaveReadEnable: whether a follower answers pulls itself (committed messages only); else it forwards them."""
+    long_polling: bool = True
+    """longPollingEnable: whether a pull that finds nothing is held until something comes; if not, for a second."""
+    reject_transactions: bool = False
+    """rejectTransactionMessage: whether transaction messages are refused (code 16)."""
+    accept_sends_from_ms: Annotated[int, Meta(ge=0)] = 0
+    """startAcceptSendRequestTimeStamp: sends before this time (wall clock, ms) are refused (code 1)."""
+    lite_pulls: bool = True
+    """litePullMessageEnable: whether LITE_PULL_MESSAGE is answered; else it is refused (code 16)."""
+    notify_consumers: bool = True
+    """notifyConsumerIdsChangedEnable: whether members hear at once that their group has changed; a group's own switch
+    of that name counts, too."""
+    transaction_timeout_ms: Annotated[int, Meta(ge=0)] = 6000
+    """transactionTimeOut: how old an undecided transaction gets before its producer is asked."""
+    transaction_check_interval_ms: Annotated[int, Meta(ge=10)] = 30_000
+    """transactionCheckInterval: how often undecided transactions are looked at."""
+    transaction_check_max: Annotated[int, Meta(ge=1)] = 15
+    """transactionCheckMax: how often a producer is asked before a transaction is given up."""
+    order_lock_ttl_ms: Annotated[int, Meta(ge=1000)] = 60_000
+    """How long the lock of a queue consumed in order lives after its last renewal (rebalance.lockMaxLiveTime)."""
+    store_replies: bool = True
+    """storeReplyMessageEnable: whether replies to requests are stored, too."""
+    register_interval_ms: Annotated[int, Meta(ge=1000, le=60_000)] = 30_000
+    """registerNameServerPeriod: how often the name servers are told that this node is there."""
+
+    @property
+    def permission_bits(self) -> int:
+        """The reference's number: read 4, write 2."""
+        return {"none": 0, "read": 4, "write": 2, "read-write": 6}[self.permission]
+
+    @property
+    def delay_level_ms(self) -> tuple[int, ...]:
+        """Milliseconds of levels 1, 2, ...; raises ValueError on text that is not a list of delays."""
+        return parse_delay_levels(self.delay_levels)
+
+
+class LimitSettings(Settings, frozen=True):
+    """Bounds that keep one client, or all of them together, from taking the node's memory."""
+
+    max_connections: Positive = 10_000
+    """Connections beyond it are closed as they come."""
+    idle_seconds: Positive = 120
+    """serverChannelMaxIdleTimeSeconds: a connection without traffic for longer is closed."""
+    max_pending_bytes_per_connection: Annotated[int, Meta(ge=65_536)] = 4 * 1024 * 1024
+    """Answers that a client has not read; beyond it, its requests wait."""
+    max_pending_proposals: Positive = 65_536
+    """sendThreadPoolQueueCapacity: messages awaiting commit, those of batches counted each; beyond it, SYSTEM_BUSY."""
+    max_pending_proposal_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 64 * 1024 * 1024
+    """The same, by the size of the messages."""
+    max_held_pulls: Positive = 100_000
+    """pullThreadPoolQueueCapacity: pulls parked by long polling."""
+    max_topics: Positive = 20_000
+    """Topics, the broker's own and those of retries and dead letters counted; beyond it none is created."""
+    max_groups: Positive = 8_000
+    """Consumer groups, likewise."""
+    max_queues: Positive = 200_000
+    """Queues of all topics together."""
+    max_stored_offsets: Positive = 1_000_000
+    """Positions of groups in queues; beyond it no group is given one in another queue."""
+    max_order_locks: Positive = 200_000
+    """Order locks that live; beyond it requests for further ones get SYSTEM_ERROR."""
+    max_open_transactions: Positive = 1_000_000
+    """Undecided transactions; beyond it half messages get SYSTEM_BUSY."""
+
+
+class ObserveSettings(Settings, frozen=True):
+    """What the node tells about itself."""
+
+    trace: str = ""
+    """File to which the replica's events are written (docs/trace-format.md); empty writes none."""
+    metrics: str = ""
+    """``host:port`` that serves Prometheus metrics; empty serves none."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least important event that is logged."""
+
+
+class TlsSettings(Settings, frozen=True):
+    """Encrypted connections (docs/security.md). All files are PEM."""
+
+    mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
+    """tls.server.mode: whether clients may or must encrypt; without a certificate they cannot."""
+    certificate: str = ""
+    """tls.server.certPath: this server's certificate and those up to its authority."""
+    key: str = ""
+    """tls.server.keyPath: the certificate's private key."""
+    key_password: str = ""
+    """tls.server.keyPassword: what the key is encrypted with; empty for a key that is not."""
+    client_auth: Literal["none", "optional", "required"] = "none"
+    """tls.server.need.client.auth: whether clients show a certificate."""
+    client_ca: str = ""
+    """tls.server.trustCertPath: authorities whose certificates clients may show."""
+    name_server_ca: str = ""
+    """tls.client.trustCertPath: authorities of the name servers' certificates; empty connects to them without TLS."""
+    peer_ca: str = ""
+    """Authorities that certify this group's nodes and nobody else; empty leaves links between them in the clear."""
+
+
+class AclSettings(Settings, frozen=True):
+    """Who may do what (docs/security.md)."""
+
+    file: str = ""
+    """File of accounts (TOML); empty lets everyone do everything."""
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one broker is told."""
+
+    node: NodeSettings = NodeSettings()
+    raft: RaftSettings = RaftSettings()
+    storage: StorageSettings = StorageSettings()
+    retention: RetentionSettings = RetentionSettings()
+    broker: BrokerSettings = BrokerSettings()
+    limits: LimitSettings = LimitSettings()
+    observe: ObserveSettings = ObserveSettings()
+    tls: TlsSettings = TlsSettings()
+    acl: AclSettings = AclSettings()
+    warnings: tuple[str, ...] = ()
+    """What the reader accepted without effect, one sentence each; not part of the file."""
+
+    @property
+    def node_number(self) -> int:
+        """X of ``nX``."""
+        return int(self.node.id[1:])
+
+    @property
+    def follower_broker_id(self) -> int:
+        """The brokerId under which this node registers while it follows (dledger.md 7); a leader's is 0."""
+        return follower_broker_id(self.node.id)
+
+    @property
+    def log_directory(self) -> str:
+        """Directory of the entry log (storage.md 3)."""
+        return self.storage.log_path or f"{self.storage.path}/dledger-{self.node.id}"
+
+    def advertised_address(self, bound_port: int) -> str:
+        """The ``host:port`` that clients are told; ``bound_port`` is the port in use (``listen`` may say 0)."""
+        host = self.node.advertise or split_address(self.node.listen)[0]
+        return host if _has_port(host) else join_address(host, bound_port)
+
+
+class NameServerConfig(Settings, frozen=True):
+    """Everything one name server is told (behaviour.md 1)."""
+
+    listen: Text = "127.0.0.1:9876"
+    kv_config_path: str = "namesrv/kvConfig.json"
+    """kvConfigPath: file that keeps key-value configuration, written when it changes; empty keeps it in memory.
+
+    The reference's is in ``namesrv`` in the user's home; here it is in the directory of the start, as a broker's store.
+    """
+    ordered_messages: bool = False
+    """orderMessageEnable: whether routes carry the order configuration of a topic."""
+    broker_expiry_seconds: Positive = 120
+    """A broker silent for longer is dropped from every route."""
+    max_connections: Positive = 10_000
+    """Connections beyond it are closed as they come."""
+    max_brokers: Positive = 10_000
+    """Addresses that are registered; beyond it a broker that is new is refused."""
+    max_routes: Positive = 1_000_000
+    """Topics of all brokers together, one of several brokers counted for each; beyond it none is added."""
+    max_key_values: Positive = 20_000
+    """Keys of the key-value configuration, in all namespaces."""
+    idle_seconds: Positive = 120
+    tls_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
+    """tls.server.mode: whether clients may or must encrypt; without a certificate they cannot."""
+    tls_certificate: str = ""
+    """tls.server.certPath: this server's certificate and those up to its authority."""
+    tls_key: str = ""
+    """tls.server.keyPath: the certificate's private key."""
+    tls_key_password: str = ""
+    """tls.server.keyPassword: what the key is encrypted with; empty for a key that is not."""
+    tls_client_auth: Literal["none", "optional", "required"] = "none"
+    """tls.server.need.client.auth: whether clients show a certificate."""
+    tls_client_ca: str = ""
+    """tls.server.trustCertPath: authorities whose certificates clients may show."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least important event that is logged."""
+    warnings: tuple[str, ...] = ()
+    """What the reader accepted without effect; not part of the file."""
+
+    @property
+    def tls(self) -> TlsSettings:
+        """The settings that begin with ``tls_``, as a broker's."""
+        return TlsSettings(
+            mode=self.tls_mode,
+            certificate=self.tls_certificate,
+            key=self.tls_key,
+            key_password=self.tls_key_password,
+            client_auth=self.tls_client_auth,
+            client_ca=self.tls_client_ca,
+        )
+
+
+def follower_broker_id(node_id: str) -> int:
+    """The brokerId under which a node registers while it follows; a leader's is 0 (dledger.md 7)."""
+    return int(node_id[1:]) + 1
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Take ``host:port`` or ``[v6]:port`` apart; raises ValueError that says what is wrong."""
+    host, colon, port_text = address.rpartition(":")
+    if not colon or not host:
+        raise ValueError("needs the form host:port")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("an IPv6 host goes in brackets: [::1]:10911")
+    if not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
+        raise ValueError("the port is a number from 0 to 65535")
+    return host, int(port_text)
+
+
+def join_address(host: str, port: int) -> str:
+    """The inverse of :func:`split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _has_port(address: str) -> bool:
+    try:
+        split_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Milliseconds of each level of a messageDelayLevel text; raises ValueError naming the bad word."""
+    levels = []
+    for word in text.split():
+        match = _DELAY_LEVEL.fullmatch(word)
+        if match is None:
+            raise ValueError(f"{word!r} is not a number followed by s, m, h or d")
+        levels.append(int(match[1]) * _MILLISECONDS[match[2]])
+    return tuple(levels)
+
+
+class ImpossibleSettingError(Exception):
+    """Settings that are each allowed but cannot hold together; ``setting`` is the ``table.field`` to change."""
+
+    def __init__(self, setting: str, reason: str) -> None:
+        super().__init__(reason)
+        self.setting = setting
+        self.reason = reason
+
+
+def check_broker(config: BrokerConfig) -> None:
+    """Raise :class:`ImpossibleSettingError` for the first setting that cannot hold beside the others."""
+    _check_addresses(config)
+    _check_group(config)
+    raft = config.raft
+    if raft.election_timeout_max_ms <= raft.election_timeout_min_ms:
+        raise ImpossibleSettingError(
+            "raft.election_timeout_max_ms",
+            f"must be above election_timeout_min_ms ({raft.election_timeout_min_ms}): equal timeouts split votes",
+        )
+    if raft.heartbeat_ms * 2 > raft.election_timeout_min_ms:
+        raise ImpossibleSettingError(
+            "raft.heartbeat_ms",
+            f"at most half of election_timeout_min_ms ({raft.election_timeout_min_ms}): one lost heartbeat must not "
+            "start an election",
+        )
+    storage = config.storage
+    if storage.max_message_bytes + RECORD_OVERHEAD_BYTES > storage.data_file_bytes:
+        raise ImpossibleSettingError(
+            "storage.max_message_bytes",
+            f"at most data_file_bytes - {RECORD_OVERHEAD_BYTES} = {storage.data_file_bytes - RECORD_OVERHEAD_BYTES}: "
+            "a record never spans two files",
+        )
+    retention = config.retention
+    if not retention.disk_clean_percent <= retention.disk_force_percent <= retention.disk_full_percent:
+        raise ImpossibleSettingError(
+            "retention.disk_force_percent",
+            f"between disk_clean_percent ({retention.disk_clean_percent}) and disk_full_percent "
+            f"({retention.disk_full_percent})",
+        )
+    try:
+        parse_delay_levels(config.broker.delay_levels)
+    except ValueError as error:
+        raise ImpossibleSettingError("broker.delay_levels", str(error)) from None
+    _check_tls(config.tls, "tls.")
+    if 0 < len(config.raft.peer_secret) < PEER_SECRET_LENGTH_MIN:
+        raise ImpossibleSettingError(
+            "raft.peer_secret", f"at least {PEER_SECRET_LENGTH_MIN} characters: a shorter one can be guessed"
+        )
+
+
+def check_name_server(config: NameServerConfig) -> None:
+    """Raise :class:`ImpossibleSettingError` for the first setting that cannot hold."""
+    _check_address("listen", config.listen, port_zero=True)
+    _check_tls(config.tls, "tls_")
+
+
+def _check_tls(tls: TlsSettings, prefix: str) -> None:
+    """``prefix`` is how the names of these settings begin."""
+    if bool(tls.certificate) != bool(tls.key):
+        given, missing = ("certificate", "key") if tls.certificate else ("key", "certificate")
+        raise ImpossibleSettingError(f"{prefix}{missing}", f"needed because {prefix}{given} is given")
+    if not tls.certificate:
+        for name, needs in (
+            ("mode", tls.mode == "enforcing"),
+            ("client_auth", tls.client_auth != "none"),
+            ("peer_ca", bool(tls.peer_ca)),
+        ):
+            if needs:
+                raise ImpossibleSettingError(prefix + name, f"needs {prefix}certificate and {prefix}key")
+    if tls.client_auth != "none" and not tls.client_ca:
+        raise ImpossibleSettingError(
+            f"{prefix}client_auth", f"needs {prefix}client_ca, which says whose certificates are good"
+        )
+
+
+def _check_address(setting: str, address: str, *, port_zero: bool) -> tuple[str, int]:
+    try:
+        host, port = split_address(address)
+    except ValueError as error:
+        raise ImpossibleSettingError(setting, f"{address!r}: {error}") from None
+    if port == 0 and not port_zero:
+        raise ImpossibleSettingError(setting, f"{address!r}: others connect to this port, so it cannot be 0")
+    return host, port
+
+
+def _check_addresses(config: BrokerConfig) -> None:
+    node = config.node
+    host, port = _check_address("node.listen", node.listen, port_zero=True)
+    if host in ("0.0.0.0", "::") and not node.advertise:
+        raise ImpossibleSettingError(
+            "node.advertise",
+            f"needed because listen is {node.listen!r}, which is no address that a client can connect to",
+        )
+    if ":" in node.advertise and not _has_port(node.advertise) and node.advertise.count(":") == 1:
+        raise ImpossibleSettingError(
+            "node.advertise", f"{node.advertise!r}: a host, or host:port with a port from 0 to 65535"
+        )
+    if node.vip and 0 < port < 3:
+        raise ImpossibleSettingError("node.vip", f"needs a port two below that of listen, {node.listen!r}")
+    for address in node.name_servers:
+        _check_address("node.name_servers", address, port_zero=False)
+    if config.observe.metrics:
+        _check_address("observe.metrics", config.observe.metrics, port_zero=True)
+        if config.observe.metrics == node.listen:
+            raise ImpossibleSettingError("observe.metrics", f"{node.listen} is already node.listen")
+
+
+def _check_group(config: BrokerConfig) -> None:
+    peers = config.raft.peers
+    if config.raft.join and len(peers) < 2:
+        raise ImpossibleSettingError(
+            "raft.join", "needs raft.peers with the nodes of the running group beside this one"
+        )
+    if not peers:
+        if config.raft.preferred_leaders:
+            raise ImpossibleSettingError(
+                "raft.preferred_leaders", "a group of one (no peers) has no leader to prefer"
+            )
+        return
+    if config.node.id not in peers:
+        raise ImpossibleSettingError(
+            "raft.peers", f"must include this node, {config.node.id}; it has {', '.join(sorted(peers))}"
+        )
+    owner_of: dict[str, str] = {}
+    for node_id, address in peers.items():
+        _check_address("raft.peers", address, port_zero=False)
+        if address in owner_of:
+            raise ImpossibleSettingError(
+                "raft.peers", f"{owner_of[address]} and {node_id} both have {address}"
+            )
+        owner_of[address] = node_id
+    if config.raft.peer_listen:
+        _check_address("raft.peer_listen", config.raft.peer_listen, port_zero=False)
+    if (config.raft.peer_listen or peers[config.node.id]) == config.node.listen:
+        raise ImpossibleSettingError(
+            "raft.peer_listen" if config.raft.peer_listen else "raft.peers",
+            f"{config.node.id} has {config.node.listen}, which is node.listen: clients and peers need two ports",
+        )
+    for preferred in config.raft.preferred_leaders:
+        if preferred not in peers:
+            raise ImpossibleSettingError(
+                "raft.preferred_leaders", f"{preferred} is not among the peers {', '.join(sorted(peers))}"
+            )

@@ -1,0 +1,85 @@
+"""When the certificate that a server shows expires: told ahead, since from then on no client that looks connects.
+
+OpenSSL, as Python has it, tells of the certificates of others only. So what a file holds is read here, as far as the
+dates: DER by RFC 5280 4.1, of which only lengths are followed.
+"""
+
+import re
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from broker.settings.tables import TlsSettings
+
+log = structlog.get_logger("trivet.tls")
+
+WARNED_AHEAD_S: Final = 14 * 24 * 3600
+"""A certificate that ends within so long is told of."""
+
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_VERSION: Final = 0xA0
+_UTC_TIME: Final = 0x17
+_FIELDS_BEFORE_VALIDITY: Final = 3
+"""Serial number, algorithm of the signature, issuer."""
+
+
+def told_expiry(tls: TlsSettings, prefix: str, now_s: float) -> float | None:
+    """Logs a warning if the certificate has expired or soon will; when it does, in Unix seconds.
+
+    None without a certificate, and for one whose dates cannot be read: then OpenSSL is left to judge it.
+    """
+    if not tls.certificate:
+        return None
+    try:
+        expires_s = earliest_expiry(Path(tls.certificate).read_text(encoding="latin-1"))
+    except (OSError, ValueError, IndexError) as error:
+        log.info("the certificate's dates are not known", file=tls.certificate, reason=str(error))
+        return None
+    if expires_s - now_s < WARNED_AHEAD_S:
+        log.warning(
+            "the certificate has expired: clients that look at it do not connect"
+            if expires_s <= now_s
+            else "the certificate expires soon: clients that look at it will not connect then",
+            file=tls.certificate,
+            setting=f"{prefix}certificate",
+            expires=datetime.fromtimestamp(expires_s, UTC).isoformat(),
+            days=round((expires_s - now_s) / 86_400, 1),
+        )
+    return expires_s
+
+
+def earliest_expiry(pem: str) -> float:
+    """When the first of a file's certificates to expire does, in Unix seconds.
+
+    Raises ValueError or IndexError for what is none, or cannot be read.
+    """
+    return min(_expiry(ssl.PEM_cert_to_DER_cert(found)) for found in _PEM.findall(pem))
+
+
+def _expiry(der: bytes) -> float:
+    at, _ = _contents(der, 0)  # Certificate
+    at, _ = _contents(der, at)  # TBSCertificate
+    skipped = _FIELDS_BEFORE_VALIDITY + (der[at] == _VERSION)
+    for _ in range(skipped):
+        begin, size = _contents(der, at)
+        at = begin + size
+    at, _ = _contents(der, at)  # Validity: not before, not after
+    begin, size = _contents(der, at)
+    at = begin + size
+    begin, size = _contents(der, at)
+    text = der[begin : begin + size].decode("ascii")
+    if der[at] == _UTC_TIME:  # two digits of the year: 50 to 99 are of the last century
+        text = ("19" if text >= "5" else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+def _contents(der: bytes, at: int) -> tuple[int, int]:
+    """(where it begins, how many bytes it has) of the contents of the element at `at`."""
+    size = der[at + 1]
+    if size < 0x80:
+        return at + 2, size
+    length = size & 0x7F
+    return at + 2 + length, int.from_bytes(der[at + 2 : at + 2 + length], "big")

@@ -1,0 +1,209 @@
+"""The commands that change the replicated state of a broker group, and their form in the log.
+
+A command is the body of a record of the internal topic: a CBOR array, its first item the kind. Committed commands are
+read by every version that the group runs, so a kind or a field that this version does not know stops the node instead
+of letting it diverge; a field may be added at the end, with a default that means what its absence meant.
+"""
+
+import cbor2
+import msgspec
+
+from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+
+
+class _Command(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What all commands have in common: an array of the kind and the fields."""
+
+
+class PutTopic(_Command, frozen=True, tag="put_topic"):
+    """Creates a topic or replaces its configuration; with `if_absent` an existing topic stays as it is.
+
+    What is created by use, and not by an administrator's order, is put `if_absent`: it must not undo an order that
+    came in between.
+    """
+
+    config: TopicConfig
+    wall_ms: int
+    if_absent: bool = False
+
+
+class DeleteTopic(_Command, frozen=True, tag="delete_topic"):
+    """Forgets a topic and the offsets that groups hold in it."""
+
+    topic: str
+    wall_ms: int
+
+
+class PutGroup(_Command, frozen=True, tag="put_group"):
+    """Creates a subscription group or replaces its configuration; `if_absent` as with `PutTopic`."""
+
+    config: SubscriptionGroupConfig
+    wall_ms: int
+    if_absent: bool = False
+
+
+class DeleteGroup(_Command, frozen=True, tag="delete_group"):
+    """Forgets a subscription group, with its offsets if asked."""
+
+    group: str
+    clean_offsets: bool
+    wall_ms: int
+
+
+class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):
+    """Sets consumer offsets; each item is (group, topic, queue id, next offset).
+
+    What consumers report does not count where they are to go elsewhere (`ResetOffsets`); an administrator's order
+    (`is_order`) ends that. The result says where: (group, topic, queue id) -> the group's target; None for nowhere.
+    """
+
+    offsets: tuple[tuple[str, str, int, int], ...]
+    is_order: bool = False
+
+
+class ResetOffsets(_Command, frozen=True, tag="reset_offsets"):
+    """Sets consumer offsets and parks them, until consumers have followed; items as those of `CommitOffsets`."""
+
+    offsets: tuple[tuple[str, str, int, int], ...]
+
+
+class EndResets(_Command, frozen=True, tag="end_resets"):
+    """Says that consumers have followed, where these are still the parked offsets; items as with `CommitOffsets`."""
+
+    offsets: tuple[tuple[str, str, int, int], ...]
+
+
+class ForgetOffsets(_Command, frozen=True, tag="forget_offsets"):
+    """Forgets consumer offsets that are still these; items as those of `CommitOffsets`."""
+
+    offsets: tuple[tuple[str, str, int, int], ...]
+
+
+class LockQueues(_Command, frozen=True, tag="lock_queues"):
+    """Asks for order locks; granted where free, expired or already the client's.
+
+    ``time_ms`` is the time by which locks are judged (broker/consumer_groups/locks_processor.py), ``ttl_ms`` how
+    long one lives.
+    """
+
+    group: str
+    client: str
+    queues: tuple[tuple[str, int], ...]
+    time_ms: int
+    ttl_ms: int = 60_000
+
+
+class UnlockQueues(_Command, frozen=True, tag="unlock_queues"):
+    """Releases those of the queues' order locks that the client holds."""
+
+    group: str
+    client: str
+    queues: tuple[tuple[str, int], ...]
+
+
+class DeliverDelayed(_Command, frozen=True, tag="deliver_delayed"):
+    """Announces deliveries of a delay level: the entries index + 1 .. index + count, of the same term, are to be those
+    of the level's messages offset .. offset + count - 1, where `index` is the entry of this very command.
+
+    So what was delivered can be read from the log whatever happened to the leader in between
+    (broker/delayed/delays.py).
+    """
+
+    level: int
+    offset: int
+    count: int
+    index: int
+
+
+class SettleDelayed(_Command, frozen=True, tag="settle_delayed"):
+    """Says that exactly the messages before `offset` of a delay level have been delivered or dropped."""
+
+    level: int
+    offset: int
+
+
+class CheckTransactions(_Command, frozen=True, tag="check_transactions"):
+    """Counts that a producer is asked about these half messages, by their queue offsets; those that have been decided
+    meanwhile are passed over (broker/transactions).
+    """
+
+    half_offsets: tuple[int, ...]
+
+
+class ResumeTransaction(_Command, frozen=True, tag="resume_transaction"):
+    """Counts anew how often a producer is asked about a half message, if it is undecided still."""
+
+    half_offset: int
+
+
+class DeliverTimed(_Command, frozen=True, tag="deliver_timed"):
+    """Announces deliveries of timed messages: the entries that follow entry `index`, this very command's, in its term
+    are to be those of the timer queue's units at `offsets`, in that order.
+
+    `step` says what is done then (`log.timer_index.Step`): all units before its third number whose due time in ms and
+    offset are at most its first and second. What it covers and `offsets` does not name is dropped. All units before
+    `floor` were done already.
+    """
+
+    offsets: tuple[int, ...]
+    step: tuple[int, int, int]
+    floor: int
+    index: int
+
+
+class SettleTimed(_Command, frozen=True, tag="settle_timed"):
+    """Says what is done, all of it, as steps of `DeliverTimed`: what it announced last may have come about in part."""
+
+    steps: tuple[tuple[int, int, int], ...]
+
+
+class Several(_Command, frozen=True, tag="several"):
+    """Commands that are applied together, in order; the result is the tuple of theirs."""
+
+    commands: tuple["SingleCommand", ...]
+
+
+SingleCommand = (
+    PutTopic
+    | DeleteTopic
+    | PutGroup
+    | DeleteGroup
+    | CommitOffsets
+    | ResetOffsets
+    | EndResets
+    | ForgetOffsets
+    | LockQueues
+    | UnlockQueues
+    | DeliverDelayed
+    | SettleDelayed
+    | DeliverTimed
+    | SettleTimed
+    | CheckTransactions
+    | ResumeTransaction
+)
+Command = SingleCommand | Several
+
+
+class _AnyCommand(msgspec.Struct, frozen=True, array_like=True):
+    """A command by itself. msgspec remembers how to read a class; a bare union it would analyse at every call."""
+
+    command: Command
+
+
+class UnknownCommandError(Exception):
+    """A committed command that this version cannot read: the node must not go on and diverge from its group."""
+
+
+def encode_command(command: Command) -> bytes:
+    """The body of a command record."""
+    return cbor2.dumps(msgspec.to_builtins(command, builtin_types=(bytes,)))
+
+
+def decode_command(body: bytes | memoryview) -> Command:
+    """The command in a record's body; `UnknownCommandError` when a newer version wrote it."""
+    fields = cbor2.loads(bytes(body))
+    try:
+        return msgspec.convert((fields,), _AnyCommand).command
+    except msgspec.ValidationError as error:
+        kind = fields[0] if isinstance(fields, list) and fields else fields
+        raise UnknownCommandError(f"command {kind!r} is not known to this version: {error}") from error

@@ -1,0 +1,269 @@
+"""The replicated state of a broker group: topics, groups, consumer offsets, order locks.
+
+Everything that a failover must neither forget nor rewind is a command in the log (design, decision 5). A command is
+decided by the leader, written as a record of the internal topic, and applied here by every replica once it is
+committed, in log order. So this class is a pure function of the log: it knows no clock (a command carries the leader's
+wall time where time matters), does no I/O and iterates only over insertion-ordered dicts.
+
+A snapshot of this state, taken at an applied index, lets the head of the log be deleted and brings a replica back that
+was away for longer than the log reaches.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import cbor2
+import msgspec
+
+from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.state.commands import (
+    CheckTransactions,
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteTopic,
+    DeliverDelayed,
+    DeliverTimed,
+    EndResets,
+    ForgetOffsets,
+    LockQueues,
+    PutGroup,
+    PutTopic,
+    ResetOffsets,
+    ResumeTransaction,
+    SettleDelayed,
+    SettleTimed,
+    Several,
+    UnknownCommandError,
+    UnlockQueues,
+)
+from broker.state.open_transactions import Transactions
+from broker.state.parked_offsets import ParkedFields, ParkedOffsets
+from broker.state.timer_progress import TimerProgress
+
+SNAPSHOT_VERSION = 2
+_VERSION_OF_CBOR_TABLES = 1
+"""The tables themselves were CBOR, which took seconds where there was much."""
+
+
+@dataclass(slots=True)
+class OrderLock:
+    """Who may consume a queue in order, and since when (ms; see broker/consumer_groups/locks_processor.py for
+    whose)."""
+
+    client: str
+    refreshed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelayProgress:
+    """How far a delay level is delivered: all before `offset`, and of the `count` messages from there on those whose
+    entries follow entry `index` in its term (see `DeliverDelayed`); `count` is 0 where nothing is left open.
+    """
+
+    offset: int = 0
+    count: int = 0
+    index: int = -1
+
+
+@dataclass(slots=True)
+class Metadata:
+    """The state machine. `apply` is the only way to change it, and is called with committed commands in log order."""
+
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
+    groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+    offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    """(group, topic) -> queue id -> next offset to consume."""
+    offset_count: int = field(default=0, compare=False)
+    """How many offsets these are."""
+    parked: ParkedOffsets = field(default_factory=ParkedOffsets)
+    """Offsets that administrators have set and no consumer has followed yet."""
+    locks: dict[tuple[str, str, int], OrderLock] = field(default_factory=dict)
+    """(group, topic, queue id) -> holder; the one that was refreshed last stands last."""
+    delays: dict[int, DelayProgress] = field(default_factory=dict)
+    """By delay level."""
+    timers: TimerProgress = field(default_factory=TimerProgress)
+    transactions: Transactions = field(default_factory=Transactions)
+    """Which are open. Decisions are messages; the replica tells it of them."""
+    topics_version: DataVersion = field(default_factory=DataVersion)
+    groups_version: DataVersion = field(default_factory=DataVersion)
+
+    def apply(self, command: Command) -> Any:
+        """Carries out one committed command; the result is what the leader answers its client with."""
+        match command:
+            case PutTopic(config, wall_ms, if_absent):
+                if if_absent and config.topic_name in self.topics:
+                    return None
+                self.topics[config.topic_name] = config
+                self.topics_version = _next_version(self.topics_version, wall_ms)
+            case DeleteTopic(topic, wall_ms):
+                self.topics.pop(topic, None)
+                self._forget_offsets([key for key in self.offsets if key[1] == topic])
+                self.parked.forget(lambda _, of_topic: of_topic == topic)
+                for lock_key in [lock_key for lock_key in self.locks if lock_key[1] == topic]:
+                    del self.locks[lock_key]
+                self.topics_version = _next_version(self.topics_version, wall_ms)
+            case PutGroup(group_config, wall_ms, if_absent):
+                if if_absent and group_config.group_name in self.groups:
+                    return None
+                self.groups[group_config.group_name] = group_config
+                self.groups_version = _next_version(self.groups_version, wall_ms)
+            case DeleteGroup(group, clean_offsets, wall_ms):
+                self.groups.pop(group, None)
+                if clean_offsets:
+                    self._forget_offsets([key for key in self.offsets if key[0] == group])
+                self.parked.forget(lambda of_group, _: of_group == group)
+                for lock_key in [lock_key for lock_key in self.locks if lock_key[0] == group]:
+                    del self.locks[lock_key]
+                self.groups_version = _next_version(self.groups_version, wall_ms)
+            case CommitOffsets(offsets, is_order):
+                if is_order:
+                    for group, topic, queue_id, _ in offsets:
+                        self.parked.end(group, topic, queue_id)
+                elif self.parked.by_group:
+                    targets = {item[:3]: self.parked.get(*item[:3]) for item in offsets}
+                    self._commit_offsets(item for item in offsets if targets[item[:3]] is None)
+                    return {key: target for key, target in targets.items() if target is not None}
+                self._commit_offsets(offsets)
+            case ResetOffsets(offsets):
+                self._commit_offsets(offsets)
+                for group, topic, queue_id, offset in offsets:
+                    if topic in self.topics:
+                        self.parked.park(group, topic, queue_id, offset)
+            case EndResets(offsets):
+                for item in offsets:
+                    self.parked.end(*item)
+            case ForgetOffsets(offsets):
+                self._forget_unchanged(offsets)
+            case LockQueues():
+                return self._lock(command)
+            case UnlockQueues(group, client, queues):
+                for topic, queue_id in queues:
+                    lock = self.locks.get((group, topic, queue_id))
+                    if lock is not None and lock.client == client:
+                        del self.locks[(group, topic, queue_id)]
+            case DeliverDelayed(level, offset, count, index):
+                self.delays[level] = DelayProgress(offset, count, index)
+            case SettleDelayed(level, offset):
+                self.delays[level] = DelayProgress(offset)
+            case DeliverTimed():
+                self.timers = self.timers.announced(command)
+            case SettleTimed():
+                self.timers = self.timers.settled(command)
+            case CheckTransactions(half_offsets):
+                self.transactions.checked(half_offsets)
+            case ResumeTransaction(half_offset):
+                self.transactions.resumed(half_offset)
+            case Several(commands):
+                return tuple(self.apply(single) for single in commands)
+        return None
+
+    def _commit_offsets(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
+        for group, topic, queue_id, offset in offsets:
+            if topic not in self.topics:
+                continue  # deleted since: when it is created again, nobody has read anything of it
+            queues = self.offsets.setdefault((group, topic), {})
+            self.offset_count += queue_id not in queues
+            queues[queue_id] = offset
+
+    def _forget_offsets(self, keys: Iterable[tuple[str, str]]) -> None:
+        for key in keys:
+            self.offset_count -= len(self.offsets.pop(key))
+
+    def _forget_unchanged(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
+        for group, topic, queue_id, offset in offsets:
+            queues = self.offsets.get((group, topic), {})
+            if queues.get(queue_id) == offset:
+                self.parked.end(group, topic, queue_id)
+                del queues[queue_id]
+                self.offset_count -= 1
+                if not queues:
+                    del self.offsets[group, topic]
+
+    def _lock(self, asked: LockQueues) -> tuple[tuple[str, int], ...]:
+        granted = []
+        expired_ms = asked.time_ms - asked.ttl_ms
+        for topic, queue_id in asked.queues:
+            key = (asked.group, topic, queue_id)
+            lock = self.locks.get(key)
+            if lock is None or lock.client == asked.client or lock.refreshed_ms < expired_ms:
+                self.locks.pop(key, None)
+                self.locks[key] = OrderLock(asked.client, asked.time_ms)
+                granted.append((topic, queue_id))
+        # The oldest come first, and for each lock that is granted two that expired are forgotten: the table does not
+        # keep what nobody renews.
+        for key in list(islice(self.locks, 2 * len(granted))):
+            if self.locks[key].refreshed_ms >= expired_ms:
+                break
+            del self.locks[key]
+        return tuple(granted)
+
+    def snapshot(self) -> bytes:
+        """All of the state; `restore` of it gives an equal `Metadata`.
+
+        It is taken on the owner's thread while clients wait, so it must be quick with a hundred thousand topics.
+        """
+        tables = _Tables(
+            topics=list(self.topics.values()),
+            groups=list(self.groups.values()),
+            offsets=[(group, topic, queues) for (group, topic), queues in self.offsets.items()],
+            parked=self.parked.to_fields(),
+            locks=[(*key, lock.client, lock.refreshed_ms) for key, lock in self.locks.items()],
+            delays=[(level, d.offset, d.count, d.index) for level, d in self.delays.items()],
+            timers=self.timers.to_fields(),
+            transactions=self.transactions.to_fields(),
+            topics_version=self.topics_version,
+            groups_version=self.groups_version,
+        )
+        return cbor2.dumps({"version": SNAPSHOT_VERSION, "tables": msgspec.msgpack.encode(tables)})
+
+    @classmethod
+    def restore(cls, data: bytes) -> "Metadata":
+        """The state that `snapshot` wrote; `UnknownCommandError` when a newer version wrote it."""
+        fields = cbor2.loads(data)
+        version = fields.pop("version")
+        if version == SNAPSHOT_VERSION:
+            tables = msgspec.msgpack.decode(fields["tables"], type=_Tables)
+        elif version == _VERSION_OF_CBOR_TABLES:
+            tables = msgspec.convert(fields, _Tables)
+        else:
+            raise UnknownCommandError(
+                f"metadata snapshot of version {version}, this version reads those up to {SNAPSHOT_VERSION}"
+            )
+        return cls(
+            topics={config.topic_name: config for config in tables.topics},
+            groups={config.group_name: config for config in tables.groups},
+            offsets={(group, topic): queues for group, topic, queues in tables.offsets},
+            offset_count=sum(len(queues) for _, _, queues in tables.offsets),
+            parked=ParkedOffsets.from_fields(tables.parked or ()),
+            locks={
+                (group, topic, queue_id): OrderLock(client, refreshed_ms)
+                for group, topic, queue_id, client, refreshed_ms in tables.locks
+            },
+            delays={level: DelayProgress(*progress) for level, *progress in tables.delays},
+            timers=TimerProgress.from_fields(tables.timers),
+            transactions=Transactions.from_fields(tables.transactions),
+            topics_version=tables.topics_version,
+            groups_version=tables.groups_version,
+        )
+
+
+class _Tables(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """What a snapshot holds: a field may be added, with a default that means what its absence meant."""
+
+    topics: list[TopicConfig]
+    groups: list[SubscriptionGroupConfig]
+    offsets: list[tuple[str, str, dict[int, int]]]
+    locks: list[tuple[str, str, int, str, int]]
+    delays: list[tuple[int, int, int, int]]
+    parked: ParkedFields | None = None
+    timers: list[Any] | None = None
+    transactions: list[Any] | None = None
+    topics_version: DataVersion
+    groups_version: DataVersion
+
+
+def _next_version(version: DataVersion, wall_ms: int) -> DataVersion:
+    return msgspec.structs.replace(version, counter=version.counter + 1, timestamp=wall_ms)

@@ -1,0 +1,138 @@
+"""The messages that transactions are made of, as records and properties (behaviour.md 7, storage.md 1.3)."""
+
+from typing import Final, NamedTuple
+
+from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
+from log.properties import TAGS, UNIQ_KEY, get_property, terminated, with_property, without_property
+from log.record import SYS_FLAG_COMMIT, SYS_FLAG_TRANSACTION_MASK, Record, peek
+
+PREPARED: Final = b"TRAN_MSG"
+PRODUCER_GROUP: Final = b"PGROUP"
+REAL_TOPIC: Final = b"REAL_TOPIC"
+REAL_QUEUE_ID: Final = b"REAL_QID"
+TRANSACTION_ID: Final = b"__transactionId__"
+CHECK_TIMES: Final = b"TRANSACTION_CHECK_TIMES"
+HALF_QUEUE_OFFSET: Final = b"TRAN_PREPARED_QUEUE_OFFSET"
+"""On a decision: the half message's offset in its queue. RocketMQ writes it when it stores a half message again."""
+CHECK_IMMUNITY: Final = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
+
+OPERATION_TAG: Final = b"d"
+OPERATION_BYTES_MAX: Final = 4096
+"""How long the list of an operation message gets (`transactionOpMsgMaxSize`)."""
+
+HALF_TOPIC_BYTES: Final = HALF_TOPIC.encode()
+OPERATIONS_TOPIC_BYTES: Final = HALF_OPERATIONS_TOPIC.encode()
+EXHAUSTED_TOPIC_BYTES: Final = CHECK_EXHAUSTED_TOPIC.encode()
+
+_OWN: Final = (REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_ID, CHECK_TIMES, HALF_QUEUE_OFFSET)
+"""What the broker alone may say of a half message."""
+
+
+class Decision(NamedTuple):
+    """What a record says: these half messages are decided. `is_operation` where it is an operation message."""
+
+    half_offsets: tuple[int, ...]
+    is_operation: bool
+
+
+def is_half(properties: bytes) -> bool:
+    """Whether a producer sends this as a half message."""
+    return (get_property(properties, PREPARED) or b"").lower() == b"true"
+
+
+def half_properties(
+    properties: bytes, topic: str, queue_id: int, unique_key: bytes, producer_group: str
+) -> bytes:
+    """The properties of a half message for `topic`, from those of a message that is ready to be stored.
+
+    A group that the producer left out is taken from its request: nobody could be asked otherwise.
+    """
+    for name in _OWN:
+        properties = without_property(properties, name)
+    properties = terminated(properties)
+    if get_property(properties, PRODUCER_GROUP) is None:
+        properties = with_property(properties, PRODUCER_GROUP, producer_group.encode())
+    properties = with_property(properties, TRANSACTION_ID, unique_key)
+    properties = with_property(properties, REAL_TOPIC, topic.encode())
+    return with_property(properties, REAL_QUEUE_ID, b"%d" % queue_id)
+
+
+def committed_properties(half: Record) -> bytes:
+    """The properties of a half message's message."""
+    properties = half.properties
+    for name in (PREPARED, REAL_TOPIC, REAL_QUEUE_ID, CHECK_TIMES, HALF_QUEUE_OFFSET):
+        properties = without_property(properties, name)
+    return with_property(properties, HALF_QUEUE_OFFSET, b"%d" % half.queue_offset)
+
+
+def committed_sys_flag(half: Record) -> int:
+    """A half message's flags, with the bits of a committed one."""
+    return half.sys_flag & ~SYS_FLAG_TRANSACTION_MASK | SYS_FLAG_COMMIT
+
+
+def given_up_properties(half: Record, times_checked: int) -> bytes:
+    """The properties of a half message's copy in TRANS_CHECK_MAX_TIME_TOPIC."""
+    properties = half.properties
+    for name in (CHECK_TIMES, HALF_QUEUE_OFFSET):
+        properties = without_property(properties, name)
+    properties = with_property(properties, CHECK_TIMES, b"%d" % times_checked)
+    return with_property(properties, HALF_QUEUE_OFFSET, b"%d" % half.queue_offset)
+
+
+def resumed_properties(given_up: Record) -> bytes:
+    """The properties of a half message that was given up and is to be asked about anew."""
+    properties = given_up.properties
+    for name in (CHECK_TIMES, HALF_QUEUE_OFFSET):
+        properties = without_property(properties, name)
+    return properties
+
+
+def destination(half: Record) -> tuple[str, int] | None:
+    """Topic and queue that a half message is meant for; None if it does not say so."""
+    topic = get_property(half.properties, REAL_TOPIC)
+    queue_id = get_property(half.properties, REAL_QUEUE_ID)
+    if topic is None or queue_id is None or not queue_id.isdigit() or len(queue_id) > 9:
+        return None
+    return topic.decode("utf-8", "replace"), int(queue_id)
+
+
+def check_immunity_ms(properties: bytes, timeout_ms: int) -> int | None:
+    """For how long its producer is not asked, if the message says so itself; for -1 or no number `timeout_ms`."""
+    value = get_property(properties, CHECK_IMMUNITY)
+    if value is None:
+        return None
+    return int(value) * 1000 if value.isdigit() and len(value) <= 9 else timeout_ms
+
+
+def operation_body(half_offsets: tuple[int, ...]) -> bytes:
+    """An operation message's list. One offset stands alone: 4.9 reads nothing else."""
+    if len(half_offsets) == 1:
+        return b"%d" % half_offsets[0]
+    return b"".join(b"%d," % offset for offset in half_offsets)
+
+
+def operation_properties(unique_key: bytes) -> bytes:
+    """An operation message's properties."""
+    return b"%s\x01%s\x02%s\x01%s\x02" % (TAGS, OPERATION_TAG, UNIQ_KEY, unique_key)
+
+
+def decision_of(record: memoryview) -> Decision | None:
+    """What a committed record decides, if anything. Whatever else it holds, it does no harm."""
+    head = peek(record)
+    properties = bytes(record[head.properties_begin : head.properties_end])
+    topic = bytes(record[head.topic_begin : head.topic_end])
+    if topic == OPERATIONS_TOPIC_BYTES:
+        if get_property(properties, TAGS) != OPERATION_TAG:
+            return None
+        listed = bytes(record[head.body_begin : head.body_end]).split(b",")
+        return Decision(tuple(int(item) for item in listed if _is_offset(item)), True)
+    if topic != EXHAUSTED_TOPIC_BYTES and not head.prepared_transaction_offset:
+        return None  # a message that only says that it was committed, as one given back by its consumer does
+    offset = get_property(properties, HALF_QUEUE_OFFSET)
+    if offset is None or not _is_offset(offset):
+        return None
+    return Decision((int(offset),), False)
+
+
+def _is_offset(text: bytes) -> bool:
+    return text.isdigit() and len(text) <= 18

@@ -1,0 +1,1 @@
+"""Counts of what a node has done, and rates from them."""

@@ -1,0 +1,162 @@
+"""Counts of what a node has done, and rates from them.
+
+The hot path pays one addition a request for its count; rates come from samples of the counts that a timer takes every
+ten seconds, of which ten minutes are kept.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from broker.statistics.put_times import PutTimes
+from broker.statistics.stored_bytes import StoredBytes
+from broker.statistics.windows import MINUTE, Windows
+from log.consume_queues import ConsumeQueues
+
+Counted = TypeVar("Counted")
+
+SAMPLE_NS: Final = 10_000_000_000
+_SAMPLES_KEPT: Final = 61
+
+GROUPS_COUNTED_MAX: Final = 10_000
+"""Topics by group whose messages are counted; of more, those that came first are forgotten."""
+
+
+class Given:
+    """What a group was given of a topic, and how long its answers took."""
+
+    __slots__ = ("messages", "microseconds", "record_bytes")
+
+    def __init__(self) -> None:
+        self.messages = Windows()
+        self.record_bytes = Windows()
+        self.microseconds = Windows()
+
+
+class Stats:
+    """Messages put and got on this node since it started; `sample` is due every `SAMPLE_NS`."""
+
+    __slots__ = (
+        "_hour",
+        "_samples",
+        "get_ms_longest",
+        "gets_found",
+        "gets_missed",
+        "given_back_by_group",
+        "got",
+        "got_by_group",
+        "got_windows",
+        "mornings",
+        "next_sample_ns",
+        "put",
+        "put_times",
+        "put_windows",
+        "puts_failed",
+        "started_ns",
+        "started_wall_ms",
+        "stored",
+        "timed_delivered",
+    )
+
+    def __init__(self, now_ns: int, wall_ms: int) -> None:
+        self.put = 0
+        """Messages that were appended to the log for clients."""
+        self.puts_failed = 0
+        """Sends that were refused by the store, or lost."""
+        self.put_times = PutTimes()
+        self.got = 0
+        """Messages that clients were given."""
+        self.gets_found = 0
+        self.gets_missed = 0
+        """Reads for clients that found messages, and those that found none."""
+        self.get_ms_longest = 0
+        self.stored = StoredBytes()
+        self.timed_delivered = Windows()
+        """Messages for a time of their own that this node delivered."""
+        self.put_windows = Windows()
+        self.got_windows = Windows()
+        self.got_by_group: dict[str, Given] = {}
+        """What groups were given, by ``topic@group``, the reference's key."""
+        self.given_back_by_group: dict[str, Windows] = {}
+        """Messages that groups gave back, by the same key."""
+        self.started_ns = now_ns
+        self.started_wall_ms = wall_ms
+        self.next_sample_ns = now_ns + SAMPLE_NS
+        self.mornings = ((0, 0), (0, 0))
+        """Messages put and got up to the beginning of yesterday, and of today."""
+        self._hour = 0
+        self._samples: deque[tuple[int, int, int, int, int]] = deque(
+            [(now_ns, 0, 0, 0, 0)], maxlen=_SAMPLES_KEPT
+        )
+
+    def sample(self, now_ns: int, hour: int, queues: ConsumeQueues) -> None:
+        """Notes the counts of this moment, which is in that hour of the day."""
+        if hour == 0 < self._hour:
+            self.mornings = (self.mornings[1], (self.put, self.got))
+        self._hour = hour
+        now_s = now_ns // 1_000_000_000
+        _, put_before, got_before, _, _ = self._samples[-1]
+        self.put_windows.add(now_s, self.put - put_before, 0)
+        self.got_windows.add(now_s, self.got - got_before, 0)
+        self.stored.count(queues, now_s)
+        self._samples.append((now_ns, self.put, self.got, self.gets_found, self.gets_missed))
+        self.next_sample_ns = now_ns + SAMPLE_NS
+
+    def given(self, topic: str, group: str, count: int, record_bytes: int, took_ns: int, now_ns: int) -> None:
+        """A group was given messages of a topic, whose records have so many bytes together, after so long."""
+        self.got += count
+        self.gets_found += 1
+        self.get_ms_longest = max(self.get_ms_longest, took_ns // 1_000_000)
+        given = _counted(self.got_by_group, f"{topic}@{group}", Given)
+        now_s = now_ns // 1_000_000_000
+        given.messages.add(now_s, count)
+        given.record_bytes.add(now_s, record_bytes)
+        given.microseconds.add(now_s, took_ns // 1000)
+
+    def given_back(self, topic: str, group: str, now_ns: int) -> None:
+        """A group gave a message of a topic back, to be retried or as a dead letter."""
+        _counted(self.given_back_by_group, f"{topic}@{group}", Windows).add(now_ns // 1_000_000_000, 1)
+
+    def got_per_second(self, topic: str, group: str, now_ns: int) -> float:
+        """How many messages of a topic a group was given in the last minute, a second."""
+        given = self.got_by_group.get(f"{topic}@{group}")
+        return 0.0 if given is None else given.messages.total(now_ns // 1_000_000_000, MINUTE).per_second
+
+    def put_rates(self, now_ns: int) -> tuple[float, float, float]:
+        """Messages put a second over the last 10, 60 and 600 seconds."""
+        return self._rate(now_ns, 10, 1), self._rate(now_ns, 60, 1), self._rate(now_ns, 600, 1)
+
+    def get_rates(self, now_ns: int) -> tuple[float, float, float]:
+        """Messages got a second over the last 10, 60 and 600 seconds."""
+        return self._rate(now_ns, 10, 2), self._rate(now_ns, 60, 2), self._rate(now_ns, 600, 2)
+
+    def found_rates(self, now_ns: int) -> tuple[float, float, float]:
+        """Reads a second that found messages, over the last 10, 60 and 600 seconds."""
+        return self._rate(now_ns, 10, 3), self._rate(now_ns, 60, 3), self._rate(now_ns, 600, 3)
+
+    def missed_rates(self, now_ns: int) -> tuple[float, float, float]:
+        """Reads a second that found none, over the last 10, 60 and 600 seconds."""
+        return self._rate(now_ns, 10, 4), self._rate(now_ns, 60, 4), self._rate(now_ns, 600, 4)
+
+    def _rate(self, now_ns: int, seconds: int, which: int) -> float:
+        """Since the newest sample that is at least so old, or else since the oldest."""
+        since = now_ns - seconds * 1_000_000_000
+        chosen = self._samples[0]
+        for sample in self._samples:
+            if sample[0] > since:
+                break
+            chosen = sample
+        elapsed = now_ns - chosen[0]
+        counts = (now_ns, self.put, self.got, self.gets_found, self.gets_missed)
+        count = counts[which] - chosen[which]
+        return count * 1e9 / elapsed if elapsed > 0 else 0.0
+
+
+def _counted(table: dict[str, Counted], key: str, made: Callable[[], Counted]) -> Counted:
+    """What is counted under a key, begun anew if it is not there; the table is bounded by forgetting."""
+    counted = table.get(key)
+    if counted is None:
+        if len(table) >= GROUPS_COUNTED_MAX:
+            del table[next(iter(table))]
+        counted = table[key] = made()
+    return counted

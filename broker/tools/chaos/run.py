@@ -1,0 +1,239 @@
+"""The course of a run: a group behind proxies, load, faults until the time is up, then peace, in which it must recover.
+
+What must hold is decided three times: here while it runs (no server ends by itself; after the faults the group serves,
+all nodes catch up, and consumers get everything that was acknowledged, each within a bound), then from the files (the
+stores are byte-identical), and at last from the traces (`trivet analyze`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+import trio
+
+from broker.client.admin import AdminClient
+from broker.settings.reading import BrokerConfig, StorageSettings
+from broker.tools.chaos.faults import Faults
+from broker.tools.chaos.proxy import Network, open_network
+from broker.tools.chaos.schedule import FAULT_KINDS, Fault
+from broker.tools.chaos.workload import QUEUES, TOPIC, Counters, Workload
+from broker.tools.cluster.compare import StoresDifferError, compare_stores
+from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
+from broker.tools.cluster.recording import Recording
+
+__all__ = ["ChaosFinding", "ChaosRun", "Summary"]
+
+RECOVERY_S = 60.0
+"""Within this time after the last fault the group must serve, and again each replica and reader be up to date."""
+
+_CALM_LOAD_S = 2.0
+
+Tell = Callable[[str], None]
+
+
+class ChaosFinding(Exception):  # noqa: N818 - something that must hold does not
+    """What was found, in words; the directory has the rest."""
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """What happened."""
+
+    seed: int
+    nodes: int
+    flush: str
+    fault_seconds: float
+    fired: dict[str, int] = {}
+    """By kind; kinds that the seed left out have none."""
+    acknowledged: int = 0
+    unknown: int = 0
+    read: int = 0
+    questions: int = 0
+    entries_compared: int = 0
+    bytes_compared: int = 0
+    finding: str | None = None
+    verdict: str = "not asked"
+    seconds: float = 0.0
+    directory: str = ""
+    traces: str = ""
+    report: str | None = None
+
+
+class ChaosRun:
+    """One run, everything of it below `directory`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        schedule: Sequence[Fault],
+        fault_seconds: float,
+        *,
+        nodes: int,
+        storage: StorageSettings,
+        tell: Tell,
+    ) -> None:
+        self.directory = directory
+        self.summary = Summary(
+            seed=seed,
+            nodes=nodes,
+            flush=storage.flush,
+            fault_seconds=fault_seconds,
+            directory=str(directory),
+            traces=str(directory / "traces"),
+        )
+        self.counters = Counters()
+        self.current: dict[str, None] = {}
+        """The faults that are going on."""
+        self.phase = "the group starts"
+        """What the run is at, for people."""
+        self._seed = seed
+        self._schedule = schedule
+        self._storage = storage
+        self._tell = tell
+
+    async def run(self) -> Summary:
+        """Everything but the traces' verdict. Raises ChaosFinding, and what keeps a cluster from starting."""
+        begin = time.monotonic()
+        try:
+            async with open_network() as network:
+                await self._run(network)
+        except* (ChaosFinding, StoresDifferError) as findings:
+            self.summary.finding = _first_of(findings)
+        finally:
+            self._count(self.counters)
+            self.summary.seconds = time.monotonic() - begin
+        if self.summary.finding is not None:
+            self._tell(f"FOUND: {self.summary.finding}")
+        return self.summary
+
+    async def _run(self, network: Network) -> None:
+        options = LocalClusterOptions(
+            self.directory,
+            nodes=self.summary.nodes,
+            storage=self._storage,
+            change=_behind_proxies(network),
+            trace_directory=self.directory / "traces",
+        )
+        async with LocalCluster(options) as cluster:
+            await cluster.wait_ready()
+            leader = await cluster.leader()
+            self._tell(f"a name server and {options.nodes} brokers behind proxies serve; {leader.id} leads")
+            async with AdminClient(cluster.name_server_address) as admin:
+                await admin.create_topic(TOPIC, queues=QUEUES)
+                with Recording(self.directory / "traces") as recording:
+                    faults = Faults(cluster, network, recording, admin, self._tell)
+                    self.current, self.summary.fired = faults.current, faults.fired
+                    try:
+                        await self._drive(cluster, recording, faults)
+                    finally:
+                        faults.release()
+            await self._compare(cluster)
+
+    async def _drive(self, cluster: LocalCluster, recording: Recording, faults: Faults) -> None:
+        workload = Workload(cluster.name_server_address, recording, Random(f"load {self._seed}"))
+        self.counters = workload.counters
+        async with trio.open_nursery() as background:
+            background.start_soon(recording.run)
+            background.start_soon(_watch_deaths, cluster)
+            background.start_soon(workload.run)
+            await self._do_faults(faults)
+            self.phase = "recovery"
+            self._tell("no more faults: the group must recover")
+            recording.fault("calm", [])
+            await _within("no leader serves, or not every node is registered", cluster.wait_ready)
+            await _within("the replacement of a member does not end", faults.finish_replacement)
+            await _within("no send succeeds", workload.wait_acknowledged)
+            await trio.sleep(_CALM_LOAD_S)
+            workload.stop_sending()
+            await _within("not every replica catches up", cluster.wait_caught_up)
+            try:
+                await _within("acknowledged messages are not read", workload.wait_all_read)
+            except ChaosFinding as finding:
+                raise ChaosFinding(f"{finding}: {workload.unread} are missing") from None
+            background.cancel_scope.cancel()
+
+    async def _do_faults(self, faults: Faults) -> None:
+        begin_s = trio.current_time()
+        self.phase = "faults"
+        async with trio.open_nursery() as nursery:
+            for fault in self._schedule:
+                await trio.sleep_until(begin_s + fault.at_s)
+                nursery.start_soon(faults.do, fault)
+            await trio.sleep_until(begin_s + self.summary.fault_seconds)
+
+    def _count(self, counters: Counters) -> None:
+        summary = self.summary
+        summary.acknowledged = counters.acknowledged
+        summary.unknown = counters.unknown
+        summary.read = counters.read
+        summary.questions = counters.questions
+
+    async def _compare(self, cluster: LocalCluster) -> None:
+        commit_index = await cluster.wait_caught_up()
+        self.phase = "the nodes stop, and their stores are compared"
+        unclean = [node_id for node_id in cluster.nodes if not await cluster.stop(node_id)]
+        if unclean:
+            raise ChaosFinding(f"{', '.join(unclean)} did not stop cleanly")
+        comparison = await trio.to_thread.run_sync(
+            compare_stores, {node.id: node.data_directory for node in cluster.nodes.values()}, commit_index
+        )
+        self.summary.entries_compared = comparison.entries
+        self.summary.bytes_compared = comparison.bytes
+        self._tell(
+            f"the stores are byte-identical: {comparison.entries:,} entries, {comparison.bytes:,} bytes"
+        )
+
+
+def _behind_proxies(network: Network) -> Callable[[BrokerConfig], BrokerConfig]:
+    """A node's configuration, in which everybody else is found at a proxy, and the node itself by everybody else."""
+    proxies: dict[str, str] = {}
+
+    def proxied(node: str, address: str, *, peers: bool) -> str:
+        if address in proxies.values():
+            return address
+        if address not in proxies:
+            proxies[address] = network.listen(node, address, peers=peers)
+        return proxies[address]
+
+    def change(config: BrokerConfig) -> BrokerConfig:
+        own = config.raft.peers[config.node.id]
+        peers = {node: proxied(node, address, peers=True) for node, address in config.raft.peers.items()}
+        return msgspec.structs.replace(
+            config,
+            node=msgspec.structs.replace(
+                config.node, advertise=proxied(config.node.id, config.node.listen, peers=False)
+            ),
+            raft=msgspec.structs.replace(config.raft, peers=peers, peer_listen=own),
+        )
+
+    return change
+
+
+async def _watch_deaths(cluster: LocalCluster) -> None:
+    async for child in cluster.deaths:
+        raise ChaosFinding(child.how_it_ended())
+
+
+async def _within(failure: str, act: Callable[[], Awaitable[object]]) -> None:
+    try:
+        with trio.fail_after(RECOVERY_S):
+            await act()
+    except trio.TooSlowError as slow:
+        detail = f": {slow}" if str(slow) else ""
+        raise ChaosFinding(f"{failure} within {RECOVERY_S:g} s after the faults{detail}") from slow
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)
+
+
+def kinds_in_order(fired: dict[str, int]) -> list[tuple[str, int]]:
+    """Every kind of fault with how often it took effect."""
+    return [(kind, fired.get(kind, 0)) for kind in FAULT_KINDS]

@@ -1,0 +1,84 @@
+"""The ``trivet`` command.
+
+It must start fast: people type it, and scripts call it in loops. So this file and :mod:`broker.tools.cli.app`
+import next to
+nothing, each command lives in a module of its own that is imported when it is called, and those import what is heavy
+(trio, the client, the stores) inside the functions that need it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from broker.tools.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
+
+
+def main() -> NoReturn:
+    """Run the command line given to this process, and exit.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted; ``analyze`` has its own. Whatever
+    goes wrong is one line on stderr that says what and, where it is known, what to do.
+    """
+    try:
+        from broker.tools.cluster.parent_death import die_with_parent
+
+        die_with_parent()
+        exit_code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # before a command has begun
+        exit_code = INTERRUPTED
+    sys.exit(exit_code)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code. For `main` and for tests."""
+    try:
+        result = _call(arguments)
+    except CommandError as error:
+        return _complain(str(error), error.exit_code)
+    except BaseException as error:
+        if _consists_of(error, KeyboardInterrupt):
+            return INTERRUPTED
+        if _consists_of(error, BrokenPipeError):
+            # The reader of our output has seen enough; say nothing, and do not fail again when stdout is closed.
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+            return FAILED
+        code = _expected_failure(error)
+        if code is None:
+            raise
+        return code
+    return result if isinstance(result, int) else 0
+
+
+def _consists_of(error: BaseException, kind: type[BaseException]) -> bool:
+    """Whether it is such an exception, or a group of nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(kind)[1] is None
+    return isinstance(error, kind)
+
+
+def _call(arguments: list[str]) -> object:
+    """What the command that is meant returns; raises CommandError for arguments that none understands."""
+    from cyclopts import CycloptsError
+
+    from broker.tools.cli.app import build_app
+
+    app = build_app(called=arguments[0] if arguments else "")
+    try:
+        return app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        raise CommandError(" ".join(str(error).split()) + " (see --help)", USAGE) from None
+
+
+def _expected_failure(error: BaseException) -> int | None:
+    """Complain about a failure that operation can cause; None for what only a bug explains."""
+    from broker.tools.cli.failures import describe
+
+    described = describe(error)
+    return None if described is None else _complain(described.text, described.exit_code)
+
+
+def _complain(text: str, exit_code: int) -> int:
+    print(f"trivet: {text}", file=sys.stderr)
+    return exit_code

@@ -1,0 +1,67 @@
+"""The table of commands. Each is imported when it is called; the one-line helps stand here so that ``trivet --help``
+imports none of them. A command's own ``--help`` is its docstring."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+_COMMANDS = (
+    ("namesrv", "broker.tools.cli.servers:namesrv", "Run a name server."),
+    ("broker", "broker.tools.cli.servers:broker", "Run one broker of a group."),
+    ("cluster", "broker.tools.cli.local_cluster:cluster", "Run a local name server and group until Ctrl-C."),
+    ("topic", "broker.tools.cli.topics:app", "Create, list and describe topics."),
+    (
+        "group",
+        "broker.tools.cli.groups:app",
+        "Show, add, promote and remove members of a group; move its leadership.",
+    ),
+    ("produce", "broker.tools.cli.messages:produce", "Send messages."),
+    ("consume", "broker.tools.cli.messages:consume", "Read messages."),
+    ("status", "broker.tools.cli.status:status", "Show roles, terms, indices and the lag of each replica."),
+    (
+        "demo",
+        "broker.tools.cli.demo:demo",
+        "Send text through a group whose leader is killed, and check what clients saw.",
+    ),
+    ("analyze", "broker.tools.cli.analysis:analyze", "Decide with Spark whether traces are linearizable."),
+    (
+        "simulate",
+        "broker.tools.cli.simulate:simulate",
+        "Run a whole group in a simulated world full of faults.",
+    ),
+    (
+        "chaos",
+        "broker.tools.cli.chaos:chaos",
+        "Run a real group under load and faults, and judge what clients saw.",
+    ),
+    (
+        "bench",
+        "broker.tools.cli.benchmark:bench",
+        "Measure a local group against the limits of this machine.",
+    ),
+)
+
+
+def build_app(called: str = "") -> App:
+    """The command line, nothing of it imported yet; the command that is `called` helps with its docstring."""
+    commands = {name: (target, summary) for name, target, summary in _COMMANDS}
+    app = App(
+        name="trivet",
+        help="A RocketMQ-compatible message broker on Raft, and the tools to check it.",
+        version=_version,
+        backend="trio",
+        # Docstrings have lines of their own, which Markdown lets flow; the list of commands needs no parser for that.
+        help_format="markdown" if called in commands else "plaintext",
+    )
+    for name, (target, summary) in commands.items():
+        app.command(target, name=name, help=None if name == called else summary)
+    return app
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # 3 MiB, in every process, for one command
+
+    try:
+        return version("trivet")
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,205 @@
+"""``trivet chaos``: load and faults against real processes, and a verdict."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from broker.tools.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
+from broker.tools.cli.options import AsJson
+from broker.tools.cli.run_directory import UNDECIDED, judge_traces, log_clients_to, prepare_directory
+from broker.tools.cli.signals import stop_signals
+
+if TYPE_CHECKING:
+    from broker.tools.chaos.run import ChaosRun, Summary
+
+
+def chaos(
+    *,
+    minutes: Annotated[
+        float, Parameter(help="How long faults go on; recovery and verdict come after it.")
+    ] = 1.0,
+    dir: Annotated[Path, Parameter(help="Where everything goes; an earlier run there is replaced.")] = Path(
+        "chaos-data"
+    ),
+    seed: Annotated[int | None, Parameter(help="Draws the schedule; a random one by default.")] = None,
+    nodes: Annotated[Literal[3, 5], Parameter(help="Brokers in the group.")] = 3,
+    flush: Annotated[Literal["sync", "async"], Parameter(help="When a message is acknowledged.")] = "async",
+    analysis: Annotated[bool, Parameter(help="Whether Spark judges the traces.")] = True,
+    json: AsJson = False,
+) -> int:
+    """Run a local group under load and faults, and check that nothing is lost, doubled or read wrongly.
+
+    A name server and brokers behind proxies are killed, paused, restarted, cut off, slowed down, given empty disks and
+    replaced, by a schedule that the seed draws, while producers send and consumers read. Then the group must recover
+    within a minute, its stores must be byte-identical, and Spark judges the traces.
+
+    Exit codes: 0 everything holds, 1 something does not, 2 wrong usage, 3 nothing was found but the traces were not
+    decided, 130 interrupted.
+    """
+    import random
+
+    import trio
+
+    from broker.settings.reading import StorageSettings
+    from broker.tools.chaos.run import ChaosRun
+    from broker.tools.chaos.schedule import draw_schedule
+
+    if not 0 < minutes <= 24 * 60:
+        raise CommandError(f"--minutes {minutes:g}: more than 0, and at most a day (1440)", USAGE)
+    if seed is None:
+        seed = random.SystemRandom().randrange(1 << 32)
+    directory = dir.absolute()
+    prepare_directory(directory, "chaos")
+    print(f"seed {seed}", flush=True, file=sys.stderr if json else sys.stdout)
+    log_clients_to(directory / "clients.log")
+    seconds = minutes * 60
+    display = _Display()
+    storage = StorageSettings(
+        flush=flush,
+        data_file_bytes=1024 * 1024,
+        entry_index_file_bytes=32 * 4096,
+        consume_queue_file_bytes=20 * 1024,
+        index_file_slots=10_000,
+        index_file_entries=40_000,
+        max_message_bytes=64 * 1024,
+    )
+    run = ChaosRun(
+        directory,
+        seed,
+        draw_schedule(seed, seconds),
+        seconds,
+        nodes=nodes,
+        storage=storage,
+        tell=display.tell,
+    )
+    display.tell(f"faults for {minutes:g} min; all files go to {directory}; Ctrl-C ends it")
+    interrupted = trio.run(_run_with_progress, run, display)
+    summary = run.summary
+    code = FAILED if summary.finding is not None else 0
+    if interrupted:
+        code, summary.verdict = INTERRUPTED, "interrupted: nothing was judged"
+    elif analysis:
+        display.tell("Spark judges the traces")
+        try:
+            judged, summary.verdict, summary.report = judge_traces(directory, keep_stdout=json)
+            code = code or judged
+        except KeyboardInterrupt:
+            code, summary.verdict = INTERRUPTED, "interrupted: the traces were not judged"
+    if json:
+        from broker.tools.cli.output import print_json
+
+        print_json(summary)
+    else:
+        _print_summary(summary, code)
+    return code
+
+
+_RESULTS = {
+    0: "everything holds",
+    FAILED: "SOMETHING DOES NOT HOLD",
+    UNDECIDED: "nothing was found, but the traces were not decided",
+    INTERRUPTED: "interrupted",
+}
+
+
+class _Display:
+    """What has happened, line by line, and on a terminal below it what goes on."""
+
+    def __init__(self) -> None:
+        from broker.tools.cli.output import console
+
+        self.console = console(stderr=True)
+        self.begin = time.monotonic()
+
+    def tell(self, text: str) -> None:
+        self.console.print(f"{time.monotonic() - self.begin:6.1f} s  {text}", markup=False, soft_wrap=True)
+
+
+async def _run_with_progress(run: ChaosRun, display: _Display) -> bool:
+    """Whether it was interrupted; when this returns every process is gone."""
+    import trio
+
+    interrupted = False
+
+    async def interrupt() -> None:
+        nonlocal interrupted
+        await stopped()
+        interrupted = True
+        display.tell("interrupted: everything is being stopped")
+        nursery.cancel_scope.cancel()
+
+    with stop_signals() as stopped:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_show_progress, run, display)
+            nursery.start_soon(interrupt)
+            await run.run()
+            nursery.cancel_scope.cancel()
+    return interrupted
+
+
+async def _show_progress(run: ChaosRun, display: _Display) -> None:
+    """The present faults and rates: a line that is kept up to date on a terminal, elsewhere one now and then."""
+    import trio
+    from rich.live import Live
+    from rich.text import Text
+
+    terminal = display.console.is_terminal
+    pause_s = 0.5 if terminal else 10.0
+    acknowledged = 0
+    with Live(console=display.console, auto_refresh=False, transient=True) if terminal else _NoLive() as live:
+        while True:
+            await trio.sleep(pause_s)
+            counters = run.counters
+            rate = (counters.acknowledged - acknowledged) / pause_s
+            acknowledged = counters.acknowledged
+            phase = run.phase if run.phase != "faults" else f"faults: {'; '.join(run.current) or 'none now'}"
+            text = f"{acknowledged:,} acknowledged ({rate:,.0f}/s), {counters.read:,} read; {phase}"
+            if isinstance(live, Live):
+                live.update(Text(f"{time.monotonic() - display.begin:6.1f} s  {text}"), refresh=True)
+            else:
+                display.tell(text)
+
+
+class _NoLive:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _print_summary(summary: Summary, code: int) -> None:
+    from broker.tools.chaos.run import kinds_in_order
+    from broker.tools.cli.output import print_table
+
+    print()
+    print_table(["fault", "fired"], kinds_in_order(summary.fired))
+    messages = f"{summary.acknowledged:,} acknowledged, {summary.unknown:,} of unknown outcome, {summary.read:,} read"
+    rows = [("messages", messages), ("questions", f"{summary.questions:,} about ends and offsets")]
+    if summary.entries_compared:
+        rows.append(
+            (
+                "stores",
+                f"byte-identical: {summary.entries_compared:,} entries, {summary.bytes_compared:,} bytes",
+            )
+        )
+    if summary.finding is not None:
+        rows.append(("FOUND", summary.finding))
+    repeat = f"trivet chaos --minutes {summary.fault_seconds / 60:g} --seed {summary.seed}"
+    repeat += f" --nodes {summary.nodes} --flush {summary.flush}"
+    rows += [("traces", summary.verdict)]
+    if summary.report is not None:
+        rows.append(("report", summary.report))
+    if code:
+        rows += [
+            ("look at", f"{summary.directory}: namesrv.log, clients.log, nX/broker.log"),
+            ("again", f"trivet analyze {summary.traces}"),
+        ]
+    rows += [("repeat", repeat), ("time", f"{summary.seconds:.0f} s"), ("result", _RESULTS[code])]
+    for name, text in rows:
+        print(f"{name:>9}  {text}")

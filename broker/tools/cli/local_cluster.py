@@ -1,0 +1,93 @@
+"""``trivet cluster``: a local name server and group as child processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from broker.tools.cli.errors import FAILED, USAGE, CommandError
+from broker.tools.cli.run_directory import reuse_directory
+from broker.tools.cli.signals import stop_signals
+
+NODES_MAX = 9
+"""More than a group ever needs; each is a process, and a slip of the finger must not start hundreds of them."""
+
+
+async def cluster(
+    *,
+    dir: Annotated[
+        Path, Parameter(help="Where configurations, stores, logs and traces go; reused if there.")
+    ],
+    nodes: Annotated[int, Parameter(help="Brokers in the group.")] = 3,
+    namesrv_port: Annotated[int, Parameter(help="The name server's port; 0 takes a free one.")] = 9876,
+    port: Annotated[
+        int, Parameter(help="The first broker's port, the next ones 10 higher each; 0 takes free ones.")
+    ] = 10911,
+    flush: Annotated[Literal["sync", "async"], Parameter(help="When a message is acknowledged.")] = "async",
+    trace: Annotated[bool, Parameter(help="Whether replicas write DIR/traces/nX.trace.")] = False,
+    vip: Annotated[
+        bool, Parameter(negative="", help="Serve clients two ports below each broker's, too.")
+    ] = False,
+    ready_timeout: Annotated[float, Parameter(help="Seconds until the group must serve.")] = 60.0,
+) -> int:
+    """Run a local name server and group until Ctrl-C, which stops them cleanly.
+
+    When a leader serves and every node is registered, one line is printed: READY and a JSON object with the name
+    server's address and each node's id, pid, address and role. A server that dies is reported and left dead; start it
+    again with the command that the report gives.
+    """
+    import msgspec
+    import trio
+
+    from broker.settings.reading import StorageSettings
+    from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
+
+    if not 1 <= nodes <= NODES_MAX:
+        raise CommandError(f"--nodes {nodes}: from 1 to {NODES_MAX}", USAGE)
+    for name, value in (("--namesrv-port", namesrv_port), ("--port", port)):
+        if not 0 <= value <= 65535 - nodes * 10:
+            raise CommandError(f"{name} {value}: a port from 0 to {65535 - nodes * 10}", USAGE)
+    storage = StorageSettings(data_file_bytes=64 * 1024 * 1024)
+    options = LocalClusterOptions(
+        dir,
+        nodes=nodes,
+        name_server_port=namesrv_port,
+        port=port,
+        storage=msgspec.structs.replace(storage, flush=flush),
+        trace_directory=dir / "traces" if trace else None,
+        change=lambda config: msgspec.structs.replace(
+            config, node=msgspec.structs.replace(config.node, vip=vip)
+        ),
+    )
+    reuse_directory(dir, "cluster")
+    with stop_signals() as stopped:
+        async with LocalCluster(options) as local, trio.open_nursery() as nursery:
+
+            async def announce_and_report_deaths() -> None:
+                await local.wait_ready(ready_timeout)  # raises for a server that ends meanwhile
+                print("READY " + json.dumps(await local.ready_report()), flush=True)
+                async for child in local.deaths:
+                    node = local.nodes.get(child.name)
+                    again = (
+                        f"trivet broker --config {node.config_path}"
+                        if node is not None
+                        else f"trivet namesrv --config {local.name_server_config_path}"
+                    )
+                    print(
+                        f"trivet: {child.how_it_ended()}; start it again with: {again}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+
+            nursery.start_soon(announce_and_report_deaths)
+            await stopped()
+            nursery.cancel_scope.cancel()
+        unclean = [child for child in local.children() if child.return_code not in (0, None)]
+        for child in unclean:
+            if child.expected_to_end:
+                print(f"trivet: {child.how_it_ended()}", file=sys.stderr)
+    return FAILED if any(child.expected_to_end for child in unclean) else 0

@@ -1,0 +1,189 @@
+"""``trivet status``: every replica that the name server knows, as it sees itself and as its leader sees it.
+
+Brokers register once they have a leader. An operator whose group has none needs to see it most, and names its brokers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from broker.tools.cli.options import (
+    IN_THE_CLEAR,
+    NAME_SERVER_DEFAULT,
+    AsJson,
+    NameServer,
+    Security,
+    name_servers,
+)
+
+if TYPE_CHECKING:
+    from broker.tools.cluster.query import AskedBroker
+
+_COLUMNS = (
+    "cluster",
+    "group",
+    "node",
+    "address",
+    "broker_id",
+    "role",
+    "serving",
+    "term",
+    "leader",
+    "commit",
+    "applied",
+    "first",
+    "last",
+    "last_position",
+    "lag",
+    "recovering",
+    "peers",
+    "error",
+)
+"""Of --json."""
+_SHOWN = (
+    "group",
+    "node",
+    "address",
+    "role",
+    "term",
+    "leader",
+    "commit",
+    "applied",
+    "last",
+    "lag",
+)
+"""Of the table, and "recovering" where a node is."""
+
+
+async def status(
+    *brokers: Annotated[
+        str,
+        Parameter(help="Brokers to ask, HOST:PORT, instead of those that the name server knows."),
+    ],
+    namesrv: NameServer = NAME_SERVER_DEFAULT,
+    security: Security = IN_THE_CLEAR,
+    json: AsJson = False,
+) -> int:
+    """Show roles, terms, commit and applied indices, and the lag of each replica.
+
+    Lag is how many entries a replica has yet to apply of what its leader has committed. A replica that only its leader
+    knows, because it is down, is listed too; its lag is what the leader knows not to be there. A group that has
+    no leader may be registered nowhere: name its brokers then. The exit code is 1 if a group has no serving leader or a
+    broker does not answer.
+    """
+    from broker.tools.cli.output import print_json, print_table
+
+    if brokers:
+        asked = await _named(brokers, security)
+        rows = [_row(broker, asked) for broker in asked]
+    else:
+        asked = await _registered(name_servers(namesrv), security)
+        rows = [_row(broker, asked) for broker in asked] + _unregistered(asked)
+    healthy = bool(asked) and all(broker.error is None for broker in asked) and _every_group_is_led(asked)
+    if json:
+        print_json({"healthy": healthy, "nodes": rows})
+    elif not asked:
+        print(
+            "no broker is registered; for a group without a leader, name its brokers: trivet status HOST:PORT..."
+        )
+    else:
+        is_recovering = any(row["recovering"] is not None for row in rows)
+        shown = (*_SHOWN, "recovering") if is_recovering else _SHOWN
+        print_table(shown, [[row[column] for column in shown] for row in rows])
+        for row in rows:
+            if row["error"] is not None:
+                # A client's error begins with the address that it is about.
+                print(row["error"] if row["node"] is None else f"{row['node']}: {row['error']}")
+    return 0 if healthy else 1
+
+
+async def _named(addresses: tuple[str, ...], security: Security) -> list[AskedBroker]:
+    """Raises CommandError for what is no address."""
+    from broker.settings.tables import split_address
+    from broker.tools.cli.errors import USAGE, CommandError
+    from broker.tools.cluster.query import brokers_at
+
+    for address in addresses:
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise CommandError(f"{address}: {error}", USAGE) from None
+    return await brokers_at(addresses, tls=security.context(), credentials=security.credentials())
+
+
+async def _registered(addresses: list[str], security: Security) -> list[AskedBroker]:
+    """From the first name server that answers; raises the last one's ClientError."""
+    from broker.client.errors import ClientError
+    from broker.tools.cluster.query import registered_brokers
+
+    failure: ClientError | None = None
+    for address in addresses:
+        try:
+            return await registered_brokers(
+                address, tls=security.context(), credentials=security.credentials()
+            )
+        except ClientError as error:
+            failure = error
+    assert failure is not None
+    raise failure
+
+
+def _every_group_is_led(brokers: list[AskedBroker]) -> bool:
+    led = {broker.group for broker in brokers if broker.status is not None and broker.status.serving}
+    return all(broker.group in led for broker in brokers)
+
+
+def _unregistered(brokers: list[AskedBroker]) -> list[dict[str, object]]:
+    """A row for each peer of a leader that no name server knows."""
+    present = {(broker.group, broker.status.node) for broker in brokers if broker.status is not None}
+    unanswered = {broker.group for broker in brokers if broker.status is None}
+    rows: list[dict[str, object]] = []
+    for broker in brokers:
+        if broker.status is None or not broker.status.serving or broker.group in unanswered:
+            continue
+        for peer in broker.status.peers:
+            if (broker.group, peer.id) not in present:
+                row: dict[str, object] = dict.fromkeys(_COLUMNS)
+                row |= {
+                    "cluster": broker.cluster,
+                    "group": broker.group,
+                    "node": peer.id,
+                    "serving": False,
+                    "lag": max(0, broker.status.commit_index - peer.match_index),
+                    "peers": [],
+                    "error": "not registered with the name server",
+                }
+                rows.append(row)
+    return rows
+
+
+def _row(broker: AskedBroker, brokers: list[AskedBroker]) -> dict[str, object]:
+    own = broker.status
+    committed = [
+        other.status.commit_index
+        for other in brokers
+        if other.group == broker.group and other.status is not None and other.status.role == "leader"
+    ]
+    lag = max(0, max(committed) - own.applied_index) if own is not None and committed else None
+    return {
+        "cluster": broker.cluster,
+        "group": broker.group,
+        "node": own.node if own is not None else None,
+        "address": broker.address,
+        "broker_id": broker.broker_id,
+        "role": own.role if own is not None else None,
+        "serving": own.serving if own is not None else False,
+        "term": own.term if own is not None else None,
+        "leader": own.leader if own is not None else None,
+        "commit": own.commit_index if own is not None else None,
+        "applied": own.applied_index if own is not None else None,
+        "first": own.first_index if own is not None else None,
+        "last": own.last_index if own is not None else None,
+        "last_position": own.last_position if own is not None else None,
+        "lag": lag,
+        "recovering": own.recovering if own is not None else None,
+        "peers": list(own.peers) if own is not None else [],
+        "error": broker.error,
+    }

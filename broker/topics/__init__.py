@@ -1,0 +1,1 @@
+"""Topics: how they come into being, change and go."""

@@ -1,0 +1,170 @@
+"""Groups and topics that come into being (behaviour.md 3): what creates them, and how many there may be.
+
+What use creates never replaces what exists (`if_absent`): several clients may cause it at once, and an administrator
+may come in between. Only the leader proposes it.
+
+Anybody who may send can create topics, and anybody who may pull, groups; each is memory on every node and on every
+client that asks for it, and part of every registration with a name server. So there are limits (`limits.max_topics`,
+`max_groups`, `max_queues`), at whose defaults all that is told of topics or of groups fits into one frame. They are
+checked by the leader when it proposes, what is under way counted; what is there already stays.
+"""
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any
+
+from broker.node.node import Node
+from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.state.commands import PutGroup, PutTopic, Several, SingleCommand
+from broker.state.metadata import Metadata
+from broker.state.topic_rules import (
+    RETRY_PREFIX,
+    is_system_group,
+    system_groups,
+    system_topics,
+    topic_config,
+    unit_sys_flag,
+)
+
+
+class TooManyError(Exception):
+    """A limit, which the text names, leaves no room for what was to be created: something has to be deleted first."""
+
+
+class Creations:
+    """Proposes what creates topics and groups, within the limits of the node's configuration."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._topics: dict[str, int] = {}
+        """Of topics that are not there yet, how many commands under way create them."""
+        self._groups: dict[str, int] = {}
+        self._queues = 0
+        """More queues, by all commands under way."""
+        self._counted: tuple[DataVersion, int] | None = None
+        """Version of the topics whose queues were counted last, and their number."""
+
+    def propose(
+        self, commands: Sequence[SingleCommand], done: Callable[[Any], None], lost: Callable[[], None]
+    ) -> None:
+        """Proposes the commands as one; `done` and `lost` as in `Replica.propose_command`.
+
+        Raises `TooManyError`, and as `Replica.propose_command`, with nothing proposed.
+        """
+        metadata = self._node.replica.metadata
+        topics: dict[str, None] = {}
+        groups: dict[str, None] = {}
+        queues = 0
+        for command in commands:
+            if isinstance(command, PutTopic):
+                known = metadata.topics.get(command.config.topic_name)
+                if known is None:
+                    topics[command.config.topic_name] = None
+                elif command.if_absent:
+                    continue
+                queues += _queues(command.config) - (0 if known is None else _queues(known))
+            elif isinstance(command, PutGroup) and command.config.group_name not in metadata.groups:
+                groups[command.config.group_name] = None
+        self._check(topics, groups, queues)
+
+        def end() -> None:
+            self._queues -= queues
+            for under_way, names in ((self._topics, topics), (self._groups, groups)):
+                for name in names:
+                    under_way[name] -= 1
+                    if not under_way[name]:
+                        del under_way[name]
+
+        def applied(result: object) -> None:
+            end()
+            done(result)
+
+        def not_applied() -> None:
+            end()
+            lost()
+
+        together = commands[0] if len(commands) == 1 else Several(tuple(commands))
+        self._node.replica.propose_command(together, applied, not_applied)
+        self._queues += queues
+        for under_way, names in ((self._topics, topics), (self._groups, groups)):
+            for name in names:
+                under_way[name] = under_way.get(name, 0) + 1
+
+    def _check(self, topics: dict[str, None], groups: dict[str, None], queues: int) -> None:
+        limits, metadata = self._node.config.limits, self._node.replica.metadata
+        for kind, there, under_way, new, most in (
+            ("topics", len(metadata.topics), self._topics, topics, limits.max_topics),
+            ("groups", len(metadata.groups), self._groups, groups, limits.max_groups),
+        ):
+            count = there + len(under_way)
+            if new and count + sum(name not in under_way for name in new) > most:
+                raise TooManyError(
+                    f"there are {count} {kind}, at most {most} are allowed (limits.max_{kind})"
+                )
+        if queues > 0:
+            count = self._count_queues() + self._queues
+            if count + queues > limits.max_queues:
+                raise TooManyError(
+                    f"the topics have {count} queues, {queues} more would be too many: at most {limits.max_queues} "
+                    f"are allowed (limits.max_queues)"
+                )
+
+    def _count_queues(self) -> int:
+        metadata = self._node.replica.metadata
+        if self._counted is None or self._counted[0] != metadata.topics_version:
+            self._counted = (metadata.topics_version, sum(map(_queues, metadata.topics.values())))
+        return self._counted[1]
+
+
+def _queues(config: TopicConfig) -> int:
+    return max(config.read_queue_nums, config.write_queue_nums)
+
+
+def missing_for_consumers(
+    metadata: Metadata,
+    groups: Iterable[str],
+    auto_create: bool,
+    wall_ms: int,
+    unit_groups: Container[str] = (),
+) -> list[SingleCommand]:
+    """What lets the groups consume: their configuration and their retry topic, which tells of `unit_groups` (unitMode).
+
+    A group that does not exist and may not be created by use is left alone: its pulls are answered with code 26.
+    """
+    commands: list[SingleCommand] = []
+    for name in dict.fromkeys(groups):
+        group = metadata.groups.get(name)
+        if group is None:
+            if not auto_create and not is_system_group(name):
+                continue
+            group = SubscriptionGroupConfig(group_name=name)
+            commands.append(PutGroup(group, wall_ms, if_absent=True))
+        retry_topic = RETRY_PREFIX + name
+        if retry_topic not in metadata.topics and group.retry_queue_nums > 0:
+            sys_flag = unit_sys_flag(retry_topic, name in unit_groups)
+            config = topic_config(retry_topic, group.retry_queue_nums, sys_flag=sys_flag)
+            commands.append(PutTopic(config, wall_ms, if_absent=True))
+    return commands
+
+
+def missing_of_the_broker(
+    metadata: Metadata,
+    *,
+    cluster: str,
+    broker: str,
+    default_queues: int,
+    auto_create: bool,
+    trace: bool,
+    wall_ms: int,
+) -> list[SingleCommand]:
+    """Topics and groups that every broker has."""
+    commands: list[SingleCommand] = [
+        PutTopic(config, wall_ms, if_absent=True)
+        for config in system_topics(cluster, broker, default_queues, auto_create, trace)
+        if config.topic_name not in metadata.topics
+    ]
+    commands += [
+        PutGroup(config, wall_ms, if_absent=True)
+        for config in system_groups()
+        if config.group_name not in metadata.groups
+    ]
+    return commands

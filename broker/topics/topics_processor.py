@@ -1,0 +1,322 @@
+"""Topics and groups: creating, changing, deleting, listing them (remoting.md 9, behaviour.md 3).
+
+Every change is a command in the log and answered when it is committed; the name servers hear of it because the node's
+registration version has risen. A leader that begins to serve creates what every broker has and this group lacks.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from broker.node.node import Node
+from broker.offsets.commits import OffsetCommits
+from broker.remoting.admin_headers import (
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    GroupHeader,
+    TopicHeader,
+)
+from broker.remoting.bodies import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigList,
+    TopicConfigTable,
+    TopicList,
+)
+from broker.remoting.codes import Permission, RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.json_body import decode_request, encode_body
+from broker.requests.connection import Connection
+from broker.requests.errors import ReplicaError, RequestError
+from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
+from broker.settings.tables import BrokerConfig
+from broker.state.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
+from broker.state.topic_rules import SYSTEM_TOPICS, InvalidNameError, check_group_name, check_topic_name
+from broker.topics.creation import Creations, TooManyError, missing_of_the_broker
+from log.errors import DiskFullError
+
+QUEUES_MAX = 65_536
+"""More queues than this in one topic are a slip of the pen, and a burden on every client."""
+
+RETRIES_MAX = 10_000
+
+ATTRIBUTES_LENGTH_MAX = 4_096
+"""Characters of all attributes of a topic, names and values."""
+GROUP_BYTES_MAX = 8_192
+"""A group's configuration as JSON."""
+
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+
+LIST_MAX = 1_000
+"""Topics or groups in one request: they become one entry of the log."""
+
+_ALONE_ALLOWED = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE", "reserve.time": "-1"}
+"""Attributes of 5.x that change how a topic is stored, and the value that is true here."""
+
+_PERMISSION_BITS = int(Permission.READ | Permission.WRITE | Permission.INHERIT | Permission.PRIORITY)
+
+
+class TopicsProcessor:
+    """Requests 17, 18, 21, 200, 201, 207, 215, 225, 305, 351 and 352."""
+
+    def __init__(
+        self, node: Node, creations: Creations, offsets: OffsetCommits, config: BrokerConfig
+    ) -> None:
+        self._node = node
+        self._offsets = offsets
+        self._creations = creations
+        self._config = config
+        self._was_serving = False
+        self._reserved = SYSTEM_TOPICS | {
+            config.node.cluster,
+            config.node.group,
+            f"{config.node.cluster}_REPLY_TOPIC",
+        }
+        node.on_role_change(self._role_changed)
+
+    def routes(self) -> Iterable[Route]:
+        """Changes and lists alike: what is listed is what the group has, and not what one node knows of it."""
+        return (
+            Route(RequestCode.UPDATE_AND_CREATE_TOPIC, self.put_topic, Place.LEADER),
+            Route(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic, Place.LEADER),
+            Route(RequestCode.GET_ALL_TOPIC_CONFIG, self.all_topics, Place.LEADER_READ),
+            Route(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_topics, Place.LEADER),
+            Route(RequestCode.GET_TOPIC_CONFIG, self.topic, Place.LEADER_READ),
+            Route(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, Place.ANY),
+            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put_group, Place.LEADER),
+            Route(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete_group, Place.LEADER),
+            Route(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, Place.LEADER_READ),
+            Route(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_groups, Place.LEADER),
+            Route(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.group, Place.LEADER_READ),
+        )
+
+    # ------------------------------------------------------------------ topics
+
+    def put_topic(self, connection: Connection, command: RemotingCommand) -> None:
+        """Creates a topic or changes its queues and permissions."""
+        header = command.decode_fields(CreateTopicHeader)
+        config = TopicConfig(
+            order=header.order,
+            perm=header.perm,
+            read_queue_nums=header.read_queue_nums,
+            topic_filter_type=header.topic_filter_type,
+            topic_name=header.topic,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            write_queue_nums=header.write_queue_nums,
+        )
+        self._create(connection, command, [self._put_topic(config, header.attributes or "")])
+
+    def put_topics(self, connection: Connection, command: RemotingCommand) -> None:
+        """Creates or changes several topics, all of them or none (5.x)."""
+        configs = decode_request(command.body, TopicConfigList).topic_config_list
+        _check_number(len(configs), "topics")
+        puts = [
+            self._put_topic(config, ",".join(f"{name}={value}" for name, value in config.attributes.items()))
+            for config in configs
+        ]
+        self._create(connection, command, puts)
+
+    def _put_topic(self, wanted: TopicConfig, attribute_changes: str) -> PutTopic:
+        self._check_topic(wanted.topic_name)
+        for name, count in (
+            ("readQueueNums", wanted.read_queue_nums),
+            ("writeQueueNums", wanted.write_queue_nums),
+        ):
+            if not 0 <= count <= QUEUES_MAX:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR, f"{name} is {count}, allowed are 0 to {QUEUES_MAX}"
+                )
+        if wanted.perm & ~_PERMISSION_BITS:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"perm is {wanted.perm}, allowed are sums of priority 8, read 4, write 2, inherit 1",
+            )
+        if wanted.topic_filter_type not in _FILTER_TYPES:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"topicFilterType is {wanted.topic_filter_type[:80]!r}, allowed are {' and '.join(_FILTER_TYPES)}",
+            )
+        known = self._node.replica.metadata.topics.get(wanted.topic_name)
+        attributes = _changed_attributes({} if known is None else known.attributes, attribute_changes)
+        for name, allowed in _ALONE_ALLOWED.items():
+            if attributes.get(name, allowed) != allowed:
+                raise RequestError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the attribute {name} is {attributes[name][:80]!r}, supported is {allowed} alone",
+                )
+        size = sum(len(name) + len(value) for name, value in attributes.items())
+        if size > ATTRIBUTES_LENGTH_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the topic's attributes have {size} characters, at most {ATTRIBUTES_LENGTH_MAX} are allowed",
+            )
+        return PutTopic(msgspec.structs.replace(wanted, attributes=attributes), self._node.wall_ms)
+
+    def delete_topic(self, connection: Connection, command: RemotingCommand) -> None:
+        """Deletes a topic, its queues and the offsets in it; one that does not exist is deleted already."""
+        topic = command.decode_fields(TopicHeader).topic
+        self._check_topic(topic)
+        self._carry_out(connection, command, DeleteTopic(topic, self._node.wall_ms))
+
+    def _check_topic(self, topic: str) -> None:
+        try:
+            check_topic_name(topic)
+        except InvalidNameError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if topic in self._reserved:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic."
+            )
+
+    def all_topics(self, connection: Connection, command: RemotingCommand) -> None:
+        """Every topic, with the version of the table."""
+        metadata = self._node.replica.metadata
+        self._answer(connection, command, TopicConfigTable(metadata.topics_version, metadata.topics))
+
+    def topic(self, connection: Connection, command: RemotingCommand) -> None:
+        """One topic."""
+        name = command.decode_fields(TopicHeader).topic
+        config = self._node.replica.metadata.topics.get(name)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        self._answer(connection, command, config)
+
+    def system_topics(self, connection: Connection, command: RemotingCommand) -> None:
+        """Names that administration leaves alone."""
+        self._answer(connection, command, TopicList(topics=sorted(self._reserved)))
+
+    # ------------------------------------------------------------------ groups
+
+    def put_group(self, connection: Connection, command: RemotingCommand) -> None:
+        """Creates a subscription group or replaces its configuration."""
+        config = decode_request(command.body, SubscriptionGroupConfig)
+        self._create(connection, command, [self._put_group(config)])
+
+    def put_groups(self, connection: Connection, command: RemotingCommand) -> None:
+        """Creates or replaces several subscription groups, all of them or none (5.x)."""
+        configs = decode_request(command.body, SubscriptionGroupList).group_config_list
+        _check_number(len(configs), "groups")
+        self._create(connection, command, [self._put_group(config) for config in configs])
+
+    def _put_group(self, config: SubscriptionGroupConfig) -> PutGroup:
+        try:
+            check_group_name(config.group_name)
+        except InvalidNameError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if not 0 <= config.retry_queue_nums <= QUEUES_MAX or config.retry_max_times > RETRIES_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}; retryMaxTimes is "
+                f"{config.retry_max_times}, allowed are up to {RETRIES_MAX}",
+            )
+        known = self._node.replica.metadata.groups.get(config.group_name)
+        changes = ",".join(f"{name}={value}" for name, value in config.attributes.items())
+        attributes = _changed_attributes({} if known is None else known.attributes, changes)
+        config = msgspec.structs.replace(config, attributes=attributes)
+        size = len(encode_body(config))
+        if size > GROUP_BYTES_MAX:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the group's configuration has {size} bytes, at most {GROUP_BYTES_MAX} are allowed",
+            )
+        return PutGroup(config, self._node.wall_ms)
+
+    def delete_group(self, connection: Connection, command: RemotingCommand) -> None:
+        """Deletes a subscription group, with its offsets if asked."""
+        header = command.decode_fields(DeleteSubscriptionGroupHeader)
+        clean = bool(header.clean_offset) or bool(header.remove_offset)
+        self._offsets.propose()  # what was reported before must not outlive the group
+        self._carry_out(connection, command, DeleteGroup(header.group_name, clean, self._node.wall_ms))
+
+    def all_groups(self, connection: Connection, command: RemotingCommand) -> None:
+        """Every group, with the version of the table."""
+        metadata = self._node.replica.metadata
+        table = SubscriptionGroupTable(
+            data_version=metadata.groups_version, subscription_group_table=metadata.groups
+        )
+        self._answer(connection, command, table)
+
+    def group(self, connection: Connection, command: RemotingCommand) -> None:
+        """One group."""
+        name = command.decode_fields(GroupHeader).group
+        config = self._node.replica.metadata.groups.get(name)
+        if config is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}"
+            )
+        self._answer(connection, command, config)
+
+    # ------------------------------------------------------------------ inside
+
+    def _carry_out(self, connection: Connection, request: RemotingCommand, command: Command) -> None:
+        self._node.after_command(
+            connection,
+            request,
+            command,
+            lambda _: self._node.reply(connection, request, ResponseCode.SUCCESS),
+        )
+
+    def _create(
+        self, connection: Connection, request: RemotingCommand, commands: Sequence[PutTopic | PutGroup]
+    ) -> None:
+        node = self._node
+        try:
+            self._creations.propose(
+                commands,
+                lambda _: node.reply(connection, request, ResponseCode.SUCCESS),
+                lambda: node.reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+            )
+        except TooManyError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {error}") from error
+
+    def _answer(self, connection: Connection, command: RemotingCommand, body: msgspec.Struct) -> None:
+        self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
+
+    def _role_changed(self) -> None:
+        serving = self._node.replica.serving
+        if serving and not self._was_serving:
+            self._create_missing()
+        self._was_serving = serving
+
+    def _create_missing(self) -> None:
+        node, config = self._node, self._config
+        missing = missing_of_the_broker(
+            node.replica.metadata,
+            cluster=config.node.cluster,
+            broker=config.node.group,
+            default_queues=config.broker.default_queue_count,
+            auto_create=config.broker.auto_create_topics,
+            trace=config.broker.trace_topic,
+            wall_ms=node.wall_ms,
+        )
+        if not missing:
+            return
+        try:
+            node.replica.propose_command(Several(tuple(missing)), lambda _: None, lambda: None)
+        except (ReplicaError, DiskFullError):
+            pass  # the next leader does it
+
+
+def _check_number(count: int, what: str) -> None:
+    if not 1 <= count <= LIST_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"the list has {count} {what}, allowed are 1 to {LIST_MAX}"
+        )
+
+
+def _changed_attributes(known: dict[str, str], change: str) -> dict[str, str]:
+    """Attributes after a change such as ``+message.type=FIFO,-other`` (5.x)."""
+    attributes = dict(known)
+    for item in change.split(","):
+        name, _, value = item[1:].partition("=")
+        if item.startswith("+") and name:
+            attributes[name] = value
+        elif item.startswith("-") and name:
+            attributes.pop(name, None)
+        elif item:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"the attribute change {item!r} is neither +name=value nor -name"
+            )
+    return attributes

@@ -1,0 +1,352 @@
+"""Messages for a time of their own: on time, once, whatever happens to leaders and clocks (behaviour.md 6)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import broker.replica.replica as replica_module
+import log.timer_index as timer_index
+from broker.delayed.timers import due_ms_of
+from broker.peers.protocol import Frame, RaftFrame
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.requests.errors import RequestError
+from broker.retention.retention import delete_expired
+from broker.retention.waiting import first_waiting_index
+from broker.state.topic_rules import TIMER_TOPIC
+from log.batch import BatchItem, encode_batch
+from log.properties import encode_properties
+from log.record import Record
+from log.retention import RetentionPolicy
+from raft.messages import AppendRequest
+from tests.broker.delayed.test_delays import bodies, prepared, settle_a_full_disk
+from tests.broker.harness import Group
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def group() -> Group:
+    return prepared()
+
+
+def at(group: Group, delay_ms: int) -> dict[str, str]:
+    return {"TIMER_DELIVER_MS": str(group.wall_ms + delay_ms)}
+
+
+@pytest.mark.parametrize("place", ["leader", "follower"])
+@pytest.mark.parametrize(
+    ("properties", "delay_ms"),
+    [({"TIMER_DELAY_MS": "1234"}, 1234), ({"TIMER_DELAY_SEC": "3"}, 3000), (None, 2345)],
+)
+def test_a_message_comes_in_its_millisecond(
+    group: Group, place: str, properties: dict[str, str] | None, delay_ms: int
+) -> None:
+    client = group.connect(getattr(group, place))
+    pull = client.start_pull("T", "g", 0, 1, suspend_ms=30_000)
+    sent_ns = group.now_ns
+    client.send("T", b"timed", 1, {"TAGS": "a", "KEYS": "k", **(properties or at(group, delay_ms))})
+    group.advance((delay_ms - 2) / 1000)
+    assert pull not in client.answers
+    client.wait(pull)
+    assert delay_ms * 1_000_000 <= group.now_ns - sent_ns < (delay_ms + 5) * 1_000_000
+    (record,) = client.pull("T", "g", 0, 1).records
+    found = record.properties_by_name()
+    assert (record.topic, record.queue_id, record.body, found["TAGS"]) == ("T", 1, b"timed", "a")
+    assert record.store_timestamp >= int(found["TIMER_OUT_MS"])
+    assert not {"REAL_TOPIC", "REAL_QID"} & set(found)
+
+
+@pytest.mark.parametrize(
+    "properties", [{"TIMER_DELAY_SEC": "0"}, {"TIMER_DELIVER_MS": "1"}, {"TIMER_DELAY_MS": "-5"}]
+)
+def test_what_is_due_already_is_stored_at_once(group: Group, properties: dict[str, str]) -> None:
+    client = group.connect()
+    client.send("T", b"now", 0, properties)
+    assert bodies(client) == [b"now"]
+
+
+def test_order_is_that_of_the_times_and_then_of_sending(group: Group) -> None:
+    client = group.connect()
+    for number, delay_ms in enumerate((700, 300, 700, 300, 500)):
+        client.send("T", b"%d" % number, 0, at(group, delay_ms))
+    for number in range(600):
+        client.start_send("T", b"many %d" % number, 0, at(group, 2000))
+    group.advance(4)
+    assert bodies(client) == [b"1", b"3", b"4", b"0", b"2", *(b"many %d" % n for n in range(600))]
+
+
+def test_a_delay_level_outdoes_a_time(group: Group) -> None:
+    client = group.connect()
+    client.send("T", b"level", 0, {"DELAY": "1", "TIMER_DELAY_MS": "60000"})
+    group.advance(1.5)
+    (record,) = client.pull("T", "g", 0).records
+    assert "TIMER_DELAY_MS" not in record.properties_by_name()
+
+
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        ({"TIMER_DELIVER_MS": "soon"}, "no number"),
+        ({"TIMER_DELAY_SEC": "1.5"}, "no number"),
+        ({"TIMER_DELAY_MS": "9" * 30}, "no number"),
+        ({"TIMER_DELAY_SEC": str(3 * 86_400 + 1)}, "max delay 259200000ms"),
+        ({"TIMER_DELAY_MS": "5000", "TIMER_DEL_UNIQKEY": "x"}, "cannot be cancelled"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(group: Group, properties: dict[str, str], text: str) -> None:
+    client = group.connect()
+    answer = client.wait(client.start_send("T", b"x", 0, properties))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert text in (answer.remark or "")
+    assert bodies(client) == []
+
+
+def test_the_furthest_time_is_configured() -> None:
+    group = Group(1, broker={"timer_max_delay_s": 10})
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    assert (
+        client.wait(client.start_send("T", b"x", 0, at(group, 10_001))).code == ResponseCode.MESSAGE_ILLEGAL
+    )
+    client.send("T", b"x", 0, at(group, 9_999))
+
+
+def test_of_several_properties_the_first_of_the_references_order_counts() -> None:
+    both = encode_properties({"TIMER_DELIVER_MS": "9000", "TIMER_DELAY_MS": "50", "TIMER_DELAY_SEC": "2"})
+    assert due_ms_of(both, 1000, DAY_MS) == 3000
+    assert due_ms_of(encode_properties({"TIMER_DELIVER_MS": "9000"}), 1000, DAY_MS) == 9000
+    assert due_ms_of(encode_properties({"TIMER_OUT_MS": "7", "TIMER_DELAY_MS": "50"}), 1000, DAY_MS) is None
+    assert due_ms_of(b"", 1000, DAY_MS) is None
+    with pytest.raises(RequestError):
+        due_ms_of(encode_properties({"TIMER_DELAY_MS": "-"}), 1000, DAY_MS)
+
+
+def test_batches_and_the_topic_itself_are_refused(group: Group) -> None:
+    client = group.connect()
+    batch = encode_batch([BatchItem(0, b"x", b"TIMER_DELAY_SEC\x015\x02")])
+    assert client.wait(client.start_send("T", batch, batch=True)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert client.wait(client.start_send(TIMER_TOPIC, b"x")).code == ResponseCode.NO_PERMISSION
+
+
+def test_message_whose_topic_is_gone_is_dropped_and_the_next_is_not(group: Group) -> None:
+    client = group.connect()
+    client.create_topic("U")
+    client.send("U", b"lost", 0, at(group, 500))
+    client.send("T", b"kept", 0, at(group, 500))
+    client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "U"})
+    group.advance(1)
+    assert bodies(client) == [b"kept"]
+    client.send("T", b"later", 0, at(group, 500))
+    group.advance(1)
+    assert bodies(client) == [b"kept", b"later"]
+
+
+def test_new_leaders_deliver_what_old_ones_held_and_nothing_again(group: Group) -> None:
+    client = group.connect(group.follower)
+    client.send("T", b"1", 0, at(group, 5000))
+    client.send("T", b"0", 0, at(group, 200))
+    group.advance(0.5)
+    group.kill(group.leader)
+    group.advance(9)
+    assert bodies(group.connect()) == [b"0", b"1"]
+    for node in list(group.members):
+        if group.members[node].node is not None:
+            group.kill(node)
+    for node in list(group.members):
+        group.restart(node)
+    group.elect()
+    group.advance(10)
+    assert bodies(group.connect()) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("reached", range(8))
+def test_batch_of_deliveries_that_reached_the_log_in_part_is_completed(
+    reached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The announcement and `reached` of its 7 deliveries are with a majority when the leader dies."""
+    monkeypatch.setattr(replica_module, "APPEND_BYTES_MAX", 1)  # an entry an append
+    group = prepared()
+    client = group.connect()
+    sent = [b"%d" % number for number in range(7)]
+    for number in (3, 1, 5, 0, 2, 6, 4):
+        client.start_send("T", sent[number], 0, at(group, 1000 + number // 2))
+    group.converge()
+    sent = [b"1", b"0", b"3", b"2", b"5", b"4", b"6"]  # by time, and then as sent
+    old = group.leader
+    last_to_pass = group.node(old).replica.store.log.last_index + 1 + reached
+    wall_ms = group.wall_ms + 1100
+
+    def beyond(source: str, target: str, frame: Frame) -> bool:
+        message = frame.message if isinstance(frame, RaftFrame) else None
+        return isinstance(message, AppendRequest) and message.last_index > last_to_pass
+
+    group.lose = beyond
+    _set_clock(group, wall_ms)
+    group.advance(1.01)
+    assert group.node(old).replica.store.log.last_index == last_to_pass - reached + len(sent)
+    group.kill(old)
+    group.lose = lambda source, target, frame: False
+    group.elect()
+    group.advance(2)
+    assert bodies(group.connect()) == sent
+    group.restart(old)
+    group.elect()
+    group.advance(5)
+    assert bodies(group.connect()) == sent
+
+
+def _set_clock(group: Group, to_ms: int) -> None:
+    """Sets the brokers' wall clock, which goes on from there."""
+    group.wall_offset_ms += to_ms - group.wall_ms
+
+
+def test_full_disk_in_the_middle_of_a_batch_is_settled(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle_a_full_disk(group, monkeypatch, at(group, 1000), 1)
+
+
+def test_age_does_not_delete_what_waits_and_a_full_disk_does(group: Group) -> None:
+    client = group.connect()
+    client.send("T", b"waits", 0, at(group, DAY_MS))
+    for _ in range(30):
+        client.send("T", bytes(100_000), 1)
+    _set_clock(group, group.wall_ms + 3_600_000)
+    group.advance(2)
+    replica = group.node(group.leader).replica
+    flush = replica.store.flush_job()
+    if flush is not None:
+        flush.run()
+        replica.store.flushed(flush)
+    old = RetentionPolicy(reserved_ms=1000, delete_ratio=1.0, force_ratio=1.0)
+    assert delete_expired(replica, old, is_delete_hour=True) == 0
+    _set_clock(group, group.wall_ms + DAY_MS)
+    group.advance(2)
+    assert bodies(client) == [b"waits"]
+    group.advance(60)
+    assert replica.metadata.timers.batch is None, "it is settled, so that retention knows"
+    assert delete_expired(replica, old, is_delete_hour=True) >= 2
+    client.send("T", b"waits, too", 0, at(group, DAY_MS))
+    for _ in range(30):
+        client.send("T", bytes(100_000), 1)
+    group.advance(10)
+    waiting = first_waiting_index(replica.store, replica.metadata)
+    assert waiting is not None
+    full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
+    flush = replica.store.flush_job()
+    if flush is not None:
+        flush.run()
+        replica.store.flushed(flush)
+    assert delete_expired(replica, full, is_delete_hour=True) >= 2
+    assert replica.store.log.first_index > waiting
+    _set_clock(group, group.wall_ms + DAY_MS)
+    group.advance(2)
+    client.send("T", b"after", 0, at(group, 100))
+    group.advance(1)
+    last = client.pull("T", "g", replica.store.queues.get("T", 0).max_offset - 1)  # type: ignore[union-attr]
+    assert last.bodies == [b"after"]
+
+
+def test_a_leader_drops_what_retention_took_before_its_index_knew_all(group: Group) -> None:
+    """Found by the simulator: the leader that had delivered before knew more units than this one, and it fell."""
+    client = group.connect()
+    for _ in range(3):
+        client.send("T", b"waits", 0, at(group, DAY_MS))
+    first = group.leader
+    group.advance(1)
+    assert group.node(first).replica.store.timers.end == 3
+    group.transfer_leadership(group.follower)
+    group.advance(2)  # it looks at its clock a last time
+    client = group.connect()
+    client.send("T", b"soon", 0, at(group, 100))
+    for _ in range(30):
+        client.send("T", bytes(100_000), 1)
+    group.advance(1)
+    assert bodies(client) == [b"soon"]
+    replica = group.node(first).replica
+    assert replica.store.timers.end == 3
+    flush = replica.store.flush_job()
+    if flush is not None:
+        flush.run()
+        replica.store.flushed(flush)
+    full = RetentionPolicy(reserved_ms=1 << 60, force_ratio=-1.0)
+    assert delete_expired(replica, full, is_delete_hour=True) >= 2
+    queue = replica.store.timers.queue
+    assert queue is not None
+    assert queue.min_offset == queue.max_offset == 4
+    group.transfer_leadership(first)
+    _set_clock(group, group.wall_ms + DAY_MS)
+    group.advance(2)
+    client = group.connect()
+    client.send("T", b"after", 0, at(group, 100))
+    group.advance(1)
+    (last,) = group.node(first).replica.metadata.timers.batch.offsets  # type: ignore[union-attr]
+    assert last == 4
+
+
+def test_a_clock_that_is_set_back_makes_nothing_early_and_nothing_wait(group: Group) -> None:
+    client = group.connect()
+    client.send("T", b"first", 0, at(group, 100))
+    before = at(group, 20_000)
+    client.send("T", b"pending", 0, before)
+    group.advance(1)
+    _set_clock(group, group.wall_ms - 10_000)
+    group.advance(0.1)
+    client.send("T", b"second", 0, at(group, 300))
+    group.advance(1)
+    assert bodies(client) == [b"first", b"second"], "the next is not kept until the clock has caught up"
+    group.kill(group.leader)
+    group.elect()
+    group.advance(2)
+    assert bodies(group.connect()) == [b"first", b"second"], "nothing comes again"
+    group.advance((int(before["TIMER_DELIVER_MS"]) - group.wall_ms - 100) / 1000)
+    assert bodies(group.connect()) == [b"first", b"second"]
+    group.advance(0.2)
+    assert bodies(group.connect()) == [b"first", b"second", b"pending"]
+
+
+def test_a_clock_that_is_set_forward_is_noticed_within_a_second(group: Group) -> None:
+    client = group.connect()
+    client.send("T", b"x", 0, at(group, DAY_MS))
+    group.advance(1)
+    _set_clock(group, group.wall_ms + DAY_MS)
+    group.advance(1.1)
+    assert bodies(client) == [b"x"]
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 32))
+def test_each_is_delivered_once_in_order_of_time_whatever_is_killed(seed: int) -> None:
+    rng = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timer_index, "TAIL_UNITS", 8)
+        patch.setattr(timer_index, "RUNS_MERGED", 2)
+        patch.setattr("broker.delayed.timers.BATCH_MAX", 5)
+        group = prepared()
+        due: dict[bytes, int] = {}
+        for _ in range(6):
+            client = group.connect()
+            for _ in range(rng.randrange(12)):
+                body = b"%d" % len(due)
+                due[body] = group.wall_ms + rng.randrange(1, 5000)
+                client.send("T", body, 0, {"TIMER_DELIVER_MS": str(due[body])})
+            group.advance(rng.random())
+            victim = rng.choice(list(group.members))
+            if rng.random() < 0.7:
+                group.kill(victim)
+                group.elect()
+                group.advance(rng.random())
+                group.restart(victim)
+            group.elect()
+        group.advance(12)
+        records: list[Record] = []
+        client = group.connect()
+        while (pulled := client.pull("T", "g", len(records))).code == ResponseCode.SUCCESS:
+            records += pulled.records
+        assert sorted(record.body for record in records) == sorted(due)
+        assert all(record.store_timestamp >= due[record.body] for record in records)
+        steps = group.node(group.leader).replica.metadata.timers.steps
+        assert len(steps) <= 2

@@ -1,0 +1,100 @@
+"""Offsets that nobody could go on from are forgotten, and no others (behaviour.md 8.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.offsets.dead_offsets import INTERVAL_NS
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.state.commands import CommitOffsets
+from tests.broker.harness import SECOND, Client, Group
+from tests.broker.retention.test_retention import fill, group_with, pass_time
+
+LOOK_S = INTERVAL_NS / SECOND
+
+
+@pytest.fixture
+def group() -> Group:
+    """T/0 has lost its head, T/1 is empty."""
+    group = group_with()
+    fill(group)
+    pass_time(group, 2)
+    fill(group, 5)
+    return group
+
+
+def report(client: Client, name: str, offset: int, queue_id: int = 0) -> None:
+    fields = {"consumerGroup": name, "topic": "T", "queueId": queue_id, "commitOffset": offset}
+    client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def kept(group: Group) -> list[str]:
+    for member in group.alive():
+        assert member.alive.replica.metadata.offsets == group.node(group.leader).replica.metadata.offsets
+    return sorted(name for name, _ in group.node(group.leader).replica.metadata.offsets)
+
+
+def two_looks(group: Group) -> None:
+    for _ in range(2):
+        group.advance(LOOK_S + 1)
+    group.converge()
+
+
+def test_only_what_leads_nowhere_and_nobody_uses_is_forgotten(group: Group) -> None:
+    client = group.connect(group.follower)
+    least = client.offset_of(RequestCode.GET_MIN_OFFSET, "T")
+    assert least > 3
+    for name, offset in (("dead", 3), ("used", 3), ("behind", least), ("far", least + 9), ("partly", 3)):
+        report(client, name, offset)
+    report(client, "partly", 0, queue_id=1)
+    for _ in range(24):
+        client.heartbeat("used")
+        group.advance(60)
+    group.converge()
+    assert kept(group) == ["behind", "far", "partly", "used"]
+    client.close()
+    two_looks(group)
+    assert kept(group) == ["behind", "far", "partly"]
+    position = {"consumerGroup": "dead", "topic": "T", "queueId": 0}
+    assert (
+        group.connect().call(RequestCode.QUERY_CONSUMER_OFFSET, position).code == ResponseCode.QUERY_NOT_FOUND
+    )
+
+
+def test_one_look_is_not_enough_and_a_new_leader_begins_to_look_anew(group: Group) -> None:
+    report(group.connect(), "dead", 3)
+    group.advance(LOOK_S + 1)
+    group.kill(group.leader)
+    group.elect()
+    group.advance(LOOK_S + 1)
+    assert kept(group) == ["dead"]
+    group.advance(LOOK_S + 1)
+    assert kept(group) == []
+
+
+def test_what_is_reported_meanwhile_stays(group: Group) -> None:
+    report(group.connect(), "dead", 3)
+    group.advance(LOOK_S + 1)
+    leader = group.node(group.leader)
+    # In the log before the command that forgets, and not applied when that is decided.
+    before = leader.replica.propose_command
+
+    def late(command: object, *rest: object) -> None:
+        leader.replica.propose_command = before  # type: ignore[method-assign]
+        before(CommitOffsets((("dead", "T", 0, 5),)), lambda _: None, lambda: None)
+        before(command, *rest)  # type: ignore[arg-type]
+
+    leader.replica.propose_command = late  # type: ignore[method-assign, assignment]
+    group.advance(LOOK_S + 1)
+    group.converge()
+    assert leader.replica.metadata.offsets["dead", "T"] == {0: 5}
+
+
+def test_offsets_of_a_group_that_was_deleted_without_them_go_in_time(group: Group) -> None:
+    client = group.connect()
+    report(client, "g", 3)
+    client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": False})
+    assert kept(group) == ["g"]
+    client.close()
+    two_looks(group)
+    assert kept(group) == []

@@ -1,0 +1,68 @@
+"""Pulls that wait, and pulls at nodes that know or may do less than the leader."""
+
+from __future__ import annotations
+
+from broker.node.relayed_clients import RELAYED_BYTES_MAX
+from broker.remoting.codes import RequestCode, ResponseCode
+from tests.broker.harness import Client, Group
+
+
+def make_group(size: int = 1, **settings: object) -> tuple[Group, Client]:
+    group = Group(size, broker=settings)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T")
+    client.heartbeat("g")
+    return group, client
+
+
+def test_without_long_polling_a_pull_waits_for_a_second_and_not_at_all_for_what_comes() -> None:
+    """Answered at once, a consumer of an idle queue would ask again at once, for ever."""
+    group, client = make_group(long_polling=False)
+    pull = client.start_pull("T", "g", 0, suspend_ms=20_000)
+    group.advance(0.9)
+    assert pull not in client.answers
+    group.advance(0.2)
+    assert client.answers.pop(pull).code == ResponseCode.PULL_NOT_FOUND
+    pull = client.start_pull("T", "g", 0, suspend_ms=20_000)
+    client.send("T", b"x")
+    group.settle()
+    assert client.answers[pull].code == ResponseCode.SUCCESS
+
+
+def test_one_arrival_does_not_fill_the_link_to_the_node_of_all_who_waited() -> None:
+    """Each gets a copy there: of thousands, a broker's memory would not hold them."""
+    group, client = make_group(3)
+    reader = group.connect(group.follower)
+    body = bytes(200_000)
+    waiting = [
+        reader.start_pull("T", "g", 0, suspend_ms=20_000) for _ in range(3 * RELAYED_BYTES_MAX // len(body))
+    ]
+    group.settle()
+    client.send("T", body)
+    group.settle()
+    answers = [reader.answers[opaque] for opaque in waiting]
+    given = [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
+    assert 0 < sum(len(answer.body) for answer in given) <= RELAYED_BYTES_MAX + 2 * len(body)
+    refused = [answer for answer in answers if answer.code != ResponseCode.SUCCESS]
+    assert {answer.code for answer in refused} == {ResponseCode.SYSTEM_BUSY}
+
+
+def test_a_follower_that_does_not_know_a_subscription_asks_the_leader() -> None:
+    """A consumer's heartbeat reaches one node before the other."""
+    group, client = make_group(3, follower_reads=True)
+    client.send("T", b"x")
+    group.converge()
+    reader = group.connect(group.follower)
+    fields = {
+        "consumerGroup": "g",
+        "topic": "T",
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 32,
+        "sysFlag": 0,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subVersion": 0,
+    }
+    assert reader.call(RequestCode.PULL_MESSAGE, fields).code == ResponseCode.SUCCESS

@@ -1,0 +1,365 @@
+"""Nodes that come back with less than they had acknowledged: what a start finds out, and how it ends."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from broker.replica.recovering import RecoveringFile, Run
+from broker.state.commands import DeleteTopic
+from log.entry_recovery import LogRecovery, RecoveryKind
+from log.errors import DamagedLogError
+from log.store import RecoveryReport
+from raft.recovery_loss import Loss
+from tests.broker.harness import Group
+from tests.log.memory_disk import MemoryDisk
+
+SOUND = LogRecovery(
+    kind=RecoveryKind.CLEAN,
+    first_index=0,
+    first_position=0,
+    base_term=0,
+    epoch=0,
+    last_good_index=9,
+    end_position=900,
+    checkpoint_index=None,
+    damaged_file=None,
+    damaged_at=None,
+    reason="",
+    later_index=None,
+    scanned_entries=10,
+    rebuilt_units=0,
+)
+CRASHED = RecoveryReport(
+    log=SOUND,
+    clean_stop=False,
+    committed_index=5,
+    dispatched_index=5,
+    rebuilt_queues=(),
+    rebuilt_index_from=None,
+    damage=(),
+    needs_snapshot=False,
+)
+DAMAGED = replace(
+    CRASHED,
+    log=replace(
+        SOUND, kind=RecoveryKind.DAMAGED, damaged_file="data/0", damaged_at=700, reason="a checksum differs"
+    ),
+    damage=("data/0 at byte 700: a checksum differs",),
+)
+
+
+def judge(
+    disk: MemoryDisk,
+    report: RecoveryReport,
+    *,
+    flush: str = "async",
+    boot: str = "one",
+    accept: bool = False,
+    has_term: bool = True,
+    only_voter: bool = False,
+) -> Loss | None:
+    """What a start over this disk finds to be lost."""
+    file = RecoveringFile(disk, Run(flush, boot, accept))
+    return file.judge(report, has_term=has_term, only_voter=only_voter)[0]
+
+
+@pytest.mark.parametrize(
+    ("flush", "boot", "clean", "loss"),
+    [
+        ("async", "one", False, None),
+        ("async", "two", False, Loss.ENTRIES),
+        ("async", "two", True, None),
+        ("async", "", False, None),
+        ("sync", "two", False, None),
+    ],
+)
+def test_only_another_boot_after_asynchronous_flushes_may_have_lost_the_page_cache(
+    flush: str, boot: str, clean: bool, loss: Loss | None
+) -> None:
+    disk = MemoryDisk()
+    assert judge(disk, CRASHED, flush=flush, boot="one") is None
+    assert judge(disk, replace(CRASHED, clean_stop=clean), flush="sync", boot=boot) is loss
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "clean", "loss"), [(9, False, None), (10, False, Loss.ENTRIES), (10, True, None)]
+)
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_log_that_ends_before_what_was_acknowledged_has_lost_pages(
+    flush: str, acknowledged: int, clean: bool, loss: Loss | None
+) -> None:
+    """The process crashed after a failed flush, and pages that it had not written left the cache."""
+    disk = MemoryDisk()
+    before = RecoveringFile(disk, Run("async", "one"))
+    assert before.judge(CRASHED, has_term=True, only_voter=False)[0] is None
+    before.acknowledged(acknowledged)
+    assert judge(disk, replace(CRASHED, clean_stop=clean), flush=flush) is loss
+    assert judge(disk, CRASHED) is loss, "it is remembered, and judged once"
+
+
+def test_a_loss_is_remembered_until_it_is_over() -> None:
+    disk = MemoryDisk()
+    assert judge(disk, DAMAGED) is Loss.ENTRIES
+    assert judge(disk, CRASHED) is Loss.ENTRIES, "the damage is cut by now"
+    RecoveringFile(disk, Run("async", "one")).keep(None)
+    assert judge(disk, CRASHED) is None
+
+
+def test_a_disk_without_a_term_has_lost_all() -> None:
+    assert judge(MemoryDisk(), CRASHED, has_term=False) is Loss.ALL
+    assert judge(MemoryDisk(), CRASHED, has_term=False, only_voter=True) is None
+
+
+@pytest.mark.parametrize("report", [DAMAGED, replace(CRASHED, needs_snapshot=True)])
+def test_a_group_of_one_starts_over_damage_only_if_the_loss_is_accepted(report: RecoveryReport) -> None:
+    disk = MemoryDisk()
+    with pytest.raises(DamagedLogError, match=r"storage\.accept_data_loss"):
+        judge(disk, report, only_voter=True)
+    assert judge(disk, report, only_voter=True, accept=True) is None
+
+
+def damage_an_entry(disk: MemoryDisk, node: str, at: int) -> None:
+    """Changes a byte in the middle of a log."""
+    path = next(path for path in sorted(disk.files) if path.startswith(f"dledger-{node}/data/"))
+    disk.files[path].seen[at] ^= 0xFF
+    disk.files[path].durable[at] ^= 0xFF
+
+
+def sent(group: Group, count: int) -> None:
+    """Messages that are acknowledged."""
+    client = group.connect()
+    for number in range(count):
+        client.send("T", b"%d" % number)
+
+
+def test_a_damaged_log_comes_back_from_the_group_before_the_node_votes_again() -> None:
+    group = Group(3)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 20)
+    group.converge()
+    victim = group.follower
+    last = group.node(victim).replica.store.log.last_index
+    at = group.node(victim).replica.store.log.position_of(last - 8) + 60
+    group.kill(victim)
+    damage_an_entry(group.members[victim].disk, victim, at)
+    group.start(victim)
+    raft = group.node(victim).replica.raft
+    assert raft.recovering is Loss.ENTRIES
+    assert raft.log_terms.last_index < last
+    group.run_until(lambda: raft.recovering is None, "the recovery")
+    assert raft.log_terms.last_index >= last
+    group.kill(victim)
+    group.start(victim)
+    assert group.node(victim).replica.raft.recovering is None, "it is over for good"
+    group.converge()
+
+
+def test_an_empty_disk_takes_the_log_from_the_group() -> None:
+    group = Group(3)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 10)
+    victim = group.follower
+    other = next(m.id for m in group.alive() if m.id not in (victim, group.leader))
+    leader = group.leader
+    group.kill(victim)
+    group.kill(leader)
+    group.members[victim].disk = MemoryDisk()
+    group.start(victim)
+    group.advance(20)
+    assert group.node(victim).replica.raft.recovering is Loss.ALL, "one other voter is not enough"
+    assert not group.node(other).replica.serving
+    group.start(leader)
+    group.run_until(lambda: group.node(victim).replica.raft.recovering is None, "the recovery")
+    group.elect()
+    sent(group, 1)
+    group.converge()
+
+
+def start_accepting_data_loss(group: Group, node: str) -> None:
+    """As an operator does it, for one start."""
+    member = group.members[node]
+    config = member.config
+    storage = msgspec.structs.replace(config.storage, accept_data_loss=True)
+    member.config = msgspec.structs.replace(config, storage=storage)
+    group.start(node)
+    member.config = config
+
+
+@pytest.mark.parametrize("survivor", ["n0", "n1", "n2"])
+def test_one_store_of_three_is_enough_when_one_empty_node_is_told_to_accept_the_loss(survivor: str) -> None:
+    """docs/operations.md: only the one that was told votes, so nobody but the survivor can be elected."""
+    group = Group(3)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 20)
+    group.converge()
+    gone = [node for node in group.members if node != survivor]
+    for node in group.members:
+        group.kill(node)
+    for node in gone:
+        group.replace_disk(node)
+    group.start(gone[1])
+    group.start(survivor)
+    group.advance(30)
+    assert not any(member.alive.replica.serving for member in group.alive()), (
+        "two of three have lost their votes"
+    )
+    group.kill(gone[1])
+    start_accepting_data_loss(group, gone[0])
+    assert group.elect() == survivor
+    sent(group, 5)
+    group.start(gone[1])
+    recovered = group.node(gone[1]).replica.raft
+    assert recovered.recovering is Loss.ALL
+    group.run_until(lambda: recovered.recovering is None, "the recovery")
+    group.converge()
+    pulled = group.connect(gone[1]).pull("T", "g", 0, count=32).bodies
+    assert pulled == [b"%d" % number for number in (*range(20), *range(5))]
+    group.kill(survivor)
+    group.elect()
+    sent(group, 1)
+
+
+def test_an_outage_before_an_empty_node_has_recovered_is_ended_by_accepting_the_loss() -> None:
+    """docs/operations.md: asynchronous flush, and the power fails on both that had all."""
+    group = Group(3, flush="async")
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 20)
+    group.converge()
+    empty, *others = group.members
+    for node in group.members:
+        group.kill(node)
+    group.replace_disk(empty)
+    for node in others:
+        RecoveringFile(group.members[node].disk, Run("async", "one")).keep(Loss.ENTRIES)
+        group.start(node)
+    group.start(empty)
+    group.advance(60)
+    assert not any(member.alive.replica.serving for member in group.alive())
+    for node in others:
+        group.kill(node)
+        start_accepting_data_loss(group, node)
+    assert group.elect() in others
+    sent(group, 5)
+    group.run_until(lambda: group.node(empty).replica.raft.recovering is None, "the recovery")
+    group.converge()
+
+
+def test_a_reset_half_done_is_repeated() -> None:
+    group = Group(3)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 10)
+    victim = group.follower
+    log = group.node(victim).replica.store.log
+
+    class StopError(Exception):
+        pass
+
+    def fail() -> None:
+        raise StopError
+
+    with pytest.raises(StopError):
+        log.reset(5, log.position_of(5), log.term_of(4), fail)
+    group.kill(victim)
+    group.start(victim)
+    replica = group.node(victim).replica
+    assert replica.raft.recovering is Loss.ENTRIES
+    group.run_until(lambda: replica.raft.recovering is None, "the recovery")
+    group.converge()
+
+
+def test_a_topic_deleted_between_the_notes_and_the_snapshot_stays_deleted() -> None:
+    group = Group(1)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 5)
+    group.advance(4)  # queues are noted
+    replica = group.node("n0").replica
+    assert replica.store.queues.get("T", 0) is not None
+    applied: list[object] = []
+    replica.propose_command(DeleteTopic("T", group.wall_ms), applied.append, lambda: None)
+    group.members["n0"].due_ns = group.now_ns
+    group.settle()
+    assert applied
+    assert replica.store.queues.get("T", 0) is None
+    replica.save_snapshot()
+    group.kill("n0")
+    group.start("n0")
+    group.elect()
+    replica = group.node("n0").replica
+    assert "T" not in replica.metadata.topics
+    assert replica.store.queues.get("T", 0) is None
+
+
+def test_a_snapshot_reflects_nothing_that_a_power_failure_of_all_may_take() -> None:
+    """Asynchronous flush: the group goes on with other entries in the place of those that it lost."""
+    group = Group(3, flush="async")
+    group.elect()
+    client = group.connect()
+    client.create_topic("Kept", queues=1)
+    group.converge()
+    group.advance(1)  # flushed
+    client.create_topic("Lost", queues=1)
+    group.advance(0.03)
+    node = group.follower
+    replica = group.node(node).replica
+    assert "Lost" in replica.metadata.topics
+    replica.save_snapshot()
+    assert replica.store.snapshot_index <= replica.store.log.durable_index < replica.applied_index
+    disks = {member.id: member.disk.crash(lambda path, page: False) for member in group.members.values()}
+    for member in group.members.values():
+        group.kill(member.id)
+        member.disk = disks[member.id]
+    for started in group.members:
+        group.start(started)
+    group.elect()
+    group.connect().create_topic("New", queues=1)
+    group.converge()
+    states = [member.alive.replica.metadata.snapshot() for member in group.alive()]
+    assert states[0] == states[1] == states[2]
+    topics = group.node(node).replica.metadata.topics
+    assert ("Kept" in topics, "Lost" in topics, "New" in topics) == (True, False, True)
+
+
+def test_a_snapshot_is_written_when_the_flush_of_what_it_reflects_has_come_back() -> None:
+    group = Group(1, flush="async")
+    group.elect()
+    sent(group, 3)
+    replica = group.node("n0").replica
+    replica.save_snapshot()
+    index = replica.applied_index
+    assert replica.store.snapshot_index < index
+    sent(group, 1)
+    group.advance(1)
+    assert replica.store.snapshot_index == index
+    group.connect().send("T", b"last")
+    replica.close(group.now_ns)
+    assert replica.store.snapshot_index == replica.applied_index > index
+
+
+def test_queue_ends_survive_in_the_snapshot_alone() -> None:
+    group = Group(1)
+    group.elect()
+    group.connect().create_topic("T", queues=1)
+    sent(group, 5)
+    group.advance(1)  # flushed
+    replica = group.node("n0").replica
+    replica.save_snapshot()
+    log = replica.store.log
+    end = log.last_index
+    # As retention leaves it when the files of the queue, of which no message is left, are gone with the notes.
+    log.reset(end + 1, log.end_position, log.term_of(end))
+    group.kill("n0")
+    disk = group.members["n0"].disk
+    for path in [path for path in disk.files if path.startswith(("consumequeue/", "recovery-notes"))]:
+        disk.remove(path)
+    group.start("n0")
+    group.elect()
+    assert group.node("n0").replica.queue_end("T", 0) == 5
+    group.connect().send("T", b"next")
+    assert group.node("n0").replica.queue_end("T", 0) == 6

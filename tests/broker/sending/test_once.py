@@ -1,0 +1,320 @@
+"""Exactly once for repeated sends: broker/sending/once.py, whose rules these tests follow one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.peers.protocol import Forward, Frame, RaftFrame
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import JSON, ROCKETMQ, RemotingCommand
+from log.batch import BatchItem, encode_batch
+from log.index_file import IndexFiles
+from raft.messages import AppendResponse
+from tests.broker.harness import Client, Group
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3)
+    group.elect()
+    client = group.connect()
+    client.create_topic("T", 2)
+    client.heartbeat("g")
+    client.close()
+    group.converge()
+    return group
+
+
+def begin(
+    client: Client, key: str, *, floor: int = 0, again: bool = False, topic: str = "T", **properties: str
+) -> int:
+    """Starts an attempt of the send of the message `key`, whose body is its key."""
+    return client.start_send(
+        topic, key.encode(), 0, {"UNIQ_KEY": key, **properties}, once=floor, again=True if again else None
+    )
+
+
+def ask(client: Client, key: str, **how: Any) -> RemotingCommand:
+    """One attempt and its answer."""
+    return client.wait(begin(client, key, **how))
+
+
+def place(answer: RemotingCommand) -> tuple[str, str, str]:
+    assert answer.code == ResponseCode.SUCCESS, f"code {answer.code}: {answer.remark}"
+    return answer.fields["msgId"], answer.fields["queueId"], answer.fields["queueOffset"]
+
+
+def position(answer: RemotingCommand) -> int:
+    return int(answer.fields["msgId"][-16:], 16)
+
+
+def bodies(group: Group) -> list[bytes]:
+    client = group.connect()
+    return client.pull("T", "g", 0).bodies
+
+
+@pytest.mark.parametrize("serialization", [JSON, ROCKETMQ])
+@pytest.mark.parametrize("through_follower", [False, True])
+def test_repeated_attempt_is_answered_with_the_first_place(
+    group: Group, serialization: int, through_follower: bool
+) -> None:
+    client = group.connect(group.follower if through_follower else group.leader)
+    client.serialization = serialization
+    first = ask(client, "K1")
+    assert "once" not in first.fields
+    again = ask(client, "K1", again=True)
+    assert place(again) == place(first)
+    assert again.fields["once"] == "found"
+    assert bodies(group) == [b"K1"]
+
+
+def test_repeated_attempt_of_what_never_arrived_is_stored(group: Group) -> None:
+    client = group.connect()
+    answer = ask(client, "K1", again=True)
+    assert place(answer)[2] == "0"
+    assert "once" not in answer.fields
+    assert bodies(group) == [b"K1"]
+
+
+def test_known_after_a_failover(group: Group) -> None:
+    first = ask(group.connect(), "K1")
+    group.converge()
+    group.kill(group.leader)
+    group.elect()
+    assert place(ask(group.connect(), "K1", again=True)) == place(first)
+
+
+def test_waits_for_what_is_in_the_log_and_not_committed(group: Group) -> None:
+    leader = group.leader
+    client = group.connect()
+    group.lose = lambda source, target, frame: _is_acknowledgement(frame, leader, target)
+    first, again = begin(client, "K1"), begin(client, "K1", again=True)
+    group.settle()
+    assert not client.answers, "answered before the majority has the first attempt"
+    group.lose = lambda source, target, frame: False
+    assert place(client.wait(first)) == place(client.wait(again))
+    assert bodies(group) == [b"K1"]
+
+
+def test_attempts_at_the_same_time_are_stored_once(group: Group) -> None:
+    client, other = group.connect(), group.connect(group.follower)
+    client.send("T", b"before")  # so that the log is not idle
+    calls = [
+        (client, begin(client, "K1", again=True)),
+        (other, begin(other, "K1", again=True)),
+        (client, begin(client, "K1")),
+        (client, begin(client, "K2", again=True)),
+        (other, begin(other, "K1", again=True)),
+    ]
+    places = [place(sender.wait(call)) for sender, call in calls]
+    assert len({places[0], places[1], places[2], places[4]}) == 1
+    assert sorted(bodies(group)) == [b"K1", b"K2", b"before"]
+
+
+def test_first_attempt_that_arrives_late_finds_the_repeated_one(group: Group) -> None:
+    """It was held on its way (a paused follower) while the client asked again through another node."""
+    client = group.connect()
+    floor = position(ask(client, "K0"))
+    slow = group.connect(group.follower)
+    held: list[tuple[str, str, Frame]] = []
+
+    def hold(source: str, target: str, frame: Frame) -> bool:
+        if isinstance(frame, Forward):
+            held.append((source, target, frame))
+            return True
+        return False
+
+    group.lose = hold
+    late = begin(slow, "K1", floor=floor)
+    group.settle()
+    assert held
+    group.lose = lambda source, target, frame: False
+    again = ask(client, "K1", floor=floor, again=True)
+    for name in ("K2", "K3"):
+        ask(client, name, floor=floor)
+    for source, target, frame in held:
+        group.node(target).begin(group.now_ns, group.wall_ms)
+        group.node(target).peer_received(source, frame)
+        group.members[target].due_ns = group.now_ns
+    assert place(slow.wait(late)) == place(again)
+    assert bodies(group) == [b"K0", b"K1", b"K2", b"K3"]
+
+
+def test_first_attempt_with_a_floor_of_this_term_is_not_looked_up(group: Group) -> None:
+    client = group.connect()
+    floor = position(ask(client, "K0"))
+    index = group.node(group.leader).replica.store.index
+    calls: list[str] = []
+
+    def spy(*arguments: Any, **options: Any) -> list[int]:
+        calls.append(arguments[1])
+        return []
+
+    index_type = type(index)
+    original = index_type.query
+    index_type.query = spy  # type: ignore[method-assign]
+    try:
+        floor = position(ask(client, "K1", floor=floor))
+        ask(client, "K2", floor=floor)
+    finally:
+        index_type.query = original  # type: ignore[method-assign]
+    assert calls == []
+
+
+def test_first_attempt_with_a_floor_of_an_earlier_term_is_looked_up(group: Group) -> None:
+    """A deposed leader may have stored it before its successor began."""
+    floor = position(ask(group.connect(), "K0"))
+    first = ask(group.connect(), "K1", floor=floor)
+    group.converge()
+    group.kill(group.leader)
+    group.elect()
+    assert place(ask(group.connect(), "K1", floor=floor)) == place(first)
+
+
+def test_lost_leader_hands_on_what_it_has_not_decided(group: Group) -> None:
+    old = group.leader
+    client = group.connect(old)
+    first = ask(client, "K1")
+    group.lose = lambda source, target, frame: _is_acknowledgement(frame, old, target)
+    client.start_send("T", b"other", 0)
+    again = begin(client, "K1", again=True)
+    group.settle()
+    assert again not in client.answers
+    group.lose = lambda source, target, frame: False
+    group.partition(old)
+    group.run_until(lambda: not group.node(old).replica.serving, "the old leader to step down")
+    group.heal()
+    assert place(client.wait(again)) == place(first)
+
+
+def test_floor_of_another_log_is_refused(group: Group) -> None:
+    answer = ask(group.connect(), "K1", floor=1 << 40, again=True)
+    assert answer.code == ResponseCode.ONCE_UNDECIDABLE
+    assert "behind the log's end" in (answer.remark or "")
+    assert bodies(group) == []
+
+
+def test_floor_that_the_log_does_not_reach_is_refused_with_a_new_one(group: Group) -> None:
+    client = group.connect()
+    ask(client, "K0")
+    group.converge()
+    log = group.node(group.leader).replica.store.log
+    log.first_position = log.position_of(log.last_index)  # as after retention
+    answer = ask(client, "K1", floor=1, again=True)
+    assert answer.code == ResponseCode.ONCE_UNDECIDABLE
+    newer = int(answer.fields["once"])
+    assert log.first_position <= newer <= log.end_position
+    assert place(ask(client, "K2", floor=newer))
+    assert bodies(group) == [b"K0", b"K2"]
+
+
+def test_message_without_a_key_is_refused(group: Group) -> None:
+    client = group.connect()
+    call = client.start_send("T", b"x", 0, {}, once=0, again=True)
+    answer = client.wait(call)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "UNIQ_KEY" in (answer.remark or "")
+
+
+def test_delayed_message_is_found_where_it_waits_and_after_its_delivery(group: Group) -> None:
+    client = group.connect()
+    first = ask(client, "K1", DELAY="1")
+    assert place(ask(client, "K1", again=True, DELAY="1")) == place(first)
+    group.advance(3)
+    assert bodies(group) == [b"K1"]
+    assert place(ask(client, "K1", again=True, DELAY="1")) == place(first)
+    group.advance(3)
+    assert bodies(group) == [b"K1"]
+
+
+def test_delayed_messages_of_other_topics_are_others(group: Group) -> None:
+    client = group.connect()
+    client.create_topic("U")
+    ask(client, "K1", DELAY="18")
+    assert "once" not in ask(client, "K1", again=True, topic="U").fields
+
+
+def test_automatic_creation_of_the_topic(group: Group) -> None:
+    client = group.connect()
+    first, again = begin(client, "K1", topic="new"), begin(client, "K1", topic="new", again=True)
+    assert place(client.wait(first)) == place(client.wait(again))
+
+
+def send_batch(client: Client, keys: list[str], *, again: bool) -> RemotingCommand:
+    items = [BatchItem(0, key.encode(), f"UNIQ_KEY\x01{key}\x02".encode()) for key in keys]
+    fields = {
+        "a": "PG",
+        "b": "T",
+        "c": "TBW102",
+        "d": 4,
+        "e": 0,
+        "f": 0,
+        "g": client.group.wall_ms,
+        "h": 0,
+        "i": f"UNIQ_KEY\x01{keys[0]}\x02",
+        "m": True,
+        "once": 0,
+        "again": again,
+    }
+    return client.call(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(items))
+
+
+def test_batch(group: Group) -> None:
+    client = group.connect()
+    keys = ["K1", "K2", "K3"]
+    first = send_batch(client, keys, again=False)
+    again = send_batch(client, keys, again=True)
+    assert place(again) == place(first)
+    assert again.fields["msgId"].count(",") == 2
+    assert bodies(group) == [b"K1", b"K2", b"K3"]
+
+
+def test_batch_that_is_stored_in_part_is_undecidable(group: Group) -> None:
+    client = group.connect()
+    send_batch(client, ["K1", "K2"], again=False)
+    answer = send_batch(client, ["K1", "K2", "K3"], again=True)
+    assert answer.code == ResponseCode.ONCE_UNDECIDABLE
+    assert "2 of 3" in (answer.remark or "")
+    assert bodies(group) == [b"K1", b"K2"]
+
+
+def test_messages_that_were_sent_apart_are_no_batch(group: Group) -> None:
+    client = group.connect()
+    for keys in (["K1"], ["other"], ["K2"]):
+        send_batch(client, keys, again=False)
+    answer = send_batch(client, ["K1", "K2"], again=True)
+    assert answer.code == ResponseCode.ONCE_UNDECIDABLE
+    assert "1 of 2" in (answer.remark or "")
+
+
+def test_of_a_batch_only_the_first_message_is_looked_up(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 30,000 took a look into the index for every topic in which messages may be hidden: a second."""
+    client = group.connect()
+    keys = [f"K{number}" for number in range(500)]
+    first = send_batch(client, keys, again=False)
+    looked_up: list[str] = []
+    query = IndexFiles.query
+
+    def noted(self: IndexFiles, topic: str, key: str, *args: Any, **options: Any) -> Any:
+        looked_up.append(key)
+        return query(self, topic, key, *args, **options)
+
+    monkeypatch.setattr(IndexFiles, "query", noted)
+    again = send_batch(client, keys, again=True)
+    assert again.fields["msgId"] == first.fields["msgId"]
+    assert set(looked_up) == {"K0"}
+
+
+def test_unmodified_clients_are_left_alone(group: Group) -> None:
+    client = group.connect()
+    for _ in range(2):
+        client.send("T", b"x", 0, {"UNIQ_KEY": "K"})
+    assert bodies(group) == [b"x", b"x"]
+
+
+def _is_acknowledgement(frame: Frame, leader: str, target: str) -> bool:
+    return target == leader and isinstance(frame, RaftFrame) and isinstance(frame.message, AppendResponse)

@@ -1,0 +1,211 @@
+"""The replicated state: a function of its commands, equal after a snapshot, the same from every encoding."""
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.state.commands import (
+    CheckTransactions,
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteTopic,
+    DeliverDelayed,
+    DeliverTimed,
+    EndResets,
+    ForgetOffsets,
+    LockQueues,
+    PutGroup,
+    PutTopic,
+    ResetOffsets,
+    ResumeTransaction,
+    SettleDelayed,
+    SettleTimed,
+    Several,
+    UnknownCommandError,
+    UnlockQueues,
+    decode_command,
+    encode_command,
+)
+from broker.state.metadata import DelayProgress, Metadata, OrderLock
+from broker.state.topic_rules import topic_config
+
+topic = st.sampled_from(["T1", "T2"])
+group = st.sampled_from(["g1", "g2"])
+client = st.sampled_from(["c1", "c2"])
+wall_ms = st.integers(0, 10**13)
+queue = st.integers(0, 3)
+queues = st.lists(st.tuples(topic, queue), max_size=3).map(tuple)
+
+offset = st.integers(0, 10**9)
+
+step = st.tuples(offset, offset, st.just(10**9))
+"""Limits never go down, as the timer queue only grows."""
+
+single_commands = st.one_of(
+    st.builds(PutTopic, st.builds(topic_config, topic, st.integers(1, 8)), wall_ms, st.booleans()),
+    st.builds(DeleteTopic, topic, wall_ms),
+    st.builds(
+        PutGroup,
+        st.builds(lambda name: SubscriptionGroupConfig(group_name=name), group),
+        wall_ms,
+        st.booleans(),
+    ),
+    st.builds(DeleteGroup, group, st.booleans(), wall_ms),
+    st.builds(
+        CommitOffsets,
+        st.lists(st.tuples(group, topic, queue, st.integers(0, 10**9)), max_size=3).map(tuple),
+        st.booleans(),
+    ),
+    st.builds(
+        ResetOffsets, st.lists(st.tuples(group, topic, queue, st.integers(0, 3)), max_size=3).map(tuple)
+    ),
+    st.builds(EndResets, st.lists(st.tuples(group, topic, queue, st.integers(0, 3)), max_size=3).map(tuple)),
+    st.builds(
+        ForgetOffsets, st.lists(st.tuples(group, topic, queue, st.integers(0, 3)), max_size=3).map(tuple)
+    ),
+    st.builds(LockQueues, group, client, queues, wall_ms),
+    st.builds(UnlockQueues, group, client, queues),
+    st.builds(DeliverDelayed, st.integers(1, 3), offset, st.integers(1, 9), offset),
+    st.builds(SettleDelayed, st.integers(1, 3), offset),
+    st.builds(DeliverTimed, st.lists(offset, max_size=3).map(tuple), step, offset, offset),
+    st.builds(SettleTimed, st.lists(step, max_size=2).map(tuple)),
+    st.builds(CheckTransactions, st.lists(st.integers(0, 50), max_size=3).map(tuple)),
+    st.builds(ResumeTransaction, st.integers(0, 50)),
+)
+commands = st.one_of(single_commands, st.builds(Several, st.lists(single_commands, max_size=3).map(tuple)))
+
+
+@given(commands)
+def test_commands_come_back_from_their_encoding(command: Command) -> None:
+    assert decode_command(encode_command(command)) == command
+
+
+@given(st.lists(commands, max_size=20), st.lists(commands, max_size=20))
+def test_a_snapshot_stands_for_the_commands_before_it(before: list[Command], after: list[Command]) -> None:
+    metadata = Metadata()
+    for command in before:
+        metadata.apply(command)
+    restored = Metadata.restore(metadata.snapshot())
+    assert restored == metadata
+    for command in after:
+        assert restored.apply(command) == metadata.apply(command)
+    assert restored == metadata
+    assert restored.snapshot() == metadata.snapshot(), "replicas' snapshots are byte-identical"
+
+
+def test_a_snapshot_of_an_earlier_version_is_restored() -> None:
+    config = {"topicName": "T", "readQueueNums": 3, "writeQueueNums": 4, "attributes": {"a": "b"}}
+    version = {"counter": 5, "stateVersion": 0, "timestamp": 7}
+    fields = {
+        "version": 1,
+        "topics": [config],
+        "groups": [{"groupName": "g", "retryMaxTimes": 2}],
+        "offsets": [["g", "T", {0: 5, 2: 6}]],
+        "locks": [["g", "T", 0, "c", 1000]],
+        "delays": [[1, 5, 2, 70]],
+        "topics_version": version,
+        "groups_version": version,
+    }
+    expected = Metadata(
+        topics={
+            "T": TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=4, attributes={"a": "b"})
+        },
+        groups={"g": SubscriptionGroupConfig(group_name="g", retry_max_times=2)},
+        offsets={("g", "T"): {0: 5, 2: 6}},
+        locks={("g", "T", 0): OrderLock("c", 1000)},
+        delays={1: DelayProgress(5, 2, 70)},
+        topics_version=DataVersion(5, 0, 7),
+        groups_version=DataVersion(5, 0, 7),
+    )
+    assert Metadata.restore(cbor2.dumps(fields)) == expected
+
+
+def test_a_snapshot_of_a_newer_version_stops_the_node() -> None:
+    with pytest.raises(UnknownCommandError, match="version 99"):
+        Metadata.restore(cbor2.dumps({"version": 99}))
+
+
+def test_a_command_of_a_newer_version_stops_the_node() -> None:
+    with pytest.raises(UnknownCommandError, match="paint_topic"):
+        decode_command(cbor2.dumps(["paint_topic", "T1", "red"]))
+
+
+def test_order_locks_are_granted_refreshed_taken_over_and_released() -> None:
+    metadata = Metadata()
+    two = (("T1", 0), ("T1", 1))
+    assert metadata.apply(LockQueues("g", "a", two, 1000)) == two
+    assert metadata.apply(LockQueues("g", "b", two, 2000)) == ()
+    assert metadata.apply(LockQueues("other group", "b", two, 2000)) == two
+    assert metadata.apply(LockQueues("g", "a", two[:1], 50_000)) == two[:1]
+    expired_ms = 1000 + LockQueues("g", "b", two, 0).ttl_ms + 1
+    assert metadata.apply(LockQueues("g", "b", two, expired_ms)) == two[1:], "only what was not refreshed"
+    metadata.apply(UnlockQueues("g", "b", two))
+    assert metadata.apply(LockQueues("g", "c", two, expired_ms)) == two[1:], "b released only its own"
+
+
+def test_deleting_a_topic_or_a_group_takes_its_offsets_along() -> None:
+    metadata = Metadata()
+    for topic in ("T1", "T2"):
+        metadata.apply(PutTopic(topic_config(topic, 4), 0))
+    metadata.apply(CommitOffsets((("g1", "T1", 0, 5), ("g1", "T2", 0, 6), ("g2", "T1", 0, 7))))
+    assert metadata.offset_count == 3
+    metadata.apply(DeleteTopic("T1", 0))
+    assert metadata.offsets == {("g1", "T2"): {0: 6}}
+    metadata.apply(CommitOffsets((("g2", "T1", 0, 8),)))
+    assert metadata.offsets == {("g1", "T2"): {0: 6}}, "of a topic that is gone"
+    assert metadata.offset_count == 1
+    metadata.apply(DeleteGroup("g1", clean_offsets=False, wall_ms=0))
+    assert metadata.offsets == {("g1", "T2"): {0: 6}}
+    metadata.apply(DeleteGroup("g1", clean_offsets=True, wall_ms=0))
+    assert metadata.offsets == {}
+    assert metadata.offset_count == 0
+
+
+def test_only_offsets_that_have_not_changed_are_forgotten() -> None:
+    metadata = Metadata()
+    metadata.apply(PutTopic(topic_config("T1", 4), 0))
+    metadata.apply(CommitOffsets((("g1", "T1", 0, 5), ("g1", "T1", 1, 6), ("g2", "T1", 0, 7))))
+    metadata.apply(
+        ForgetOffsets((("g1", "T1", 0, 5), ("g1", "T1", 1, 5), ("g2", "T1", 0, 7), ("g3", "T1", 0, 1)))
+    )
+    assert metadata.offsets == {("g1", "T1"): {1: 6}}
+    assert metadata.offset_count == 1
+
+
+def test_what_is_created_by_use_does_not_replace_what_exists() -> None:
+    metadata = Metadata()
+    metadata.apply(PutTopic(topic_config("T", 4), 1))
+    metadata.apply(PutTopic(topic_config("T", 8), 2, if_absent=True))
+    assert metadata.topics["T"].read_queue_nums == 4
+    assert (metadata.topics_version.counter, metadata.topics_version.timestamp) == (1, 1)
+    metadata.apply(PutTopic(topic_config("T", 8), 3))
+    assert metadata.topics["T"].read_queue_nums == 8
+    metadata.apply(PutGroup(SubscriptionGroupConfig(group_name="g", retry_max_times=3), 4))
+    metadata.apply(PutGroup(SubscriptionGroupConfig(group_name="g"), 5, if_absent=True))
+    assert metadata.groups["g"].retry_max_times == 3
+
+
+def test_order_locks_that_nobody_renews_are_forgotten() -> None:
+    metadata = Metadata()
+    for number in range(50):
+        metadata.apply(LockQueues("g", f"client-{number}", (("T", number),), time_ms=number))
+    metadata.apply(LockQueues("g", "client-49", (("T", 49),), time_ms=40_000))
+    assert len(metadata.locks) == 50
+    for number in range(30):
+        metadata.apply(LockQueues("h", "client", (("T", number),), time_ms=99_000))
+    assert next(iter(metadata.locks)) == ("g", "T", 49), "renewed, and so not expired"
+    assert len(metadata.locks) == 31
+    assert Metadata.restore(metadata.snapshot()).locks == metadata.locks
+
+
+def test_locks_go_with_their_topic_and_their_group() -> None:
+    metadata = Metadata()
+    metadata.apply(LockQueues("g", "a", (("T", 0), ("U", 0)), 0))
+    metadata.apply(LockQueues("h", "a", (("T", 0),), 0))
+    metadata.apply(DeleteTopic("U", 1))
+    assert list(metadata.locks) == [("g", "T", 0), ("h", "T", 0)]
+    metadata.apply(DeleteGroup("g", False, 1))
+    assert list(metadata.locks) == [("h", "T", 0)]

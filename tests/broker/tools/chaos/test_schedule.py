@@ -1,0 +1,50 @@
+"""What a seed means is the same everywhere, and within its bounds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.tools.chaos.schedule import FAULT_KINDS, delay_of, draw_schedule, pick
+
+
+@given(st.integers(0, 1 << 40), st.floats(1, 3600))
+def test_faults_are_of_known_kinds_in_order_and_over_in_time(seed: int, seconds: float) -> None:
+    schedule = draw_schedule(seed, seconds)
+    times = [fault.at_s for fault in schedule]
+    assert times == sorted(times)
+    for fault in schedule:
+        assert fault.kind in FAULT_KINDS
+        assert fault.duration_s > 0
+        assert fault.at_s + fault.duration_s <= seconds + 1e-9
+        assert 0 <= delay_of(fault.amount) <= 0.4
+
+
+def test_a_seed_is_a_schedule_in_any_process() -> None:
+    program = "from broker.tools.chaos.schedule import draw_schedule; print(draw_schedule(7, 60))"
+    texts = []
+    for hash_seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        texts.append(run.stdout)
+    assert texts[0] == texts[1] == f"{draw_schedule(7, 60)}\n"
+
+
+def test_seeds_differ_and_every_kind_comes_up() -> None:
+    schedules = [draw_schedule(seed, 60) for seed in range(40)]
+    assert len(set(schedules)) == 40
+    assert {fault.kind for schedule in schedules for fault in schedule} == set(FAULT_KINDS)
+    kinds = [{fault.kind for fault in schedule} for schedule in schedules]
+    assert any(len(found) < len(FAULT_KINDS) - 3 for found in kinds), "each seed leaves some kinds out"
+
+
+def test_a_target_is_one_of_those_there_are() -> None:
+    assert [pick(target, ["n1", "n4"]) for target in (0, 1, 2, 65535)] == ["n1", "n4", "n1", "n4"]
