@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROOMS := raft log broker simulation spark_analysis tests benchmarks trivet.py
 
-.PHONY: demo test check fmt bench simulate interop lock clean
+.PHONY: demo test check fmt map bench simulate interop lock clean
 
 demo: $(STAMP)
 	$(BIN)/trivet demo
@@ -23,6 +23,10 @@ check: $(STAMP)
 fmt: $(STAMP)
 	$(BIN)/ruff format $(ROOMS)
 	$(BIN)/ruff check --fix $(ROOMS)
+
+# Which room imports which, as docs/imports.svg shows it.
+map: $(STAMP)
+	$(BIN)/python -m tests.import_map
 
 # An otherwise quiet machine gives figures worth keeping.
 bench: $(STAMP)
