@@ -23,6 +23,7 @@ from broker.offsets.resets import OffsetResets
 from broker.offsets.resets_processor import ResetsProcessor
 from broker.reading.pull_processor import PullProcessor
 from broker.reading.queries_processor import QueriesProcessor
+from broker.remoting.addresses import split_address
 from broker.replica.membership import Membership
 from broker.replica.recovering import RecoveringFile, Run
 from broker.replica.replica import APPEND_BYTES_MAX, Replica
@@ -38,7 +39,6 @@ from broker.settings.tables import (
     CONSUME_QUEUE_UNIT_BYTES,
     BrokerConfig,
     ImpossibleSettingError,
-    split_address,
 )
 from broker.state.topic_rules import default_template
 from broker.statistics.stats import Stats

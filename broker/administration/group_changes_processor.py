@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from broker.node.node import Node
+from broker.remoting.addresses import split_address
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.replica.operator_requests import change_membership, transfer_leadership
@@ -24,7 +25,7 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
 from broker.requests.errors import RequestError
 from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
-from broker.settings.tables import NodeId, split_address
+from broker.settings.tables import NodeId
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
 from raft.errors import AlreadyMember, LastVoter, RaftError, UnknownMember
 from raft.status import PeerStatus

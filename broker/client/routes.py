@@ -24,6 +24,7 @@ from broker.client.errors import (
 from broker.client.message import MessageQueue
 from broker.client.pool import ConnectionPool
 from broker.client.runtime import Buffer, Event, Runtime, TaskGroup
+from broker.remoting.addresses import split_address
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import BodyError
@@ -133,9 +134,12 @@ def parse_name_servers(addresses: str | Sequence[str]) -> list[str]:
     if not found:
         raise UsageError("no name server address was given")
     for address in found:
-        host, separator, port = address.rpartition(":")
-        if not host or not separator or not port.isdigit() or not 0 < int(port) < 65_536:
-            raise UsageError(f"name server address {address!r} is not host:port")
+        try:
+            _, port = split_address(address)
+        except ValueError as error:
+            raise UsageError(f"name server address {address!r} is not host:port: {error}") from None
+        if port == 0:
+            raise UsageError(f"name server address {address!r}: nobody listens at port 0")
     return found
 
 

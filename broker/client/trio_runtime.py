@@ -20,6 +20,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from broker.client.runtime import Buffer, ByteStream, Event, TaskGroup
+from broker.remoting.addresses import split_address
 
 RECEIVE_BYTES = 256 * 1024
 """The largest single read: a whole answer of a pull fits, so that most bodies arrive with one system call."""
@@ -256,18 +257,19 @@ class TrioRuntime:
 
     async def connect(self, address: str) -> ByteStream:
         """Connect by TCP to ``host:port`` or ``[v6]:port``; with TLS, shake hands."""
-        host, separator, port = address.rpartition(":")
-        if not separator or not port.isdigit():
-            raise OSError(errno.EINVAL, f"address {address!r} is not host:port")
         try:
-            stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
+            host, port = split_address(address)
+        except ValueError as error:
+            raise OSError(errno.EINVAL, f"address {address!r} is not host:port: {error}") from None
+        try:
+            stream = await trio.open_tcp_stream(host, port)
         except UnicodeError as error:
             raise OSError(errno.EINVAL, f"{host!r} is no name of a host: {error}") from error
         except OSError as error:
             raise _first_cause(error) from None
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
-            return await _secure(stream, self._tls, host.strip("[]"))
+            return await _secure(stream, self._tls, host)
         connection = socket.socket(fileno=stream.socket.detach())
         connection.setblocking(False)
         return TrioByteStream(connection)

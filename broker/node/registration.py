@@ -9,13 +9,14 @@ topics and with what the broker permits: a name server takes the topics of a bro
 import msgspec
 
 from broker.node.node import Node
+from broker.remoting.addresses import join_address, split_address
 from broker.remoting.bodies import TopicConfig, TopicConfigTable
 from broker.remoting.codes import Permission, RequestCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand, request
 from broker.remoting.name_server_headers import BrokerIdentityHeader, RegisterBrokerHeader
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import MASTER_ID
-from broker.settings.tables import BrokerConfig, join_address, split_address
+from broker.settings.tables import BrokerConfig
 
 PLAIN_TOPICS_MAX = 5_000
 """Registrations of more topics are compressed."""

@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from broker.node.node import Node
+from broker.remoting.addresses import join_address
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeader, SendMessageHeaderV2
@@ -20,7 +21,7 @@ from broker.requests.connection import Connection
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
 from broker.sending.send_processor import check_number_of_keys, too_early
-from broker.settings.tables import BrokerConfig, join_address
+from broker.settings.tables import BrokerConfig
 from broker.state.topic_rules import FORBIDDEN_TO_SEND
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import get_property, terminated, with_property

@@ -15,9 +15,10 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from broker.remoting.addresses import split_address
 from broker.settings import properties_file, rocketmq_keys
 from broker.settings.reading import expected_value
-from broker.settings.tables import BrokerConfig, ImpossibleSettingError, check_broker, split_address
+from broker.settings.tables import BrokerConfig, ImpossibleSettingError, check_broker
 from log.disk import Disk
 from log.state_file import read_state, write_state
 

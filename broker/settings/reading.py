@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from broker.remoting.addresses import join_address
 from broker.settings import properties_file, rocketmq_keys
 from broker.settings.rocketmq_keys import Meaning
 from broker.settings.tables import (
@@ -39,8 +40,6 @@ from broker.settings.tables import (
     TlsSettings,
     check_broker,
     check_name_server,
-    join_address,
-    split_address,
 )
 
 __all__ = [
@@ -56,10 +55,8 @@ __all__ = [
     "RetentionSettings",
     "StorageSettings",
     "TlsSettings",
-    "join_address",
     "load",
     "load_name_server",
-    "split_address",
     "to_toml",
 ]
 

@@ -17,6 +17,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from broker.remoting.addresses import join_address, split_address
+
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(min_length=1)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -362,25 +364,6 @@ class NameServerConfig(Settings, frozen=True):
 def follower_broker_id(node_id: str) -> int:
     """The brokerId under which a node registers while it follows; a leader's is 0 (dledger.md 7)."""
     return int(node_id[1:]) + 1
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Take ``host:port`` or ``[v6]:port`` apart; raises ValueError that says what is wrong."""
-    host, colon, port_text = address.rpartition(":")
-    if not colon or not host:
-        raise ValueError("needs the form host:port")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError("an IPv6 host goes in brackets: [::1]:10911")
-    if not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
-        raise ValueError("the port is a number from 0 to 65535")
-    return host, int(port_text)
-
-
-def join_address(host: str, port: int) -> str:
-    """The inverse of :func:`split_address`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _has_port(address: str) -> bool:

@@ -19,11 +19,12 @@ import trio
 
 from broker.assembly import build_node
 from broker.node.registration import registration, unregistration
+from broker.remoting.addresses import join_address, split_address
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.replica.operator_requests import hand_over
 from broker.requests.connection import Connection, Outgoing
-from broker.settings.tables import BrokerConfig, join_address, split_address
+from broker.settings.tables import BrokerConfig
 from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
 from broker.shell.clock import (

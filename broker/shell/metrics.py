@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from broker.node.node import Node
-from broker.settings.tables import split_address
+from broker.remoting.addresses import split_address
 
 
 class NodeCollector(Collector):

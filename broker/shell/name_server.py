@@ -10,12 +10,13 @@ import structlog
 import trio
 
 from broker.name_server import NameServer
+from broker.remoting.addresses import join_address
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.requests.connection import Connection, Outgoing
-from broker.settings.tables import NameServerConfig, join_address
+from broker.settings.tables import NameServerConfig
 from broker.shell.certificate_expiry import told_expiry
 from broker.shell.clock import reload_on_hangup, stop_on_signal
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed

@@ -27,9 +27,10 @@ from broker.peers.protocol import (
     encode_frame,
     take_frame,
 )
+from broker.remoting.addresses import split_address
 from broker.requests.connection import Connection
 from broker.shell.reading import Reading
-from broker.shell.sockets import SocketConnection, connect, split_address
+from broker.shell.sockets import SocketConnection, connect
 from broker.shell.tls import RefusedError, TlsSession, accept_tls, dial_tls
 from broker.shell.tls_contexts import PeerContexts
 

@@ -12,10 +12,10 @@ from typing import Final
 import structlog
 import trio
 
+from broker.remoting.addresses import split_address
 from broker.remoting.command import RemotingCommand, encode
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
-from broker.shell.sockets import split_address
 
 log = structlog.get_logger("trivet.registrar")
 

@@ -21,6 +21,7 @@ from typing import Final
 import trio
 
 from broker.peers.protocol import PeerProtocolError
+from broker.remoting.addresses import split_address
 from broker.requests.connection import Buffer, Connection
 from broker.shell.reading import PASS_S, Reading
 from broker.shell.tls import RefusedError, TlsSession
@@ -338,14 +339,6 @@ class SocketConnection:
 
 def _drop(_: bytes) -> None:
     """Before anyone reads."""
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` (or ``[v6]:port``) taken apart; `ValueError` where it is neither."""
-    host, separator, port = address.rpartition(":")
-    if not separator or not port.isdigit() or not 0 <= int(port) <= 65_535:
-        raise ValueError(f"address {address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def packed_host(address: tuple[str, int]) -> bytes:

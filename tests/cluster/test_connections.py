@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.lowlevel
 
+from broker.remoting.addresses import split_address
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import encode, request
-from broker.settings.reading import split_address
 from broker.settings.tables import RaftSettings
 from broker.tools.cluster.local import LocalCluster
 from tests.cluster.support import (

@@ -20,7 +20,7 @@ import trio
 
 from broker.client.admin import AdminClient
 from broker.client.errors import ClientError
-from broker.settings.tables import split_address
+from broker.remoting.addresses import split_address
 from broker.tools.chaos.proxy import CLIENTS, Network
 from broker.tools.chaos.schedule import Fault, delay_of, pick
 from broker.tools.cluster.local import LocalCluster, LocalNode

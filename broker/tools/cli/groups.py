@@ -91,7 +91,7 @@ async def add(
 
     Its own configuration has raft.join = true, and raft.peers with the members and itself.
     """
-    from broker.settings.reading import split_address
+    from broker.remoting.addresses import split_address
 
     try:
         split_address(peer)

@@ -98,7 +98,7 @@ IN_THE_CLEAR = Security()
 
 def name_servers(text: str) -> list[str]:
     """The addresses in ``--namesrv``; raises CommandError."""
-    from broker.settings.reading import split_address
+    from broker.remoting.addresses import split_address
     from broker.tools.cli.errors import USAGE, CommandError
 
     addresses = [address.strip() for address in text.split(";") if address.strip()]

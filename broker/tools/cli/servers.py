@@ -24,7 +24,8 @@ async def namesrv(
     """
     import msgspec
 
-    from broker.settings.reading import NameServerConfig, load_name_server, split_address
+    from broker.remoting.addresses import split_address
+    from broker.settings.reading import NameServerConfig, load_name_server
     from broker.shell.name_server import serve
     from broker.tools.cli.logs import configure_logs
 

@@ -101,7 +101,7 @@ async def status(
 
 async def _named(addresses: tuple[str, ...], security: Security) -> list[AskedBroker]:
     """Raises CommandError for what is no address."""
-    from broker.settings.tables import split_address
+    from broker.remoting.addresses import split_address
     from broker.tools.cli.errors import USAGE, CommandError
     from broker.tools.cluster.query import brokers_at
 

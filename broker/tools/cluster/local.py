@@ -26,6 +26,7 @@ import msgspec
 import trio
 
 from broker.client.errors import ClientError
+from broker.remoting.addresses import join_address
 from broker.remoting.node_status import NodeStatus
 from broker.settings.reading import (
     BrokerConfig,
@@ -34,7 +35,6 @@ from broker.settings.reading import (
     ObserveSettings,
     RaftSettings,
     StorageSettings,
-    join_address,
     to_toml,
 )
 from broker.tools.cluster.child import Child, ChildDiedError

@@ -17,7 +17,6 @@ from broker.settings.reading import (
     StorageSettings,
     load,
     load_name_server,
-    split_address,
     to_toml,
 )
 from broker.settings.rocketmq_keys import (
@@ -302,16 +301,6 @@ def test_name_server_in_both_syntaxes(tmp_path: Path) -> None:
         load_name_server(write(tmp_path, 'listen = "9876"', "n.toml"))
     with pytest.raises(ConfigError, match="unknown key"):
         load_name_server(write(tmp_path, 'warnings = ["x"]', "n.toml"))
-
-
-@given(st.text())
-def test_split_address_takes_or_refuses_any_text(text: str) -> None:
-    try:
-        host, port = split_address(text)
-    except ValueError:
-        return
-    assert host
-    assert 0 <= port <= 65535
 
 
 def test_programmatic_settings_are_checked_too() -> None:

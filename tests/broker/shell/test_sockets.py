@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from broker.remoting.addresses import split_address
 from broker.remoting.command import encode, request
 from broker.requests.connection import Buffer, Connection, Outgoing
 from broker.settings.tables import BrokerConfig, LimitSettings, NameServerConfig
@@ -18,7 +19,6 @@ from broker.shell.sockets import (
     SocketConnection,
     listen,
     packed_host,
-    split_address,
 )
 from broker.shell.tls import TlsSession
 from tests.broker.shell.servers import LIMIT_S, running
@@ -145,12 +145,6 @@ async def test_a_remote_end_that_resets_ends_both_tasks() -> None:
             await trio.testing.wait_all_tasks_blocked()
             remote.close()
     assert connection.closed
-
-
-@pytest.mark.parametrize("address", ["", "localhost", "1.2.3.4:", "1.2.3.4:x", "1.2.3.4:70000"])
-def test_addresses_that_are_none_are_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="HOST:PORT"):
-        split_address(address)
 
 
 def test_an_address_in_use_is_named() -> None:
