@@ -6,7 +6,22 @@ if __name__ == "__main__":  # first, so that the command does not wait for the c
     main()
 
 from broker.client.admin import AdminClient, BrokerStatus, QueueStatus
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.intake import FetchLimits
+from broker.client.consuming.listening import Handled, listen
+from broker.client.consuming.offset_file import OffsetFile
+from broker.client.consuming.order_locks import LockTimes
+from broker.client.consuming.ordered_listening import listen_orderly
+from broker.client.consuming.pull_consumer import PullConsumer
+from broker.client.consuming.rebalance import (
+    allocate_averagely,
+    allocate_by_circle,
+    allocation_by_machine_room,
+    allocation_nearby,
+    consistent_hash_allocation,
+    fixed_allocation,
+)
+from broker.client.consuming.subscription import SqlFilter
 from broker.client.errors import (
     BrokerBusy,
     BrokerError,
@@ -30,26 +45,11 @@ from broker.client.errors import (
     TransactionUndecided,
     UsageError,
 )
-from broker.client.intake import FetchLimits
-from broker.client.latency import CLASSES_OF_4, LatencyClasses
-from broker.client.listening import Handled, listen
 from broker.client.message import Message, MessageQueue, MessageView, SendResult, SendStatus
-from broker.client.offset_file import OffsetFile
-from broker.client.order_locks import LockTimes
-from broker.client.ordered_listening import listen_orderly
-from broker.client.outbox import Outbox, Sending
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
-from broker.client.rebalance import (
-    allocate_averagely,
-    allocate_by_circle,
-    allocation_by_machine_room,
-    allocation_nearby,
-    consistent_hash_allocation,
-    fixed_allocation,
-)
-from broker.client.subscription import SqlFilter
-from broker.client.transactions import Decision, Transaction, TransactionalProducer
+from broker.client.producing.latency import CLASSES_OF_4, LatencyClasses
+from broker.client.producing.outbox import Outbox, Sending
+from broker.client.producing.producer import Producer
+from broker.client.producing.transactions import Decision, Transaction, TransactionalProducer
 
 __all__ = [
     "CLASSES_OF_4",

@@ -1,4 +1,4 @@
-"""The client's world in the simulator: `broker.client.runtime.Runtime` over tasks, clocks and connections of a host."""
+"""The client's `Runtime` (broker/client/transport/runtime.py) in the simulator: tasks, clock, connections of a host."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 
-from broker.client.runtime import Buffer, ByteStream, CancelScope, Event
-from broker.client.runtime import TaskGroup as TaskGroupProtocol
+from broker.client.transport.runtime import Buffer, ByteStream, CancelScope, Event
+from broker.client.transport.runtime import TaskGroup as TaskGroupProtocol
 from simulation.clock import HostClock
 from simulation.network import Endpoint, Network
 from simulation.scheduler import Scheduler
@@ -18,7 +18,7 @@ __all__ = ["ClientRuntime"]
 
 
 class SimulatedStream:
-    """`broker.client.runtime.ByteStream` over a simulated connection."""
+    """`broker.client.transport.runtime.ByteStream` over a simulated connection."""
 
     def __init__(self, process: TaskProcess, endpoint: Endpoint) -> None:
         self._process = process

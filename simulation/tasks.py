@@ -1,6 +1,6 @@
 """Coroutines on virtual time: the tasks, events and cancel scopes that the client's logic is written against.
 
-The semantics are those that `broker.client.runtime` asks for, Trio's: a group ends when all its tasks have ended,
+The semantics are those of `broker.client.transport.runtime`, Trio's: a group ends when all its tasks have ended,
 cancellation is an exception that belongs to a scope and strikes at awaits only, again and again until the scope is
 left. Tasks run in the order in which they became ready, a batch of them per step of the process, and a step takes a few
 microseconds of virtual time, so that nothing can spin without time passing.
@@ -51,7 +51,7 @@ class _Task:
 
 
 class SimulatedEvent:
-    """`broker.client.runtime.Event`."""
+    """`broker.client.transport.runtime.Event`."""
 
     __slots__ = ("_flag", "_process", "_waiters")
 
@@ -86,7 +86,7 @@ class SimulatedEvent:
 
 
 class Scope:
-    """`broker.client.runtime.CancelScope`."""
+    """`broker.client.transport.runtime.CancelScope`."""
 
     __slots__ = (
         "_process",
@@ -154,7 +154,7 @@ class Scope:
 
 
 class TaskGroup:
-    """`broker.client.runtime.TaskGroup`, and the context manager around it."""
+    """`broker.client.transport.runtime.TaskGroup`, and the context manager around it."""
 
     __slots__ = ("_children", "_emptied", "_errors", "_process", "_scope", "_task_scope")
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
-from broker.client.core import ClientCore, broker_error
-from broker.client.credentials import Credentials
+from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import (
     BrokerBusy,
     BrokerError,
@@ -19,9 +18,10 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.message import MessageQueue
-from broker.client.queue_calls import QueueCalls
-from broker.client.routes import TopicRoute
-from broker.client.runtime import Buffer, Runtime
+from broker.client.transport.core import ClientCore, broker_error
+from broker.client.transport.credentials import Credentials
+from broker.client.transport.routes import TopicRoute
+from broker.client.transport.runtime import Buffer, Runtime
 from broker.remoting.admin_bodies import TopicStats
 from broker.remoting.bodies import KeyValueTable, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -77,7 +77,7 @@ class AdminClient:
         credentials: Credentials | None = None,
     ) -> None:
         if runtime is None:
-            from broker.client.trio_runtime import TrioRuntime
+            from broker.client.transport.trio_runtime import TrioRuntime
 
             runtime = TrioRuntime(tls=tls)
         self._runtime = runtime

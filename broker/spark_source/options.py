@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from broker.client.errors import UsageError
-from broker.client.routes import parse_name_servers
+from broker.client.transport.routes import parse_name_servers
 
 DEFAULT_GROUP: Final = "TRIVET_SPARK"
 DEFAULT_TIMEOUT_MS: Final = 60_000

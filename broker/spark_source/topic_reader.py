@@ -14,7 +14,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from broker.client.admin import AdminClient
-from broker.client.core import ClientCore
+from broker.client.consuming.queue_calls import PullAnswer, QueueCalls
+from broker.client.consuming.subscription import Subscription
 from broker.client.errors import (
     BrokerError,
     ClientError,
@@ -23,9 +24,8 @@ from broker.client.errors import (
     NoRoute,
 )
 from broker.client.message import MessageQueue, MessageView
-from broker.client.queue_calls import PullAnswer, QueueCalls
-from broker.client.runtime import Runtime
-from broker.client.subscription import Subscription
+from broker.client.transport.core import ClientCore
+from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
 from broker.spark_source.offsets import Loss, Offsets, QueueRange
@@ -68,7 +68,7 @@ class TopicReader:
 
     def __init__(self, options: SourceOptions, runtime: Runtime | None = None) -> None:
         if runtime is None:
-            from broker.client.trio_runtime import TrioRuntime
+            from broker.client.transport.trio_runtime import TrioRuntime
 
             runtime = TrioRuntime()
         self._options = options

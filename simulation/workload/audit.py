@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError
-from broker.client.pull_consumer import PullConsumer
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.workload.names import GROUP, TOPIC

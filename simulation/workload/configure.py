@@ -12,11 +12,11 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from broker.client.admin import AdminClient
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError, ConnectionFailed, NoRoute
 from broker.client.message import Message
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
-from broker.client.routes import parse_route
+from broker.client.producing.producer import Producer
+from broker.client.transport.routes import parse_route
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.name_server_headers import KeyValueResponseHeader

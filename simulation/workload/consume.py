@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
 from broker.client.errors import ClientError
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from broker.client.consuming.pull_consumer import PullConsumer
+from broker.client.consuming.queue_calls import SearchBoundary
 from broker.client.errors import ClientError
 from broker.client.message import Message, MessageQueue, MessageView
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
-from broker.client.queue_calls import SearchBoundary
+from broker.client.producing.producer import Producer
 from broker.trace import TraceWriter
 from log.message_id import offset_message_id
 from simulation.client_runtime import ClientRuntime

@@ -21,8 +21,8 @@ from broker.client.errors import (
     SendsFailed,
 )
 from broker.client.message import Message, SendResult
-from broker.client.outbox import Outbox, Sending
-from broker.client.producer import Producer
+from broker.client.producing.outbox import Outbox, Sending
+from broker.client.producing.producer import Producer
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedMessage, Violation

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.listening import Handled
+from broker.client.consuming.order_locks import LockTimes
+from broker.client.consuming.ordered_listening import listen_orderly
 from broker.client.errors import ClientError
-from broker.client.listening import Handled
 from broker.client.message import Message, MessageQueue, MessageView
-from broker.client.order_locks import LockTimes
-from broker.client.ordered_listening import listen_orderly
-from broker.client.producer import Producer
+from broker.client.producing.producer import Producer
 from broker.state.commands import Command, CommitOffsets, LockQueues, Several, UnlockQueues
 from broker.state.metadata import Metadata
 from broker.trace import TraceWriter

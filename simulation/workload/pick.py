@@ -9,11 +9,11 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.subscription import SqlFilter
 from broker.client.errors import ClientError
 from broker.client.message import Message
-from broker.client.producer import Producer
-from broker.client.subscription import SqlFilter
+from broker.client.producing.producer import Producer
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedMessage, Violation

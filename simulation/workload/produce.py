@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from broker.client.errors import ClientError, SendOutcomeUnknown
 from broker.client.message import Message
-from broker.client.producer import Producer
+from broker.client.producing.producer import Producer
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.workload.names import TOPIC

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from broker.client.consuming.intake import FetchLimits
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError
-from broker.client.intake import FetchLimits
 from broker.client.message import MessageQueue, MessageView
-from broker.client.pull_consumer import PullConsumer
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime
 from simulation.group_model import CommittedQueue, Violation

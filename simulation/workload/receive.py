@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from broker.client.consumer import Consumer, Start
+from broker.client.consuming.consumer import Consumer, Start
+from broker.client.consuming.intake import FetchLimits
 from broker.client.errors import ClientError
-from broker.client.intake import FetchLimits
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.codes import RequestCode
 from broker.state.commands import Command, CommitOffsets

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from broker.client.connection import Connection, Fields
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.intake import FetchLimits
+from broker.client.consuming.listening import Handled, listen
 from broker.client.errors import ClientError
-from broker.client.intake import FetchLimits
-from broker.client.listening import Handled, listen
 from broker.client.message import Message, MessageView
-from broker.client.producer import Producer
-from broker.client.runtime import Buffer
+from broker.client.producing.producer import Producer
+from broker.client.transport.connection import Connection, Fields
+from broker.client.transport.runtime import Buffer
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2

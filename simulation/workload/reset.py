@@ -13,15 +13,15 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from broker.client.admin import AdminClient
-from broker.client.connection import Connection, Fields
-from broker.client.consumer import Consumer
-from broker.client.core import BUSY_CODES
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.intake import FetchLimits
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError, ConnectionFailed
-from broker.client.intake import FetchLimits
 from broker.client.message import Message, MessageQueue, trace_key
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
-from broker.client.runtime import Buffer
+from broker.client.producing.producer import Producer
+from broker.client.transport.connection import Connection, Fields
+from broker.client.transport.core import BUSY_CODES
+from broker.client.transport.runtime import Buffer
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand

@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from broker.client.connection import Fields
 from broker.client.message import MessageView
-from broker.client.runtime import Buffer
+from broker.client.transport.connection import Fields
+from broker.client.transport.runtime import Buffer
 from broker.offsets.resets import TOLD_MAX
 from broker.remoting.codes import ResponseCode
 from broker.state.commands import Command, CommitOffsets, EndResets, ResetOffsets

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.client.admin import AdminClient
-from broker.client.consumer import Consumer
-from broker.client.core import BUSY_CODES
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.intake import FetchLimits
 from broker.client.errors import ClientError, ConnectionFailed
-from broker.client.intake import FetchLimits
 from broker.client.message import Message
-from broker.client.producer import Producer
+from broker.client.producing.producer import Producer
+from broker.client.transport.core import BUSY_CODES
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker.client.connection import Fields
-from broker.client.runtime import Buffer
+from broker.client.transport.connection import Fields
+from broker.client.transport.runtime import Buffer
 from broker.node.node import Node
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import Permission, ResponseCode

@@ -25,14 +25,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.client.admin import AdminClient
-from broker.client.connection import Fields
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.intake import FetchLimits
+from broker.client.consuming.listening import Handled, listen
 from broker.client.errors import ClientError
-from broker.client.intake import FetchLimits
-from broker.client.listening import Handled, listen
 from broker.client.message import Message, MessageView
-from broker.client.producer import Producer
-from broker.client.runtime import Buffer
+from broker.client.producing.producer import Producer
+from broker.client.transport.connection import Fields
+from broker.client.transport.runtime import Buffer
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageHeaderV2

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.client.errors import ClientError
 from broker.client.message import Message
-from broker.client.producer import Producer
+from broker.client.producing.producer import Producer
 from broker.state.topic_rules import TIMER_TOPIC
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.client.errors import BrokerError, ClientError
 from broker.client.message import Message, MessageView
-from broker.client.transactions import Decision, TransactionalProducer
+from broker.client.producing.transactions import Decision, TransactionalProducer
 from broker.remoting.codes import ResponseCode
 from broker.state.commands import CheckTransactions, Command, Several
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC

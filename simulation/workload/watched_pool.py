@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from broker.client.connection import Connection, Fields
-from broker.client.core import BUSY_CODES
 from broker.client.errors import ConnectionFailed
-from broker.client.pool import CONNECT_TIMEOUT_S, ConnectionPool
-from broker.client.runtime import Buffer
+from broker.client.transport.connection import Connection, Fields
+from broker.client.transport.core import BUSY_CODES
+from broker.client.transport.pool import CONNECT_TIMEOUT_S, ConnectionPool
+from broker.client.transport.runtime import Buffer
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 

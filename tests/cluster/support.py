@@ -11,10 +11,10 @@ from pathlib import Path
 import trio
 
 from broker.client.admin import AdminClient
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError, NotDelivered, SendOutcomeUnknown
 from broker.client.message import Message, MessageQueue, SendResult
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
+from broker.client.producing.producer import Producer
 from broker.settings.reading import StorageSettings
 from broker.tools.cluster.compare import Comparison, compare_stores
 from broker.tools.cluster.local import LocalCluster, LocalClusterOptions

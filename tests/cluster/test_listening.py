@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.client.consumer import Consumer
-from broker.client.listening import Handler, listen
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.listening import Handler, listen
+from broker.client.consuming.offset_file import OffsetFile
+from broker.client.consuming.ordered_listening import listen_orderly
 from broker.client.message import MessageQueue, MessageView
-from broker.client.offset_file import OffsetFile
-from broker.client.ordered_listening import listen_orderly
 from tests.cluster.support import TOPIC, Load, check_identical, ready_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

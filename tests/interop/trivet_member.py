@@ -14,10 +14,10 @@ import time
 
 import trio
 
-from broker.client.consumer import Consumer
-from broker.client.listening import listen
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.listening import listen
+from broker.client.consuming.ordered_listening import listen_orderly
 from broker.client.message import MessageView
-from broker.client.ordered_listening import listen_orderly
 
 
 def emit(event: str, **fields: object) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-import broker.client.routes as routes_module
+import broker.client.transport.routes as routes_module
 from broker.client.admin import AdminClient
 from broker.client.errors import NoRoute
-from broker.client.producer import Producer
-from broker.client.routes import TopicRoute
+from broker.client.producing.producer import Producer
+from broker.client.transport.routes import TopicRoute
 from broker.name_server import KeyValues, RouteTable
 from broker.remoting.bodies import TopicConfigTable
 from broker.remoting.codes import Permission, RequestCode

@@ -6,9 +6,9 @@ from collections import deque
 
 import pytest
 
-from broker.client.connection import Connection, Fields
-from broker.client.outbox import Outbox, Sending
-from broker.client.runtime import Buffer
+from broker.client.producing.outbox import Outbox, Sending
+from broker.client.transport.connection import Connection, Fields
+from broker.client.transport.runtime import Buffer
 
 __all__ = ["failures_forgotten", "last_come_first_sent", "sent_twice"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.order_locks import OrderLocks
+from broker.client.consuming.ordered_listening import _OrderlyListener
 from broker.client.message import MessageQueue, MessageView
-from broker.client.order_locks import OrderLocks
-from broker.client.ordered_listening import _OrderlyListener
 from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.reading import sql92
 from broker.state.metadata import Metadata, OrderLock
@@ -74,7 +74,7 @@ def lock_counted_on_for_ever(patch: pytest.MonkeyPatch) -> None:
 def given_back_before_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
     """A queue that moves is unlocked at once, while its handler is at work."""
 
-    async def give_back(self: OrderLocks, queue: MessageQueue, store: Callable[[], Awaitable[None]]) -> None:
+    async def hand_over(self: OrderLocks, queue: MessageQueue, store: Callable[[], Awaitable[None]]) -> None:
         lock = self._locks.get(queue)
         if lock is None or lock.leaving:
             return
@@ -82,7 +82,7 @@ def given_back_before_the_handler_has_ended(patch: pytest.MonkeyPatch) -> None:
         await store()
         await self._release([lock])
 
-    patch.setattr(OrderLocks, "give_back", give_back)
+    patch.setattr(OrderLocks, "hand_over", hand_over)
 
 
 def position_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 import log.dispatch
 import log.properties
-from broker.client.intake import Batch, QueueReader
+from broker.client.consuming.consumer_offsets import StoredPositions
+from broker.client.consuming.intake import Batch, QueueReader
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import MessageQueue, MessageView
-from broker.client.positions import StoredPositions
-from broker.client.pull_consumer import PullConsumer
 from broker.node import forwarding
 from broker.node.client_registry import ClientRegistry
 from broker.node.relayed_clients import RelayedClients

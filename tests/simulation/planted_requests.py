@@ -8,7 +8,7 @@ import pytest
 
 import broker.node.forwarding as forwarding_module
 from broker.client.message import MessageView
-from broker.client.requests import Requests
+from broker.client.producing.requests import Requests
 from broker.node.client_calls import ClientCalls, Done
 from broker.node.client_registry import ClientRegistry, RegisteredClient
 from broker.remoting.codes import RequestCode, ResponseCode

@@ -9,8 +9,8 @@ import pytest
 
 import broker.node.forwarding as forwarding_module
 import broker.offsets.resets_processor as resets_module
-from broker.client.consumer import Consumer
-from broker.client.intake import QueueReader
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.intake import QueueReader
 from broker.client.message import MessageQueue
 from broker.offsets.commits import OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets

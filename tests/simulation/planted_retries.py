@@ -11,9 +11,9 @@ import pytest
 import broker.delayed.delays as delays_module
 import broker.node.forwarding as forwarding_module
 import broker.sending.send_back_processor as send_back_module
+from broker.client.consuming.intake import QueueReader
+from broker.client.consuming.listening import Handled, _Listener
 from broker.client.errors import ClientError
-from broker.client.intake import QueueReader
-from broker.client.listening import Handled, _Listener
 from broker.client.message import MessageView
 from broker.delayed.delays import DelayService
 from broker.remoting.codes import RequestCode

@@ -8,8 +8,8 @@ import pytest
 
 import broker.sending.send_processor as send_module
 from broker.client.message import MessageView
-from broker.client.transactions import Check, TransactionalProducer
-from broker.client.transactions import Decision as Answer
+from broker.client.producing.transactions import Check, TransactionalProducer
+from broker.client.producing.transactions import Decision as Answer
 from broker.remoting.codes import ResponseCode
 from broker.requests.errors import ReplicaError
 from broker.state import open_transactions as state_module

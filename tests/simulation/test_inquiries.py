@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.queue_calls import SearchBoundary
+from broker.client.consuming.queue_calls import SearchBoundary
 from log.consume_queue import Boundary
 from log.consume_queues import ConsumeQueues
 from log.options import StoreOptions

@@ -6,7 +6,7 @@ import pytest
 
 from broker.client.errors import ClientError
 from broker.client.message import Message
-from broker.client.producer import Producer
+from broker.client.producing.producer import Producer
 from broker.state.commands import Command, PutTopic
 from broker.trace import TraceWriter
 from simulation.client_runtime import ClientRuntime

@@ -25,10 +25,10 @@ import trio
 import trio.lowlevel
 
 from broker.client.admin import AdminClient
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError
 from broker.client.message import Message, MessageQueue
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
+from broker.client.producing.producer import Producer
 from broker.settings.reading import StorageSettings
 from broker.tools.bench.process_cost import cpu_s, resident_mib, resident_without_mappings_mib
 from broker.tools.bench.results import Flush, Measurement, Setting, quantile

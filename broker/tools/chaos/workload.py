@@ -13,11 +13,11 @@ from random import Random
 
 import trio
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError, SendOutcomeUnknown
 from broker.client.message import Message, SendResult
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
+from broker.client.producing.producer import Producer
 from broker.tools.cluster.recording import Recording
 
 TOPIC = "Chaos"

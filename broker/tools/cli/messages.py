@@ -61,7 +61,7 @@ async def produce(
     import trio
 
     from broker.client.message import Message
-    from broker.client.producer import Producer
+    from broker.client.producing.producer import Producer
 
     if messages and file is not None:
         raise CommandError("give messages or --file, not both", USAGE)
@@ -146,7 +146,7 @@ async def consume(
     """
     import trio
 
-    from broker.client.consumer import Consumer
+    from broker.client.consuming.consumer import Consumer
     from broker.tools.cli.output import tell_warnings
     from broker.tools.cli.signals import stop_signals
 

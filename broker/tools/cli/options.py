@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import ssl
 
     from broker.client.admin import AdminClient
-    from broker.client.credentials import Credentials
+    from broker.client.transport.credentials import Credentials
 
 NAME_SERVER_DEFAULT = "127.0.0.1:9876"
 
@@ -84,7 +84,7 @@ class Security:
         """None for unsigned requests; raises CommandError for half an account."""
         if not self.access_key and not self.secret_key:
             return None
-        from broker.client.credentials import Credentials
+        from broker.client.transport.credentials import Credentials
         from broker.tools.cli.errors import USAGE, CommandError
 
         if not self.access_key or not self.secret_key:

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import trio
 
-from broker.client.connection import Connection
-from broker.client.credentials import Credentials
 from broker.client.errors import BrokerError, ClientError, ConnectFailed
-from broker.client.trio_runtime import TrioRuntime
+from broker.client.transport.connection import Connection
+from broker.client.transport.credentials import Credentials
+from broker.client.transport.trio_runtime import TrioRuntime
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError

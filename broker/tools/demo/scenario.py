@@ -16,10 +16,10 @@ import msgspec
 import trio
 
 from broker.client.admin import AdminClient
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
 from broker.client.errors import SendOutcomeUnknown
 from broker.client.message import Message
-from broker.client.producer import Producer
+from broker.client.producing.producer import Producer
 from broker.tools.cluster.compare import Comparison, compare_stores
 from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
 from broker.tools.cluster.recording import Recording

@@ -9,7 +9,7 @@ import pytest
 
 from broker.access.accounts import parse
 from broker.access.control import AccessControl
-from broker.client.credentials import Credentials
+from broker.client.transport.credentials import Credentials
 from broker.remoting.bodies import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand

@@ -8,7 +8,7 @@ import pytest
 
 from broker.access.accounts import parse
 from broker.access.control import AccessControl
-from broker.client.credentials import Credentials
+from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import JSON, ROCKETMQ
 from tests.broker.harness import Client, Group

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from broker.client.runtime import Buffer, ByteStream
-from broker.client.trio_runtime import TrioRuntime, mock_clock_ns
+from broker.client.transport.runtime import Buffer, ByteStream
+from broker.client.transport.trio_runtime import TrioRuntime, mock_clock_ns
 from broker.remoting.bodies import ConsumerListBody, HeartbeatData, LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request, response

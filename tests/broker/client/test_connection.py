@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.client.connection import BACKLOG_BYTES_MAX, Connection
 from broker.client.errors import CallTimeout, ConnectionLost
+from broker.client.transport.connection import BACKLOG_BYTES_MAX, Connection
 from broker.remoting.codes import FLAG_RESPONSE
 from broker.remoting.command import RemotingCommand, encode, request, response
 from tests.broker.client.fake_cluster import FakeRuntime, Link, MemoryStream, Pipe, Server, World

@@ -13,9 +13,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.intake import FetchLimits
 from broker.client.errors import BrokerError, ClientClosed, ConnectionFailed, UsageError
-from broker.client.intake import FetchLimits
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.bodies import HeartbeatData

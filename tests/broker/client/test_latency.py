@@ -11,9 +11,9 @@ import trio
 from trio.testing import MockClock
 
 from broker.client.errors import SendOutcomeUnknown, UsageError
-from broker.client.latency import CLASSES_OF_4, LatencyClasses, SlowGroups
 from broker.client.message import Message, MessageQueue
-from broker.client.producer import Producer
+from broker.client.producing.latency import CLASSES_OF_4, LatencyClasses, SlowGroups
+from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from tests.broker.client.fake_cluster import (

@@ -11,10 +11,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from broker.client import listening
-from broker.client.consumer import Consumer
+from broker.client.consuming import listening
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.listening import Handled, Handler, listen
 from broker.client.errors import ClientClosed, UsageError
-from broker.client.listening import Handled, Handler, listen
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.codes import RequestCode
 from tests.broker.client.fake_cluster import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageQueue, MessageView
-from broker.client.pull_consumer import PullConsumer
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, response
 from tests.broker.client.fake_cluster import (

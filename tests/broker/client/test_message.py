@@ -9,9 +9,9 @@ import pytest
 import zstandard
 
 from broker.client.errors import DamagedMessage
-from broker.client.identity import UniqueKeys
 from broker.client.message import MessageQueue, MessageView, split_records
-from broker.client.trio_runtime import TrioRuntime
+from broker.client.transport.identity import UniqueKeys
+from broker.client.transport.trio_runtime import TrioRuntime
 from log.errors import RecordError
 from log.record import Host, encode_record, pack_host
 

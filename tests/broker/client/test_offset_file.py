@@ -12,10 +12,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.offset_file import OffsetFile
 from broker.client.errors import DamagedOffsets, OffsetsNotStored, UsageError
 from broker.client.message import MessageQueue
-from broker.client.offset_file import OffsetFile
 from tests.broker.client.fake_cluster import NAME_SERVER, FakeRuntime, World, one_group
 
 FIRST, SECOND = MessageQueue("TopicTest", "broker-a", 0), MessageQueue("TopicTest", "broker-a", 1)

@@ -11,12 +11,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.listening import Handled, Handler, listen
+from broker.client.consuming.order_locks import LockTimes
+from broker.client.consuming.ordered_listening import SUSPEND_S, listen_orderly
 from broker.client.errors import UsageError
-from broker.client.listening import Handled, Handler, listen
 from broker.client.message import MessageQueue, MessageView
-from broker.client.order_locks import LockTimes
-from broker.client.ordered_listening import SUSPEND_S, listen_orderly
 from broker.remoting.bodies import LockBatchResponseBody
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, response

@@ -16,8 +16,8 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.message import Message
-from broker.client.outbox import Sending
-from broker.client.producer import Producer
+from broker.client.producing.outbox import Sending
+from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from tests.broker.client.fake_cluster import (

@@ -22,7 +22,7 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.message import Message, MessageQueue, SendStatus
-from broker.client.producer import Producer
+from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response
 from broker.trace import Fail, Info, Invoke, Ok, TraceHeader, TraceWriter, parse_event

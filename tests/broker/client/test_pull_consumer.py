@@ -8,9 +8,9 @@ import trio
 from trio.testing import MockClock
 
 from broker.client.admin import AdminClient
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageQueue, MessageView
-from broker.client.pull_consumer import PullConsumer
 from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.message import MessageQueue
-from broker.client.rebalance import (
+from broker.client.consuming.rebalance import (
     Strategy,
     allocate_averagely,
     allocate_by_circle,
@@ -21,6 +20,7 @@ from broker.client.rebalance import (
     consistent_hash_allocation,
     fixed_allocation,
 )
+from broker.client.message import MessageQueue
 
 
 def queues(count: int, broker: str = "b", topic: str = "t") -> list[MessageQueue]:

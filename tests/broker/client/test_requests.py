@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
 from broker.client.errors import BrokerError, ReplyTimeout, SendOutcomeUnknown, UsageError
 from broker.client.message import Message
-from broker.client.producer import Producer
+from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2

@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.client.core import ClientCore
 from broker.client.errors import NameServerUnavailable, NoRoute, UsageError
 from broker.client.message import Message, MessageQueue
-from broker.client.producer import Producer
-from broker.client.routes import TopicRoute, parse_name_servers, parse_route
+from broker.client.producing.producer import Producer
+from broker.client.transport.core import ClientCore
+from broker.client.transport.routes import TopicRoute, parse_name_servers, parse_route
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cancellation import cancel_at_step
 from tests.broker.client.fake_cluster import (

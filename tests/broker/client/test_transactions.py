@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from broker.client.errors import BrokerError, MessageRejected, TransactionUndecided, UsageError
 from broker.client.message import Message, MessageView
-from broker.client.transactions import CHECKS_MAX, Decision, TransactionalProducer
+from broker.client.producing.transactions import CHECKS_MAX, Decision, TransactionalProducer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker.client.runtime import TaskGroup
-from broker.client.trio_runtime import TrioRuntime, drop_bytes
+from broker.client.transport.runtime import TaskGroup
+from broker.client.transport.trio_runtime import TrioRuntime, drop_bytes
 
 
 async def _connected(

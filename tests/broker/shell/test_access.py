@@ -13,11 +13,11 @@ import trio
 
 from broker.access.accounts import AccountsError
 from broker.client.admin import AdminClient
-from broker.client.credentials import Credentials
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import BrokerError, NotDelivered, SendOutcomeUnknown
 from broker.client.message import Message
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
+from broker.client.producing.producer import Producer
+from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.settings.tables import AclSettings, BrokerConfig
 from broker.tools.cluster.query import ask

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from broker.client.admin import AdminClient
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import Message
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
+from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder

@@ -11,9 +11,9 @@ import pytest
 import structlog.testing
 import trio
 
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import Message
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
+from broker.client.producing.producer import Producer
 from broker.peers.protocol import ClientGone, Forward, encode_frame
 from broker.settings.tables import BrokerConfig, NameServerConfig, TlsSettings
 from broker.shell.sockets import connect

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import trio
 
+from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import Message, MessageQueue
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
+from broker.client.producing.producer import Producer
 from broker.settings.reading import BrokerConfig
 from broker.spark_source.options import parse_options
 from broker.spark_source.source import TopicBatchReader, TopicPartition

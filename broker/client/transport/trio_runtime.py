@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from broker.client.runtime import Buffer, ByteStream, Event, TaskGroup
+from broker.client.transport.runtime import Buffer, ByteStream, Event, TaskGroup
 from broker.remoting.addresses import split_address
 
 RECEIVE_BYTES = 256 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
 from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageView
 from broker.remoting.codes import RequestCode, ResponseCode

@@ -23,11 +23,11 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from broker.client.core import ClientCore
+from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import BrokerError, ClientError
 from broker.client.message import MessageQueue
-from broker.client.queue_calls import QueueCalls
-from broker.client.runtime import CancelScope, Event
+from broker.client.transport.core import ClientCore
+from broker.client.transport.runtime import CancelScope, Event
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.bodies import MessageQueue as WireQueue
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -161,7 +161,7 @@ class OrderLocks:
                 lock.idle.set()
                 lock.idle = None
 
-    async def give_back(self, queue: MessageQueue, store: Callable[[], Awaitable[None]]) -> None:
+    async def hand_over(self, queue: MessageQueue, store: Callable[[], Awaitable[None]]) -> None:
         """Have the handler finish what it has in hand, ``store`` its position, and let others have the lock.
 
         ``store`` is not called when the lock has been lost: the position is somebody else's then.

@@ -20,9 +20,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
-from broker.client.connection import Connection
-from broker.client.core import CLOSE_TIMEOUT_S, ClientCore
-from broker.client.credentials import Credentials
+from broker.client.consuming.consumer_offsets import StoredPositions
+from broker.client.consuming.intake import Batch, FetchLimits, Intake, QueueReader
+from broker.client.consuming.offset_file import LocalOffsets
+from broker.client.consuming.order_locks import LockTimes, OrderLocks
+from broker.client.consuming.queue_calls import QueueCalls
+from broker.client.consuming.rebalance import Strategy, allocate_averagely, allocate_everything
+from broker.client.consuming.send_back import send_back
+from broker.client.consuming.subscription import SqlFilter, Subscription
 from broker.client.errors import (
     BrokerError,
     ClientError,
@@ -31,18 +36,13 @@ from broker.client.errors import (
     NoRoute,
     UsageError,
 )
-from broker.client.give_back import give_back
-from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView
-from broker.client.offset_file import LocalOffsets
-from broker.client.order_locks import LockTimes, OrderLocks
-from broker.client.outgoing import check_name
-from broker.client.positions import StoredPositions
-from broker.client.queue_calls import QueueCalls
-from broker.client.rebalance import Strategy, allocate_averagely, allocate_everything
-from broker.client.requests import REPLY_TIMEOUT_S, send_reply
-from broker.client.runtime import Event, Runtime
-from broker.client.subscription import SqlFilter, Subscription
+from broker.client.producing.outgoing import check_name
+from broker.client.producing.requests import REPLY_TIMEOUT_S, send_reply
+from broker.client.transport.connection import Connection
+from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore
+from broker.client.transport.credentials import Credentials
+from broker.client.transport.runtime import Event, Runtime
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.bodies import (
     ConsumeFromWhere,
@@ -115,7 +115,7 @@ class Consumer:
         credentials: Credentials | None = None,
     ) -> None:
         if runtime is None:
-            from broker.client.trio_runtime import TrioRuntime
+            from broker.client.transport.trio_runtime import TrioRuntime
 
             runtime = TrioRuntime(tls=tls)
         if isinstance(topics, str):
@@ -338,11 +338,11 @@ class Consumer:
         After 16 times, or what ``max_retries`` says, it goes to ``%DLQ%group``.
 
         ``delay_level`` 0 takes longer each time, -1 gives up at once. What retention has taken meanwhile this member
-        sends itself (give_back.py). Raises as `commit` does.
+        sends itself (send_back.py). Raises as `commit` does.
         """
         if self.broadcast:
             raise UsageError("a broadcast consumer has no retry topic")
-        await give_back(self._calls, self.group, message, delay_level, self._max_retries)
+        await send_back(self._calls, self.group, message, delay_level, self._max_retries)
 
     async def reply(
         self,
@@ -457,7 +457,7 @@ class Consumer:
                 reader.drop()
             else:
                 reader.retire()
-                self.core.tasks.start_soon(self._give_back, self.order_locks, reader)
+                self.core.tasks.start_soon(self._hand_over, self.order_locks, reader)
         for queue in share:
             if queue not in readers:
                 self._start_reader(queue)
@@ -470,12 +470,12 @@ class Consumer:
         for error in await self._stored.store(readers):
             logger.warning("group %s: the position of a queue given up was not stored: %s", self.group, error)
 
-    async def _give_back(self, locks: OrderLocks, reader: QueueReader) -> None:
+    async def _hand_over(self, locks: OrderLocks, reader: QueueReader) -> None:
         async def store() -> None:
             await self._store_given_up([reader])
             reader.drop()
 
-        await locks.give_back(reader.queue, store)
+        await locks.hand_over(reader.queue, store)
 
     def _lost_lock(self, queue: MessageQueue) -> None:
         """Begin anew where the group is then, once the lock is held again."""

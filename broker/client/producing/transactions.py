@@ -28,13 +28,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from broker.client.connection import Connection
-from broker.client.credentials import Credentials
+from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import ClientError, MessageRejected, TransactionUndecided, UsageError
 from broker.client.message import Message, MessageQueue, MessageView, SendResult
-from broker.client.producer import SEND_TIMEOUT_S, Producer, QueueChoice
-from broker.client.queue_calls import QueueCalls
-from broker.client.runtime import Runtime
+from broker.client.producing.producer import SEND_TIMEOUT_S, Producer, QueueChoice
+from broker.client.transport.connection import Connection
+from broker.client.transport.credentials import Credentials
+from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import RequestCode
 from broker.remoting.codes import TransactionOutcome as Decision
 from broker.remoting.command import RemotingCommand

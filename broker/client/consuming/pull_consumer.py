@@ -10,15 +10,15 @@ import ssl
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from broker.client.core import ClientCore
-from broker.client.credentials import Credentials
+from broker.client.consuming.intake import Batch, FetchLimits, Intake, QueueReader
+from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, MessageLookups
+from broker.client.consuming.queue_calls import QueueCalls, SearchBoundary
+from broker.client.consuming.subscription import SqlFilter, Subscription
 from broker.client.errors import UsageError
-from broker.client.intake import Batch, FetchLimits, Intake, QueueReader
-from broker.client.lookups import FOREVER_MS, FOUND_MAX, MessageLookups
 from broker.client.message import MessageQueue, MessageView
-from broker.client.queue_calls import QueueCalls, SearchBoundary
-from broker.client.runtime import Runtime
-from broker.client.subscription import SqlFilter, Subscription
+from broker.client.transport.core import ClientCore
+from broker.client.transport.credentials import Credentials
+from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
 
 
@@ -43,7 +43,7 @@ class PullConsumer:
         credentials: Credentials | None = None,
     ) -> None:
         if runtime is None:
-            from broker.client.trio_runtime import TrioRuntime
+            from broker.client.transport.trio_runtime import TrioRuntime
 
             runtime = TrioRuntime(tls=tls)
         self.group = group

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.client.connection import Fields
 from broker.client.errors import (
     BrokerError,
     ClientClosed,
@@ -22,8 +21,9 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.message import MessageQueue
-from broker.client.pool import ConnectionPool
-from broker.client.runtime import Buffer, Event, Runtime, TaskGroup
+from broker.client.transport.connection import Fields
+from broker.client.transport.pool import ConnectionPool
+from broker.client.transport.runtime import Buffer, Event, Runtime, TaskGroup
 from broker.remoting.addresses import split_address
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import msgspec
 
 from broker.client.errors import MessageRejected, UsageError
-from broker.client.identity import UniqueKeys
 from broker.client.message import RETRY_TOPIC_PREFIX, Message
-from broker.client.runtime import Buffer
+from broker.client.transport.identity import UniqueKeys
+from broker.client.transport.runtime import Buffer
 from broker.remoting.codes import RequestCode
 from broker.remoting.property_room import SENT_BYTES_MAX
 from log.batch import BatchItem, encode_batch

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from broker.client.connection import Connection, Fields, PendingCall
-from broker.client.core import ClientCore, broker_error
+from broker.client.consuming.subscription import Subscription
 from broker.client.errors import (
     BrokerError,
     ClientError,
@@ -23,8 +22,9 @@ from broker.client.errors import (
     NoRoute,
 )
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView, split_records, trace_key
-from broker.client.routes import TopicRoute
-from broker.client.subscription import Subscription
+from broker.client.transport.connection import Connection, Fields, PendingCall
+from broker.client.transport.core import ClientCore, broker_error
+from broker.client.transport.routes import TopicRoute
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError

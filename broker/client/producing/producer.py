@@ -29,9 +29,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
 
-from broker.client.connection import Connection
-from broker.client.core import BUSY_CODES, CLOSE_TIMEOUT_S, ClientCore, broker_error
-from broker.client.credentials import Credentials
 from broker.client.errors import (
     BrokerError,
     ClientError,
@@ -44,14 +41,17 @@ from broker.client.errors import (
     SendOutcomeUnknown,
     UsageError,
 )
-from broker.client.identity import UniqueKeys
-from broker.client.latency import LatencyClasses, SlowGroups
 from broker.client.message import Message, MessageQueue, MessageView, SendResult, SendStatus, trace_key
-from broker.client.outbox import Outbox, open_outbox
-from broker.client.outgoing import BATCH_CODE, Outgoing, Preparer, check_name
-from broker.client.requests import REPLY_TIMEOUT_S, Requests, send_reply
-from broker.client.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, TopicRoute
-from broker.client.runtime import Runtime
+from broker.client.producing.latency import LatencyClasses, SlowGroups
+from broker.client.producing.outbox import Outbox, open_outbox
+from broker.client.producing.outgoing import BATCH_CODE, Outgoing, Preparer, check_name
+from broker.client.producing.requests import REPLY_TIMEOUT_S, Requests, send_reply
+from broker.client.transport.connection import Connection
+from broker.client.transport.core import BUSY_CODES, CLOSE_TIMEOUT_S, ClientCore, broker_error
+from broker.client.transport.credentials import Credentials
+from broker.client.transport.identity import UniqueKeys
+from broker.client.transport.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, TopicRoute
+from broker.client.transport.runtime import Runtime
 from broker.remoting.bodies import HeartbeatData, ProducerData
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -118,7 +118,7 @@ class Producer:
         credentials: Credentials | None = None,
     ) -> None:
         if runtime is None:
-            from broker.client.trio_runtime import TrioRuntime
+            from broker.client.transport.trio_runtime import TrioRuntime
 
             runtime = TrioRuntime(tls=tls)
         check_name("group", group)
@@ -185,7 +185,7 @@ class Producer:
     async def request(
         self, message: Message, *, queue: QueueChoice = None, timeout_s: float = REPLY_TIMEOUT_S
     ) -> MessageView:
-        """Send one message and wait for the reply of whoever consumes it (broker/client/requests.py).
+        """Send one message and wait for the reply of whoever consumes it (broker/client/producing/requests.py).
 
         A reply counts, whatever is known of the sending. Raises ReplyTimeout, and as `send`.
         """

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from broker.client.connection import Connection
-from broker.client.core import ClientCore
+from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import ReplyTimeout, UsageError
 from broker.client.message import Message, MessageQueue, MessageView
-from broker.client.queue_calls import QueueCalls
-from broker.client.runtime import Event
+from broker.client.transport.connection import Connection
+from broker.client.transport.core import ClientCore
+from broker.client.transport.runtime import Event
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError

@@ -29,11 +29,11 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.message import Message, SendResult
-from broker.client.outgoing import Outgoing
-from broker.client.runtime import Event, Runtime
+from broker.client.producing.outgoing import Outgoing
+from broker.client.transport.runtime import Event, Runtime
 
 if TYPE_CHECKING:
-    from broker.client.producer import Producer, QueueChoice
+    from broker.client.producing.producer import Producer, QueueChoice
 
 
 class Sending:

@@ -19,11 +19,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from broker.client.consuming.queue_calls import PullAnswer, QueueCalls
+from broker.client.consuming.subscription import Subscription
 from broker.client.errors import BrokerBusy, BrokerError, ConnectionFailed, NameServerUnavailable, NoRoute
 from broker.client.message import MessageQueue, MessageView
-from broker.client.queue_calls import PullAnswer, QueueCalls
-from broker.client.runtime import CancelScope, Event, Runtime
-from broker.client.subscription import Subscription
+from broker.client.transport.runtime import CancelScope, Event, Runtime
 from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from broker.client.connection import Connection, Fields, RequestHandler
-from broker.client.credentials import Credentials
 from broker.client.errors import ConnectFailed
-from broker.client.runtime import Buffer, Event, Runtime, TaskGroup
+from broker.client.transport.connection import Connection, Fields, RequestHandler
+from broker.client.transport.credentials import Credentials
+from broker.client.transport.runtime import Buffer, Event, Runtime, TaskGroup
 from broker.remoting.command import RemotingCommand
 
 CONNECT_TIMEOUT_S = 3.0

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import logging
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.intake import Batch, Intake, QueueReader
+from broker.client.consuming.listening import Handled, Handler, NotAsyncError, called
+from broker.client.consuming.order_locks import OrderLocks
 from broker.client.errors import ClientError, UsageError
-from broker.client.intake import Batch, Intake, QueueReader
-from broker.client.listening import Handled, Handler, NotAsyncError, called
 from broker.client.message import MessageQueue, MessageView
-from broker.client.order_locks import OrderLocks
-from broker.client.runtime import TaskGroup
+from broker.client.transport.runtime import TaskGroup
 
 logger = logging.getLogger("trivet.client")
 

@@ -28,9 +28,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from broker.client.consumer import Consumer
+from broker.client.consuming.consumer import Consumer
+from broker.client.consuming.intake import Batch, Intake, QueueReader
 from broker.client.errors import ClientError, UsageError
-from broker.client.intake import Batch, Intake, QueueReader
 from broker.client.message import MessageView
 
 logger = logging.getLogger("trivet.client")

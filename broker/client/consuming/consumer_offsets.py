@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker.client.consuming.intake import QueueReader
+from broker.client.consuming.offset_file import LocalOffsets
+from broker.client.consuming.order_locks import OrderLocks
+from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import ClientError, OffsetsNotStored
-from broker.client.intake import QueueReader
 from broker.client.message import MessageQueue
-from broker.client.offset_file import LocalOffsets
-from broker.client.order_locks import OrderLocks
-from broker.client.queue_calls import QueueCalls
-from broker.client.runtime import Event, Runtime
+from broker.client.transport.runtime import Event, Runtime
 
 
 class StoredPositions:

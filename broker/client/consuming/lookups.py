@@ -7,10 +7,10 @@ comes is looked at before it is believed: the same place in another group's log 
 
 from __future__ import annotations
 
-from broker.client.core import ClientCore
+from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import BrokerError, ConnectionFailed, UsageError
 from broker.client.message import MessageQueue, MessageView, split_records
-from broker.client.queue_calls import QueueCalls
+from broker.client.transport.core import ClientCore
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from log.errors import RecordError

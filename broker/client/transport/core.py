@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
-from broker.client.connection import Connection, PendingCall, RequestHandler
-from broker.client.credentials import Credentials
 from broker.client.errors import BrokerBusy, BrokerError, ClientClosed, ConnectionFailed, UsageError
-from broker.client.identity import client_id
-from broker.client.pool import ConnectionPool
-from broker.client.routes import NameServers, RouteCache, parse_name_servers
-from broker.client.runtime import Runtime, TaskGroup
+from broker.client.transport.connection import Connection, PendingCall, RequestHandler
+from broker.client.transport.credentials import Credentials
+from broker.client.transport.identity import client_id
+from broker.client.transport.pool import ConnectionPool
+from broker.client.transport.routes import NameServers, RouteCache, parse_name_servers
+from broker.client.transport.runtime import Runtime, TaskGroup
 from broker.remoting.bodies import HeartbeatData
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand

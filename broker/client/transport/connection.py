@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from broker.client.credentials import Credentials
 from broker.client.errors import CallTimeout, ConnectionFailed, ConnectionLost
-from broker.client.runtime import Buffer, ByteStream, Event, Runtime
+from broker.client.transport.credentials import Credentials
+from broker.client.transport.runtime import Buffer, ByteStream, Event, Runtime
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, request, response
 from broker.remoting.errors import FrameError

@@ -8,10 +8,10 @@ it does so only when nobody else can: a request of unknown outcome may have stor
 
 from __future__ import annotations
 
+from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import BrokerError
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageView, SendStatus
-from broker.client.queue_calls import QueueCalls
-from broker.client.routes import DEFAULT_TOPIC
+from broker.client.transport.routes import DEFAULT_TOPIC
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageHeaderV2
 from log.properties import encode_properties
@@ -28,7 +28,7 @@ _OF_THE_RECORD = SYS_FLAG_TRANSACTION_MASK | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_ST
 _STORED = tuple(int(status) for status in SendStatus)
 
 
-async def give_back(
+async def send_back(
     calls: QueueCalls, group: str, message: MessageView, delay_level: int, max_retries: int | None
 ) -> None:
     """Return when the group is to have the message again. Raises as `QueueCalls.ask`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import socket
 
-from broker.client.runtime import Runtime
+from broker.client.transport.runtime import Runtime
 from log.message_id import unique_key, unique_key_prefix
 
 

@@ -1,0 +1,1 @@
+"""Sending: single messages, batches, outboxes, requests that wait for a reply, transactions."""
