@@ -35,6 +35,8 @@ SYS_FLAG_INNER_BATCH = 0x80
 _BOTH_HOSTS_V6 = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 
 MAX_PROPERTIES_BYTES = 32767
+SHORT_TOPIC_BYTES_MAX = 127
+"""Longer topics make a record of version 2, whose length of the topic has two bytes instead of one."""
 MAX_TOPIC_BYTES = 255
 """Retry and dead letter topics have up to 255 bytes (behaviour.md 3)."""
 
@@ -166,7 +168,7 @@ def encode_record(
             f"topic of {topic_length} bytes or properties of {properties_length} bytes exceed "
             f"{MAX_TOPIC_BYTES} and {MAX_PROPERTIES_BYTES}"
         )
-    if topic_length <= 127:
+    if topic_length <= SHORT_TOPIC_BYTES_MAX:
         magic = MAGIC_V1
         topic_prefix = _LENGTH_BYTES[topic_length]
         size = 75 + len(born_host) + len(store_host) + body_length + topic_length + properties_length

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from broker.replica.proposals import stored_again
 from broker.replica.replica import Replica
 from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log.consume_queue import ConsumeQueue
@@ -75,20 +76,9 @@ def deliverable(replica: Replica, physical_offset: int, size: int) -> tuple[Reco
 
 def deliver(replica: Replica, record: Record, target: Destination, properties: bytes) -> None:
     """Appends the delivery of a message that has waited. Raises as `Replica.append_message`."""
-    replica.append_message(
-        target.topic,
-        target.topic.encode(),
-        target.queue_id,
-        record.flag,
-        record.sys_flag,
-        record.born_timestamp,
-        record.born_host,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-        record.body,
-        properties,
-        None,
-    )
+    message = stored_again(record, target.topic, target.queue_id, properties)
+    message.prepared_transaction_offset = record.prepared_transaction_offset
+    replica.append_message(message, None)
 
 
 def count_delivered(

@@ -41,7 +41,7 @@ from broker.replica.internal_records import (
 from broker.replica.loads import Loads
 from broker.replica.members import Members
 from broker.replica.membership import Membership
-from broker.replica.proposals import CommandWaiter, Observer, Waiter
+from broker.replica.proposals import CommandWaiter, NewMessage, Observer, Waiter
 from broker.replica.read_barriers import ReadBarriers
 from broker.replica.recovering import RecoveringFile
 from broker.replica.start import start_from_disk
@@ -59,7 +59,8 @@ from log.entry_log import FlushJob
 from log.entry_range import EntryRange
 from log.errors import DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
-from log.record import encode_record
+from log.layout import HEADER_BYTES
+from log.record import SHORT_TOPIC_BYTES_MAX, encode_record
 from log.snapshot import Snapshot
 from log.store import RecoveryReport, Store
 from raft import effects as fx
@@ -224,59 +225,49 @@ class Replica:
             raise OverloadedError(str(error)) from error
 
     def append_message(
-        self,
-        topic: str,
-        topic_bytes: bytes,
-        queue_id: int,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        reconsume_times: int,
-        prepared_transaction_offset: int,
-        body: bytes | memoryview,
-        properties: bytes,
-        waiter: Waiter | None,
-        *,
-        told_at_commit: bool = False,
+        self, message: NewMessage, waiter: Waiter | None, *, told_at_commit: bool = False
     ) -> tuple[int, int]:
         """Appends one message to the leader's log: (physical offset of its record, queue offset).
 
-        Call `check_may_append` first. `waiter` is told when the entry is committed; of a batch only the last needs
-        one. With `told_at_commit` it may be told before the entry is dispatched, in the same turn. Raises
-        `log.errors.EntryTooLargeError`, `DiskFullError`, `RecordError`, with nothing appended.
+        Call `check_may_append` first. `waiter` is told when the entry is committed. With `told_at_commit` it may be
+        told before the entry is dispatched, in the same turn. Raises `log.errors.EntryTooLargeError`, `DiskFullError`,
+        `RecordError`, with nothing appended.
         """
+        topic_bytes = message.topic.encode()
         assert topic_bytes != INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
-        entry_log = self._log
+        entry_log, store_host = self._log, self._store_host
+        born_host, body, properties = message.born_host, message.body, message.properties
+        # The record holds its own offset, which depends on its size: an entry that does not fit begins the next file.
         size = (
             RECORD_BYTES_WITHOUT_VARIABLE_PARTS
             + len(born_host)
-            + len(self._store_host)
+            + len(store_host)
             + len(body)
             + len(topic_bytes)
             + len(properties)
         )
-        if len(topic_bytes) > 127:
-            size += 1  # a V2 record has two bytes for the topic's length
-        physical_offset = entry_log.next_position(size) + 48
-        key = (topic, queue_id)
+        if len(topic_bytes) > SHORT_TOPIC_BYTES_MAX:
+            size += 1  # the topic's length takes two bytes
+        physical_offset = entry_log.next_position(size) + HEADER_BYTES
+        key = (message.topic, message.queue_id)
         queue_offset = self._queue_ends.get(key, 0)
         record = encode_record(
             topic_bytes,
-            queue_id,
-            flag,
+            message.queue_id,
+            message.flag,
             queue_offset,
             physical_offset,
-            sys_flag,
-            born_timestamp,
+            message.sys_flag,
+            message.born_timestamp,
             born_host,
             self.wall_ms,
-            self._store_host,
-            reconsume_times,
-            prepared_transaction_offset,
+            store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
             body,
             properties,
         )
+        assert len(record) == size, "the record is where its own offset says"
         index = entry_log.append(self.raft.term, record)
         self.raft.propose(1, self.now_ns)
         self._queue_ends[key] = queue_offset + 1
@@ -287,35 +278,31 @@ class Replica:
         return physical_offset, queue_offset
 
     def append_batch(
-        self,
-        topic: str,
-        topic_bytes: bytes,
-        queue_id: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        reconsume_times: int,
-        messages: Sequence[tuple[int, bytes, bytes]],
-        waiter: Waiter,
+        self, common: NewMessage, items: Sequence[tuple[int, bytes, bytes]], waiter: Waiter
     ) -> tuple[list[int], int]:
-        """Appends messages (flag, body, properties) one behind the other, all of them or none.
+        """Appends a message for each item (flag, body, properties), one behind the other, all of them or none.
 
-        Gives the physical offsets of their records, and the queue offset of the first. Call `check_may_append` with
-        their number first: one proposal has them all, however many a batch may have. `waiter` is told as by
-        `append_message` with `told_at_commit`. Raises as that, with nothing appended.
+        The rest of each message is that of `common`. Returns the physical offsets of their records, and the queue
+        offset of the first. Call `check_may_append` with their number first: one proposal has them all, however many a
+        batch may have. `waiter` is told as by `append_message` with `told_at_commit`. Raises as that, with nothing
+        appended.
         """
+        topic_bytes = common.topic.encode()
         assert topic_bytes != INTERNAL_TOPIC_BYTES, "every replica would apply it as a command"
-        assert messages, "a batch has at least one message"
+        assert items, "a batch has at least one message"
         entry_log, store_host, wall_ms = self._log, self._store_host, self.wall_ms
+        queue_id, sys_flag, reconsume_times = common.queue_id, common.sys_flag, common.reconsume_times
+        born_timestamp, born_host = common.born_timestamp, common.born_host
         beside = RECORD_BYTES_WITHOUT_VARIABLE_PARTS + len(born_host) + len(store_host) + len(topic_bytes)
-        if len(topic_bytes) > 127:
-            beside += 1  # a V2 record, as in `append_message`
-        sizes = [beside + len(body) + len(properties) for _, body, properties in messages]
-        physical_offsets = [position + 48 for position in entry_log.make_room_for_all(sizes)]
-        key = (topic, queue_id)
+        if len(topic_bytes) > SHORT_TOPIC_BYTES_MAX:
+            beside += 1  # as in `append_message`
+        sizes = [beside + len(body) + len(properties) for _, body, properties in items]
+        physical_offsets = [position + HEADER_BYTES for position in entry_log.make_room_for_all(sizes)]
+        key = (common.topic, queue_id)
         first_offset = queue_offset = self._queue_ends.get(key, 0)
         records: list[bytes] = []
-        for (flag, body, properties), physical_offset in zip(messages, physical_offsets, strict=True):
+        # All are encoded before the first is appended: one that cannot be raises here.
+        for (flag, body, properties), physical_offset in zip(items, physical_offsets, strict=True):
             records.append(
                 encode_record(
                     topic_bytes,
@@ -341,6 +328,7 @@ class Replica:
         self.raft.propose(len(records), self.now_ns)
         self._queue_ends[key] = queue_offset
         size = sum(sizes)
+        assert entry_log.end_position >= physical_offsets[-1] + sizes[-1], "the records are where they say"
         self._uncommitted.append((index, size))
         self._uncommitted_bytes += size
         self._waiting_for_commit.append((index, waiter))

@@ -17,6 +17,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeader, SendMessageHeaderV2
 from broker.remoting.property_room import SENT_BYTES_MAX
+from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
@@ -208,20 +209,18 @@ class RepliesProcessor:
         replica = self._node.replica
         try:
             replica.check_may_append()
-            position, reply.queue_offset = replica.append_message(
+            message = NewMessage(
                 header.topic,
-                header.topic.encode(),
                 reply.queue_id,
                 header.flag,
                 header.sys_flag,
                 header.born_timestamp,
                 reply.connection.host,
                 header.reconsume_times or 0,
-                0,
                 reply.command.body,
                 properties,
-                reply,
             )
+            position, reply.queue_offset = replica.append_message(message, reply)
         except (ReplicaError, DiskFullError, RecordError, EntryTooLargeError) as error:
             log.warning("reply not stored", topic=header.topic, reason=str(error))
             reply.answer()

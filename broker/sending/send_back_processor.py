@@ -15,6 +15,7 @@ from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import ConsumerSendMessageBackHeader
 from broker.remoting.property_room import fitted
+from broker.replica.proposals import stored_again
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
@@ -165,20 +166,9 @@ class SendBackProcessor:
         if level:
             topic, queue_id = SCHEDULE_TOPIC, level - 1
         try:
-            self._node.replica.append_message(
-                topic,
-                topic.encode(),
-                queue_id,
-                record.flag,
-                record.sys_flag,
-                record.born_timestamp,
-                record.born_host,
-                record.reconsume_times + 1,
-                0,
-                record.body,
-                properties,
-                waiter,
-            )
+            message = stored_again(record, topic, queue_id, properties)
+            message.reconsume_times += 1
+            self._node.replica.append_message(message, waiter)
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
 

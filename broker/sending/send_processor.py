@@ -19,6 +19,7 @@ from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import JSON, OWN_LANGUAGE, OWN_VERSION, RemotingCommand
 from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
 from broker.remoting.property_room import SENT_BYTES_MAX, fitted
+from broker.replica.proposals import NewMessage
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.errors import OverloadedError, RequestError
@@ -191,7 +192,6 @@ class SendProcessor:
         )
         self._unique_key_prefix = store_host[:-4].hex().upper() + store_host[-2:].hex().upper()
         self._unique_keys_made = 0
-        self._topic_bytes: dict[str, bytes] = {}
         self._creating: dict[str, list[tuple[Connection, RemotingCommand]]] = {}
         """By topic that is being created, who waits for it."""
         self._waiting = Budget("topics that are being created")
@@ -300,20 +300,19 @@ class SendProcessor:
         if len(properties) > MAX_PROPERTIES_BYTES:
             properties = fitted(properties)
         try:
-            position, pending.queue_offset = self._node.replica.append_message(
+            message = NewMessage(
                 topic,
-                self._topic_bytes.get(topic) or self._encoded_topic(topic),
                 queue_id,
                 header.flag,
                 sys_flag,
                 header.born_timestamp,
                 connection.host,
                 header.reconsume_times or 0,
-                0,
                 body,
                 properties,
-                pending,
-                told_at_commit=True,
+            )
+            position, pending.queue_offset = self._node.replica.append_message(
+                message, pending, told_at_commit=True
             )
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
@@ -332,25 +331,25 @@ class SendProcessor:
             items = parse_batch(sent)
         except RecordError as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
-        common = terminated((header.properties or "").encode())
-        self._check_size_of_batch(sent, items, common, topic)
+        shared = terminated((header.properties or "").encode())
+        self._check_size_of_batch(sent, items, shared, topic)
         self._node.replica.check_may_append(len(items))
         # The envelope's key belongs to the batch as a whole: on the items it would outdo their own.
         keyless = b"".join(
-            item + b"\x02" for item in common.split(b"\x02") if item and not item.startswith(b"UNIQ_KEY\x01")
+            item + b"\x02" for item in shared.split(b"\x02") if item and not item.startswith(b"UNIQ_KEY\x01")
         )
-        if keyless == common:
-            stored = [self._stored_properties(terminated(item.properties) + common, topic) for item in items]
+        if keyless == shared:
+            stored = [self._stored_properties(terminated(item.properties) + shared, topic) for item in items]
         else:
             stored = [
                 self._stored_properties(
                     terminated(item.properties)
-                    + (common if get_property(item.properties, UNIQ_KEY) is None else keyless),
+                    + (shared if get_property(item.properties, UNIQ_KEY) is None else keyless),
                     topic,
                 )
                 for item in items
             ]
-        if any(word in sent or word in common for word in _TREATED_APART):
+        if any(word in sent or word in shared for word in _TREATED_APART):
             for properties, _ in stored:
                 check_no_half(properties)
             if any(self._waits(properties) for properties, _ in stored):
@@ -359,20 +358,22 @@ class SendProcessor:
             self._node, connection, command, queue_id, ",".join([key for _, key in stored])
         )
         try:
-            positions, pending.queue_offset = self._node.replica.append_batch(
+            common = NewMessage(
                 topic,
-                self._encoded_topic(topic),
                 queue_id,
+                0,
                 header.sys_flag,
                 header.born_timestamp,
                 connection.host,
                 header.reconsume_times or 0,
-                [
-                    (flag, body, properties)
-                    for (flag, body, _), (properties, _) in zip(items, stored, strict=True)
-                ],
-                pending,
+                b"",
+                b"",
             )
+            messages = [
+                (flag, body, properties)
+                for (flag, body, _), (properties, _) in zip(items, stored, strict=True)
+            ]
+            positions, pending.queue_offset = self._node.replica.append_batch(common, messages, pending)
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         host_hex = self._store_host_hex
@@ -472,14 +473,6 @@ class SendProcessor:
         self._unique_keys_made = (self._unique_keys_made + 1) & 0xFFFF_FFFF
         millis = self._node.wall_ms & 0xFFFF_FFFF_FFFF
         return f"{self._unique_key_prefix}{millis:012X}{self._unique_keys_made:08X}"
-
-    def _encoded_topic(self, topic: str) -> bytes:
-        encoded = self._topic_bytes.get(topic)
-        if encoded is None:
-            if len(self._topic_bytes) > 10_000:
-                self._topic_bytes.clear()
-            encoded = self._topic_bytes[topic] = topic.encode()
-        return encoded
 
     def _create_topic(self, connection: Connection, command: RemotingCommand, header: Header) -> None:
         """Automatic creation by the first send (behaviour.md 3), which is handled anew once the topic exists."""

@@ -27,6 +27,7 @@ from broker.remoting.admin_headers import ResumeCheckHalfMessageHeader
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.headers import CheckTransactionStateHeader
+from broker.replica.proposals import stored_again
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
 from broker.requests.errors import ReplicaError, RequestError
@@ -320,20 +321,7 @@ class TransactionChecks:
         replica.check_may_append()
         waiter = _Resuming(self, connection, command, header.message_id)
         try:
-            replica.append_message(
-                HALF_TOPIC,
-                HALF_TOPIC_BYTES,
-                0,
-                record.flag,
-                record.sys_flag,
-                record.born_timestamp,
-                record.born_host,
-                record.reconsume_times,
-                0,
-                record.body,
-                resumed_properties(record),
-                waiter,
-            )
+            replica.append_message(stored_again(record, HALF_TOPIC, 0, resumed_properties(record)), waiter)
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         self._resuming[header.message_id] = None

@@ -17,6 +17,7 @@ from broker.reading.queries_processor import committed_record
 from broker.remoting.codes import RequestCode, ResponseCode, TransactionOutcome
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import EndTransactionHeader
+from broker.replica.proposals import NewMessage, stored_again
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER
 from broker.requests.errors import ReplicaError, RequestError
@@ -28,7 +29,6 @@ from broker.state.transaction_records import (
     EXHAUSTED_TOPIC_BYTES,
     HALF_TOPIC_BYTES,
     OPERATION_BYTES_MAX,
-    OPERATIONS_TOPIC_BYTES,
     PRODUCER_GROUP,
     check_immunity_ms,
     committed_properties,
@@ -227,16 +227,9 @@ class Decisions:
                 ResponseCode.SYSTEM_ERROR,
                 f"queueId[{queue_id}] of the transaction is illegal, topic {topic} has fewer queues now",
             )
-        return self._decide(
-            half,
-            TransactionOutcome.COMMIT,
-            topic,
-            topic.encode(),
-            queue_id,
-            committed_sys_flag(half),
-            half.body,
-            committed_properties(half),
-        )
+        message = stored_again(half, topic, queue_id, committed_properties(half))
+        message.sys_flag = committed_sys_flag(half)
+        return self._decide(half, TransactionOutcome.COMMIT, message)
 
     def _roll_back(self, half: Record) -> _Deciding:
         """Appends the operation message, which is all that there is of a rollback."""
@@ -244,50 +237,21 @@ class Decisions:
 
     def give_up(self, half: Record, times_checked: int) -> None:
         """Appends the copy for operators; raises as `Replica.check_may_append` and `append_message`."""
-        self._decide(
-            half,
-            None,
-            CHECK_EXHAUSTED_TOPIC,
-            EXHAUSTED_TOPIC_BYTES,
-            0,
-            half.sys_flag,
-            half.body,
-            given_up_properties(half, times_checked),
-        )
+        copy = stored_again(half, CHECK_EXHAUSTED_TOPIC, 0, given_up_properties(half, times_checked))
+        self._decide(half, None, copy)
 
     def forget(self, half_offset: int) -> None:
         """Ends a transaction whose half message the log does not have any more; raises as `give_up`."""
         self._append_rollback(half_offset, self.node.wall_ms)
 
-    def _decide(
-        self,
-        half: Record,
-        outcome: TransactionOutcome | None,
-        topic: str,
-        topic_bytes: bytes,
-        queue_id: int,
-        sys_flag: int,
-        body: bytes,
-        properties: bytes,
-    ) -> _Deciding:
+    def _decide(self, half: Record, outcome: TransactionOutcome | None, message: NewMessage) -> _Deciding:
+        """Appends the message that decides, which says whose half message it is of."""
         replica = self.node.replica
         replica.check_may_append()
+        message.prepared_transaction_offset = half.physical_offset
         deciding = _Deciding(self, half.queue_offset, outcome)
         try:
-            replica.append_message(
-                topic,
-                topic_bytes,
-                queue_id,
-                half.flag,
-                sys_flag,
-                half.born_timestamp,
-                half.born_host,
-                half.reconsume_times,
-                half.physical_offset,
-                body,
-                properties,
-                deciding,
-            )
+            replica.append_message(message, deciding)
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         self._deciding[half.queue_offset] = deciding
@@ -339,20 +303,18 @@ class Decisions:
     ) -> None:
         node = self.node
         unique_key = b"%s%012X%08X" % (self._key_prefix, node.wall_ms, half_offsets[0] & 0xFFFF_FFFF)
-        node.replica.append_message(
+        operation = NewMessage(
             HALF_OPERATIONS_TOPIC,
-            OPERATIONS_TOPIC_BYTES,
             0,
             0,
             0,
             node.wall_ms,
             self._store_host,
             0,
-            0,
             operation_body(half_offsets),
             operation_properties(unique_key),
-            waiter,
         )
+        node.replica.append_message(operation, waiter)
 
     def operations_written(self) -> None:
         """An operation message is committed and applied."""

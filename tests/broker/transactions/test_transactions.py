@@ -16,6 +16,7 @@ from broker.remoting.headers import (
     OffsetResponseHeader,
     SendMessageResponseHeader,
 )
+from broker.replica.proposals import NewMessage
 from broker.state.open_transactions import Transactions
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from broker.transactions.checks import SLICE_MAX, TransactionChecks
@@ -718,9 +719,8 @@ def test_store_with_prepared_records_in_any_topic_starts_and_goes_on(group: Grou
     client.send("T", b"0")
     for _ in range(2):
         leader.begin(group.now_ns, group.wall_ms)
-        leader.replica.append_message(
-            "T", b"T", 0, 0, sys_flag, 0, b"\x7f\0\0\1\0\0\0\0", 0, 0, b"half", b"", None
-        )
+        half = NewMessage("T", 0, 0, sys_flag, 0, b"\x7f\0\0\1\0\0\0\0", 0, b"half", b"")
+        leader.replica.append_message(half, None)
     opaque = client.start_send("T", b"3")
     assert client.wait(opaque).code == ResponseCode.SUCCESS
     for node in list(group.members):
