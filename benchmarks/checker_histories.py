@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from broker.trace import TraceHeader, TraceWriter
-from spark_analysis import schema
-from spark_analysis.source import ARROW_TYPES
+from spark_analysis.importing import schema
+from spark_analysis.importing.trace_reader import ARROW_TYPES
 
 APPEND, READ, TAIL, COMMIT, FETCH = range(5)
 NAMES: Final = ("append", "read", "tail", "commit_offset", "fetch_offset")

@@ -13,20 +13,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_analysis.importers import DEFAULT_MODELS
-from spark_analysis.models import MODELS
+from spark_analysis.checking.models import MODELS
+from spark_analysis.checking.verdict import (
+    EXIT_CODES,
+    LINEARIZABLE,
+    UNDECIDED,
+    VIOLATED,
+    Verdict,
+    of_what_was_read,
+)
+from spark_analysis.importing.formats import DEFAULT_MODELS
+from spark_analysis.importing.storage import place_of
 from spark_analysis.session import AnalysisUnavailableError, has_session, start_session
-from spark_analysis.storage import place_of
-from spark_analysis.verdict import EXIT_CODES, LINEARIZABLE, UNDECIDED, VIOLATED, Verdict, of_what_was_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from spark_analysis.history import History
-    from spark_analysis.search import Budget
-    from spark_analysis.stories.words import Operation
+    from spark_analysis.checking.search import Budget
+    from spark_analysis.importing.history import History
+    from spark_analysis.telling.stories.words import Operation
 
     Around = Mapping[int, Sequence[Operation]]
 
@@ -86,7 +93,7 @@ def analyze(
     to_show: list[tuple[Verdict, Around]] = []
     try:
         if model in LOG_MODELS:
-            from spark_analysis.check import check
+            from spark_analysis.checking.check import check
 
             verdicts = []
             for path, name in zip(paths, distinct_names(paths), strict=True):
@@ -115,7 +122,7 @@ def analyze(
     if json_output:
         print(json.dumps({"histories": [verdict.as_json() for verdict in verdicts]}))
     else:
-        from spark_analysis.console import print_verdicts
+        from spark_analysis.telling.console import print_verdicts
 
         print_verdicts([verdict for verdict, _ in to_show], around=[around for _, around in to_show])
     given = {verdict.verdict for verdict in verdicts}
@@ -203,8 +210,8 @@ def _check_columns(records: Path) -> None:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    from spark_analysis import schema
-    from spark_analysis.source import ARROW_TYPES
+    from spark_analysis.importing import schema
+    from spark_analysis.importing.trace_reader import ARROW_TYPES
 
     try:
         rows = ds.dataset(records, format="parquet", partitioning="hive")
@@ -263,7 +270,7 @@ def _load(
     spark: SparkSession, path: Path, format: str, place: str, *, in_memory: bool, is_kept: bool
 ) -> History:
     """``in_memory``: the history is short, and no file of it need be kept; ``is_kept``: ``place`` is the user's."""
-    from spark_analysis.history import (
+    from spark_analysis.importing.history import (
         History,
         keep_records,
         load_parquet,
@@ -271,7 +278,7 @@ def _load(
         no_events,
         read_trace,
     )
-    from spark_analysis.json_lines import load_json_lines
+    from spark_analysis.importing.json_lines import load_json_lines
 
     # Executors run in directories of their own: they are given no relative path.
     if format == "trace":
@@ -292,7 +299,7 @@ def _judge_keyed(
     spark: SparkSession, paths: Sequence[Path], format: str, model: str, budget: Budget | None
 ) -> list[Verdict]:
     """One verdict for each path; a file that is named twice is judged once."""
-    from spark_analysis.keyed import judge_files
+    from spark_analysis.checking.keyed import judge_files
 
     files = list(dict.fromkeys(str(path.resolve()) for path in paths))
     judged = dict(zip(files, judge_files(spark, files, format, model, budget), strict=True))
@@ -301,8 +308,8 @@ def _judge_keyed(
 
 def _to_show(verdict: Verdict, history: History) -> tuple[Verdict, Around]:
     """A verdict for a terminal: clients with their names, and what went on around the anomalies that are shown."""
-    from spark_analysis.names import named, names_of, operations_of, with_names
-    from spark_analysis.report.windows import windows_of
+    from spark_analysis.telling.names import named, names_of, operations_of, with_names
+    from spark_analysis.telling.report.windows import windows_of
 
     windows = windows_of(verdict.anomalies, history)
     operations = [one for window in windows.values() for one in window.operations]
@@ -315,7 +322,7 @@ def _to_show(verdict: Verdict, history: History) -> tuple[Verdict, Around]:
 
 def _report(verdict: Verdict, history: History | None, directory: Path | None, name: str) -> None:
     if directory is not None:
-        from spark_analysis.report import write_report
+        from spark_analysis.telling.report import write_report
 
         target = write_report(verdict, history, directory / f"{name}.html")
         print(f"report: {target}", file=sys.stderr)

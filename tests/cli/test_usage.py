@@ -146,7 +146,7 @@ def test_an_analysis_that_cannot_be_loaded_is_no_verdict(
     trivet: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 1 would be "violated"."""
-    monkeypatch.setitem(sys.modules, "spark_analysis.search", None)
+    monkeypatch.setitem(sys.modules, "spark_analysis.checking.search", None)
     outcome = trivet("analyze", str(tmp_path))
     assert outcome.exit_code == 4
     assert "the analysis cannot be loaded; no verdict: " in outcome.complaint

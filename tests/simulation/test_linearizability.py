@@ -8,7 +8,7 @@ import pytest
 from simulation.client_judge import ClientJudge
 from simulation.plan import draw_plan
 from simulation.world import World, run_plan
-from spark_analysis.plain import PlainVerdict, check_traces
+from spark_analysis.checking.plain import PlainVerdict, check_traces
 from tests.simulation.planted_bugs import PLANTED
 
 

@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from spark_analysis.models import MODELS
-from spark_analysis.registers import INITIAL, Access
-from spark_analysis.search import Call
+from spark_analysis.checking.models import MODELS
+from spark_analysis.checking.registers import INITIAL, Access
+from spark_analysis.importing.calls import Call
 
 # (function, argument, result of an ok)
 Step = tuple[str, Any, Any]

@@ -15,13 +15,13 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Final
 
-from spark_analysis.kafka_catalogue import ALLOWED_FOR_ALL
-from spark_analysis.kafka_reference import catalogue, circles
-from spark_analysis.models import MODELS
-from spark_analysis.raft_reference import replica_findings
-from spark_analysis.reference import check_queue
-from spark_analysis.registers import check_register
-from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from spark_analysis.checking.kafka.catalogue import ALLOWED_FOR_ALL
+from spark_analysis.checking.kafka.reference import catalogue, circles
+from spark_analysis.checking.models import MODELS
+from spark_analysis.checking.queues.reference import check_queue
+from spark_analysis.checking.registers import check_register
+from spark_analysis.checking.replicas.reference import replica_findings
+from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
 from tests.spark_analysis.log_mutations import (
     CATALOGUE_MUTATIONS,
     LOG_MUTATIONS,

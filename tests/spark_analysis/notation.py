@@ -13,10 +13,11 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_analysis.importers import BadLine, parse
-from spark_analysis.json_lines import log_operations
-from spark_analysis.reference import Operation
-from spark_analysis.schema import OPERATION_NAMES
+from spark_analysis.checking.queues.reference import Operation
+from spark_analysis.importing.formats import parse
+from spark_analysis.importing.json_lines import log_operations
+from spark_analysis.importing.lines import BadLine
+from spark_analysis.importing.schema import OPERATION_NAMES
 
 STEP_NS = 10
 _LOOKED_AT = [one.name for one in fields(Operation)]

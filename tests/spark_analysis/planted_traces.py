@@ -33,8 +33,8 @@ from simulation.plan import Fault, Plan
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload.names import TOPIC
 from simulation.world import Result, World
-from spark_analysis.plain import check_traces
-from spark_analysis.raft_reference import ReplicaEvent, replica_findings
+from spark_analysis.checking.plain import check_traces
+from spark_analysis.checking.replicas.reference import ReplicaEvent, replica_findings
 from tests.simulation.planted_bugs import PLANTED, plan_of
 
 SEEDS: Final = 8

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from spark_analysis.raft_reference import NO_INDEX, ReplicaEvent
+from spark_analysis.checking.replicas.reference import NO_INDEX, ReplicaEvent
 
 Events = list[ReplicaEvent]
 NODES = ("n0", "n1", "n2")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from spark_analysis.report.run_figure import Panel, Series
-from spark_analysis.report.tables import Event, ReportData, Window
-from spark_analysis.report.windows import places_to_draw, window_around
-from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
+from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
+from spark_analysis.telling.report.run_figure import Panel, Series
+from spark_analysis.telling.report.tables import Event, ReportData, Window
+from spark_analysis.telling.report.windows import places_to_draw, window_around
 
 QUEUE = "orders/broker-a:2"
 MILLISECOND = 1_000_000

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as sf
 
-from spark_analysis import distributed, examples, log_model, proofs, raft_invariants, small, sweep
-from spark_analysis.check import check
-from spark_analysis.distributed import check_distributed
-from spark_analysis.proofs import DAMAGES_LISTED
-from spark_analysis.reference import Operation
-from spark_analysis.registers import Access
-from spark_analysis.value_hash import value_hash
-from spark_analysis.verdict import EXPLANATIONS, Anomaly, Verdict
+from spark_analysis.checking import distributed, examples, proofs, small, sweep
+from spark_analysis.checking.check import check
+from spark_analysis.checking.distributed import check_distributed
+from spark_analysis.checking.proofs import DAMAGES_LISTED
+from spark_analysis.checking.queues import log_model
+from spark_analysis.checking.queues.reference import Operation
+from spark_analysis.checking.queues.value_hash import value_hash
+from spark_analysis.checking.registers import Access
+from spark_analysis.checking.replicas import invariants as raft_invariants
+from spark_analysis.checking.verdict import EXPLANATIONS, Anomaly, Verdict
 from tests.spark_analysis.crowds import Crowd, homeless, of_its_own
 from tests.spark_analysis.histories import random_history
 from tests.spark_analysis.log_mutations import CATALOGUE_MUTATIONS, LOG_MUTATIONS, good_history

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.trace import TraceHeader, TraceWriter
-from spark_analysis.history import load_parquet
+from spark_analysis.checking.verdict import LINEARIZABLE, VIOLATED, Verdict
+from spark_analysis.importing.history import load_parquet
 from spark_analysis.main import FAILED, WRONG_USAGE, analyze
-from spark_analysis.report import write_report
-from spark_analysis.verdict import LINEARIZABLE, VIOLATED, Verdict
+from spark_analysis.telling.report import write_report
 from tests.spark_analysis.generator import Workload, write_good_history
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ Judge = Callable[[Path], Verdict]
 
 @pytest.fixture
 def judge(spark: SparkSession, tmp_path: Path) -> Judge:
-    from spark_analysis.check import check
-    from spark_analysis.history import load_trace
+    from spark_analysis.checking.check import check
+    from spark_analysis.importing.history import load_trace
 
     return lambda path: check(load_trace(spark, str(path), tmp_path / "parquet"))
 
@@ -124,7 +124,7 @@ def test_what_replicas_recorded_is_judged(
     judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_bits: int
 ) -> None:
     """Whether a node's events are one range of its file or, each of them, several."""
-    monkeypatch.setattr("spark_analysis.raft_invariants.RANGE_BITS", range_bits)
+    monkeypatch.setattr("spark_analysis.checking.replicas.invariants.RANGE_BITS", range_bits)
     history = tmp_path / "history"
     history.mkdir()
     a, b = recorder(history / "n0.trace", "replica"), recorder(history / "n1.trace", "replica")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_analysis.report.lanes import Band, Mark
-from spark_analysis.report.run_figure import Panel, Series, run
-from spark_analysis.report.svg import WIDTH, number_text, round_steps, shortened, text_width
-from spark_analysis.report.timeline import Bar, timeline
+from spark_analysis.telling.report.lanes import Band, Mark
+from spark_analysis.telling.report.run_figure import Panel, Series, run
+from spark_analysis.telling.report.svg import WIDTH, number_text, round_steps, shortened, text_width
+from spark_analysis.telling.report.timeline import Bar, timeline
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from spark_analysis import schema
-from spark_analysis.distributed import check_distributed
-from spark_analysis.history import History, no_events
-from spark_analysis.verdict import LINEARIZABLE, VIOLATED
+from spark_analysis.checking.distributed import check_distributed
+from spark_analysis.checking.verdict import LINEARIZABLE, VIOLATED
+from spark_analysis.importing import schema
+from spark_analysis.importing.history import History, no_events
 from tests.spark_analysis.stages import last_stage, task_records
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ UNKNOWN_EVERY: Final = 50
 @pytest.fixture
 def partitioned(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
     """Small buckets, so that a small history has many, and eight tasks for every shuffle."""
-    monkeypatch.setattr("spark_analysis.log_model.BUCKET_BITS", 5)
-    monkeypatch.setattr("spark_analysis.sweep.ROWS_OF_A_BUCKET", 32)
+    monkeypatch.setattr("spark_analysis.checking.queues.log_model.BUCKET_BITS", 5)
+    monkeypatch.setattr("spark_analysis.checking.sweep.ROWS_OF_A_BUCKET", 32)
     settings = {
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.adaptive.coalescePartitions.enabled": "false",

@@ -14,11 +14,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_analysis.check import check
-from spark_analysis.edn import EdnError, read_all
-from spark_analysis.history import History, no_events
-from spark_analysis.importers import BadLine, KeyedCall, Line, calls, parse
-from spark_analysis.json_lines import (
+from spark_analysis.checking.check import check
+from spark_analysis.checking.keyed import _complaint
+from spark_analysis.checking.models import MODELS
+from spark_analysis.checking.proofs import damage_facts
+from spark_analysis.checking.search import search
+from spark_analysis.checking.verdict import (
+    LINEARIZABLE,
+    UNDECIDED,
+    VIOLATED,
+    Anomaly,
+    Verdict,
+    of_what_was_read,
+)
+from spark_analysis.importing.calls import Call, KeyedCall, calls
+from spark_analysis.importing.edn import EdnError, read_all
+from spark_analysis.importing.formats import parse
+from spark_analysis.importing.history import History, no_events
+from spark_analysis.importing.json_lines import (
     PART_NAMES,
     join_process,
     load_json_lines,
@@ -27,13 +40,9 @@ from spark_analysis.json_lines import (
     parts_table,
     read_part,
 )
-from spark_analysis.keyed import _complaint
-from spark_analysis.models import MODELS
-from spark_analysis.moments import Period
-from spark_analysis.proofs import OVERLAPPING_LINE, STRAY_LINE, damage_facts
-from spark_analysis.schema import OPERATION_NAMES
-from spark_analysis.search import Call, search
-from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict, of_what_was_read
+from spark_analysis.importing.lines import OVERLAPPING_LINE, STRAY_LINE, BadLine, Line
+from spark_analysis.importing.moments import Period
+from spark_analysis.importing.schema import OPERATION_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -309,7 +318,7 @@ def test_bad_json_lines_are_located() -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_many_files_in_one_job(spark: SparkSession, tmp_path: Path) -> None:
-    from spark_analysis.keyed import judge_files
+    from spark_analysis.checking.keyed import judge_files
 
     paths = []
     begun, ended = (f"INFO  jepsen.util - 0\t:{kind}\t:write\t3\n" for kind in ("invoke", "ok"))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_analysis import schema
-from spark_analysis.check import check
-from spark_analysis.history import History, no_events
-from spark_analysis.kafka_reference import catalogue
-from spark_analysis.reference import LINEARIZABLE, VIOLATED, Operation, check_queue
-from spark_analysis.verdict import EXPLANATIONS, jepsen_name
+from spark_analysis.checking.check import check
+from spark_analysis.checking.kafka.reference import catalogue
+from spark_analysis.checking.queues.reference import LINEARIZABLE, VIOLATED, Operation, check_queue
+from spark_analysis.checking.verdict import EXPLANATIONS, jepsen_name
+from spark_analysis.importing import schema
+from spark_analysis.importing.history import History, no_events
 from tests.spark_analysis.crowds import as_row
 from tests.spark_analysis.notation import by_queue, rows
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_analysis.kafka_transactions import Span, cycles
-from spark_analysis.reference import Operation
+from spark_analysis.checking.kafka.transactions import Span, cycles
+from spark_analysis.checking.queues.reference import Operation
 
 if TYPE_CHECKING:
     pass

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.checker_histories import good_history, write_parquet
-from spark_analysis import schema
+from spark_analysis.importing import schema
+from spark_analysis.importing.trace_reader import ARROW_TYPES
 from spark_analysis.main import WRONG_USAGE, _check_usage, analyze
-from spark_analysis.source import ARROW_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from spark_analysis import schema
-from spark_analysis.log_model import check_log
-from spark_analysis.reference import Operation
+from spark_analysis.checking.queues.log_model import check_log
+from spark_analysis.checking.queues.reference import Operation
+from spark_analysis.importing import schema
 from tests.spark_analysis.crowds import as_row
 from tests.spark_analysis.stages import last_stage, task_records
 
@@ -36,7 +36,7 @@ def one_queue(appends: int) -> list[tuple[Any, ...]]:
 
 def test_no_stage_puts_a_queue_on_one_task(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """One queue, many buckets: no task of any stage reads more than its share of the queue's rows."""
-    monkeypatch.setattr("spark_analysis.log_model.BUCKET_BITS", 5)
+    monkeypatch.setattr("spark_analysis.checking.queues.log_model.BUCKET_BITS", 5)
     settings = {"spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.coalescePartitions.enabled": "false"}
     before = {name: spark.conf.get(name) for name in settings}
     for name, setting in settings.items():

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.trace import TraceHeader, TraceWriter
+from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Verdict, of_what_was_read
 from spark_analysis.main import analyze
-from spark_analysis.report import render
-from spark_analysis.report.tables import ReportData
-from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Verdict, of_what_was_read
+from spark_analysis.telling.report import render
+from spark_analysis.telling.report.tables import ReportData
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,8 @@ from broker.tools.cli import run
 from broker.trace.format import INVOKE
 from simulation.plan import draw_plan
 from simulation.world import run_plan
+from spark_analysis.checking.verdict import EXIT_CODES, REPLICA_ANOMALIES
 from spark_analysis.main import FAILED, WRONG_USAGE
-from spark_analysis.verdict import EXIT_CODES, REPLICA_ANOMALIES
 from tests.spark_analysis.planted_traces import Case, write_planted, write_traces
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_analysis import schema
-from spark_analysis.raft_reference import ReplicaEvent, replica_findings
+from spark_analysis.checking.replicas.reference import ReplicaEvent, replica_findings
+from spark_analysis.importing import schema
 from tests.spark_analysis.raft_mutations import RAFT_MUTATIONS, Events, good_events
 
 if TYPE_CHECKING:

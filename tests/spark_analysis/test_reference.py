@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_analysis.reference import LINEARIZABLE, UNDECIDED, VIOLATED, Operation, check_queue, check_queues
+from spark_analysis.checking.queues.reference import (
+    LINEARIZABLE,
+    UNDECIDED,
+    VIOLATED,
+    Operation,
+    check_queue,
+    check_queues,
+)
 from tests.spark_analysis.brute_force import is_linearizable
 from tests.spark_analysis.histories import random_history
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_analysis.register_names import queue_and_group, register_name
-from spark_analysis.registers import INITIAL, Access, check_register, register_step
-from spark_analysis.search import Call, search
-from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from spark_analysis.checking.register_names import queue_and_group, register_name
+from spark_analysis.checking.registers import INITIAL, Access, check_register, register_step
+from spark_analysis.checking.search import search
+from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from spark_analysis.importing.calls import Call
 
 if TYPE_CHECKING:
     pass

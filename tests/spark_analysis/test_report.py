@@ -14,32 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from spark_analysis import stories
-from spark_analysis.console import LOG_WIDTH, console_for_output, print_verdicts
-from spark_analysis.names import Recorded, names_from
-from spark_analysis.report import render
-from spark_analysis.report.answer import checked_and_not, words
-from spark_analysis.report.data import EVENTS_MAX
-from spark_analysis.report.evidence import telling
-from spark_analysis.report.lanes import Mark
-from spark_analysis.report.page import FINDINGS_LISTED, places_to_list
-from spark_analysis.report.parts import fault_marks, role_bands
-from spark_analysis.report.proof_figures import proof_figures
-from spark_analysis.report.run_data import (
-    NODES_SHOWN,
-    SLICES_MAX,
-    SLICES_MIN,
-    frequent,
-    lag,
-    rate_and_latency,
-    slices_for,
-)
-from spark_analysis.report.tables import Event, ReportData, Window
-from spark_analysis.report.timeline import Bar, timeline
-from spark_analysis.report.windows import places_to_draw
-from spark_analysis.stories import story
-from spark_analysis.stories.words import duration
-from spark_analysis.verdict import (
+from spark_analysis.checking.verdict import (
     EXPLANATIONS,
     LINEARIZABLE,
     MISSING_MAY_EXPLAIN,
@@ -49,6 +24,31 @@ from spark_analysis.verdict import (
     Verdict,
     of_what_was_read,
 )
+from spark_analysis.telling import stories
+from spark_analysis.telling.console import LOG_WIDTH, console_for_output, print_verdicts
+from spark_analysis.telling.names import Recorded, names_from
+from spark_analysis.telling.report import render
+from spark_analysis.telling.report.answer import checked_and_not, words
+from spark_analysis.telling.report.data import EVENTS_MAX
+from spark_analysis.telling.report.evidence import telling
+from spark_analysis.telling.report.lanes import Mark
+from spark_analysis.telling.report.page import FINDINGS_LISTED, places_to_list
+from spark_analysis.telling.report.parts import fault_marks, role_bands
+from spark_analysis.telling.report.proof_figures import proof_figures
+from spark_analysis.telling.report.run_data import (
+    NODES_SHOWN,
+    SLICES_MAX,
+    SLICES_MIN,
+    frequent,
+    lag,
+    rate_and_latency,
+    slices_for,
+)
+from spark_analysis.telling.report.tables import Event, ReportData, Window
+from spark_analysis.telling.report.timeline import Bar, timeline
+from spark_analysis.telling.report.windows import places_to_draw
+from spark_analysis.telling.stories import story
+from spark_analysis.telling.stories.words import duration
 from tests.spark_analysis.reports import (
     EXAMPLES,
     FACTS,

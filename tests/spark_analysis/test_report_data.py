@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_analysis import schema
-from spark_analysis.history import History
-from spark_analysis.report import render
-from spark_analysis.report.data import EVENTS_MAX, collect_report
-from spark_analysis.report.run_data import FUNCTIONS_SHOWN, NODES_SHOWN, SLICES_MAX
-from spark_analysis.report.windows import TIMELINE_OPERATIONS, WINDOWS
-from spark_analysis.verdict import Anomaly, Verdict
+from spark_analysis.checking.verdict import Anomaly, Verdict
+from spark_analysis.importing import schema
+from spark_analysis.importing.history import History
+from spark_analysis.telling.report import render
+from spark_analysis.telling.report.data import EVENTS_MAX, collect_report
+from spark_analysis.telling.report.run_data import FUNCTIONS_SHOWN, NODES_SHOWN, SLICES_MAX
+from spark_analysis.telling.report.windows import TIMELINE_OPERATIONS, WINDOWS
 from tests.spark_analysis.reports import MILLISECOND, QUEUE, append, operation, read
 
 if TYPE_CHECKING:

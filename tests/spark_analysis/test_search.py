@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.tools.cli import run
-from spark_analysis.models import MODELS, Model
-from spark_analysis.search import Budget, Call, search
-from spark_analysis.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from spark_analysis.checking.models import MODELS, Model
+from spark_analysis.checking.search import Budget, search
+from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED
+from spark_analysis.importing.calls import Call
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -191,7 +192,7 @@ def write_exploding(path: Path, size: int) -> None:
 def test_one_hard_key_costs_its_own_verdict_only(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_analysis import keyed
+    from spark_analysis.checking import keyed
 
     path = tmp_path / "hard.jsonl"
     write_exploding(path, 30)

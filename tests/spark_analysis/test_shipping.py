@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from broker.trace import TraceHeader, TraceWriter
+from spark_analysis.checking.small import MOST_ROWS_SETTING
 from spark_analysis.main import distinct_names
 from spark_analysis.session import AnalysisUnavailableError, require_environment
-from spark_analysis.small import MOST_ROWS_SETTING
 
 _ROOT = Path(__file__).parents[2]
 _LIMIT_S = 600.0

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from broker.trace import TraceHeader, TraceWriter
 from broker.trace.format import FAIL, FAULT, INFO, INVOKE, OK, ROLE
-from spark_analysis import schema
-from spark_analysis.history import doubtful_completions, join_halves
-from spark_analysis.log_model import LONGEST_NS
-from spark_analysis.source import TraceReader, arrow_batch, trace_files
-from spark_analysis.trace_rows import TraceSplit, read_rows
+from spark_analysis.checking.queues.log_model import LONGEST_NS
+from spark_analysis.importing import schema
+from spark_analysis.importing.history import doubtful_completions, join_halves
+from spark_analysis.importing.trace_reader import TraceReader, arrow_batch, trace_files
+from spark_analysis.importing.trace_rows import TraceSplit, read_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

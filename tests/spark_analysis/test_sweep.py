@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_analysis import sweep
-from spark_analysis.sweep import Running, by_quantiles, running
+from spark_analysis.checking import sweep
+from spark_analysis.checking.sweep import Running, by_quantiles, running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -47,8 +47,8 @@ def analyze(
     if not paths:
         raise CommandError("analyze needs at least one PATH of a trace", USAGE)
     try:
+        from spark_analysis.checking.search import Budget
         from spark_analysis.main import analyze as decide
-        from spark_analysis.search import Budget
     except ImportError as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or missing.partition(".")[0] not in ("pyspark", "pandas", "pyarrow"):

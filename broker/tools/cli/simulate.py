@@ -228,7 +228,7 @@ def _run(plan: Plan, *, keep_traces: bool = False) -> Result:
 def _judge_history(traces: Mapping[str, bytes]) -> str:
     """The word of the checker of client histories, which the simulator itself may not import."""
     try:
-        from spark_analysis.plain import check_traces
+        from spark_analysis.checking.plain import check_traces
     except ImportError:
         return ""  # the extra "analysis" is not installed; `ClientJudge` has looked at every answer already
     verdict = check_traces(traces)

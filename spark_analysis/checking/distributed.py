@@ -1,0 +1,161 @@
+"""A history of any length, over the cluster: no stage has more than a share of a queue on one task.
+
+The checkers' findings are counted where they are; what comes to the driver is the first few of each kind with the
+operations that prove them, and some numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sf
+
+from spark_analysis.checking.examples import examples
+from spark_analysis.checking.kafka.catalogue import backward_sends, check_catalogue, overwritten
+from spark_analysis.checking.kafka.transactions import find_cycles
+from spark_analysis.checking.kept import kept
+from spark_analysis.checking.proofs import (
+    DAMAGES_LISTED,
+    EXAMPLES_OF_EACH_KIND,
+    REPLICA_FINDINGS_LISTED,
+    UNSURE_LISTED,
+    Gathered,
+    damage_facts,
+    facts_of,
+)
+from spark_analysis.checking.queues.log_model import LogFindings, check_log
+from spark_analysis.checking.registers import RegisterFindings, check_offsets
+from spark_analysis.checking.replicas.invariants import check_replicas
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from spark_analysis.checking.verdict import Anomaly, Verdict
+    from spark_analysis.importing.history import History
+
+
+def check_distributed(history: History, *, drained: bool = False, sparse: bool = False) -> Verdict:
+    """As :func:`spark_analysis.checking.check.check`."""
+    facts, total = _facts(history)
+    damages = history.damage.orderBy("file", "position").limit(DAMAGES_LISTED).collect()
+    kinds: Mapping[str, int] = Counter(row["kind"] for row in damages)
+    if len(damages) == DAMAGES_LISTED:
+        kinds = {row["kind"]: row["count"] for row in history.damage.groupBy("kind").count().collect()}
+    facts |= damage_facts(kinds)
+    gathered = Gathered(facts, total, damages=damages)
+    counts = gathered.counts
+    found: list[DataFrame] = []
+    doubtful: list[DataFrame] = []
+    log = check_log(history.operations, sparse=sparse)
+    if log.findings is not None:
+        found.append(log.findings)
+    if log.unsure is not None:
+        doubtful.append(log.unsure)
+    offsets: RegisterFindings | None = None
+    if facts["functions"].keys() & {"commit_offset", "fetch_offset"}:
+        offsets = check_offsets(history.operations)
+        stale = kept(offsets.found)
+        is_unsure = {row["unsure"] for row in stale.groupBy("unsure").count().collect()}
+        if False in is_unsure:
+            found.append(stale.where("NOT unsure").drop("unsure"))
+        if True in is_unsure:
+            doubtful.append(stale.where("unsure").drop("unsure"))
+    has_polls, has_transactions = "poll" in facts["functions"], facts["transactions"] > 0
+    if has_polls or has_transactions:
+        catalogue = kept(
+            check_catalogue(
+                history.operations, log.positions, has_polls=has_polls, has_transactions=has_transactions
+            )
+        )
+        rows = catalogue.groupBy("kind", "allowed").count().collect()
+        gathered.allowed.update({row["kind"]: row["count"] for row in rows if row["allowed"]})
+        if any(not row["allowed"] for row in rows):
+            found.append(catalogue.where("NOT allowed").drop("allowed"))
+    if log.disputed is not None:
+        found.append(overwritten(history.operations, log.disputed))
+    if found:
+        findings = kept(reduce(lambda one, other: one.unionByName(other), found))
+        counts.update({row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()})
+        if counts["append-order"] or counts["unexplained-value"]:
+            backward = kept(backward_sends(history.operations, log.positions))
+            findings = findings.unionByName(backward)
+            counts["nonmonotonic-send"] = backward.count()
+        gathered.anomalies += examples(findings, history.operations, sorted(counts))
+    gathered.add_unseen(log.unseen, lambda: _unseen(log, history.operations), drained=drained)
+    if facts["transactions"]:
+        gathered.add_circles(find_cycles(history.operations), lambda ops: _rows_of(ops, history.operations))
+    if facts["replica_events"]:
+        replicas = kept(check_replicas(history.events))
+        broken = {row["kind"]: row["count"] for row in replicas.groupBy("kind").count().collect()}
+        in_order = replicas.orderBy("kind", "position", "key", "detail").limit(REPLICA_FINDINGS_LISTED)
+        first = in_order.select("kind", "key", "position", "detail").collect()
+        gathered.add_replicas(broken, (tuple(row) for row in first))
+    for frame in doubtful:
+        unsure = frame.select("key", "position", "kind").orderBy("key", "position", "kind")
+        gathered.add_unsure(tuple(row) for row in unsure.limit(UNSURE_LISTED).collect())
+    log.release()
+    if offsets is not None:
+        offsets.release()
+    return gathered.verdict(history.path)
+
+
+def _rows_of(ops: Sequence[int], operations: DataFrame) -> list[dict[str, Any]]:
+    rows = operations.where(sf.col("op").isin(list(ops))).orderBy("op", "function", "key").collect()
+    return [row.asDict() for row in rows]
+
+
+def _unseen(log: LogFindings, operations: DataFrame) -> list[Anomaly]:
+    """The first acknowledged values that no reader returned."""
+    nothing = sf.lit(None).cast("bigint")
+    findings = (
+        log.positions.where("acks > 0 AND reads = 0")
+        .orderBy("key", "position")
+        .limit(EXAMPLES_OF_EACH_KIND)
+        .select(
+            "key",
+            sf.lit("unseen").alias("kind"),
+            "position",
+            nothing.alias("lower"),
+            nothing.alias("upper"),
+        )
+    )
+    return examples(findings, operations, ["unseen"])
+
+
+def _facts(history: History) -> tuple[dict[str, Any], int]:
+    """What was checked, in numbers."""
+    outcomes: dict[str, dict[str, int]] = defaultdict(dict)
+    total, transactions, first, last = 0, 0, None, None
+    rows = (
+        history.operations.groupBy("function", "outcome")
+        .agg(
+            sf.count(sf.lit(1)).alias("count"),
+            sf.min("invoke_ns").alias("first"),
+            sf.max(sf.coalesce("complete_ns", "invoke_ns")).alias("last"),
+            sf.count_if(sf.expr("function = 'append' AND offsets IS NOT NULL")).alias("transactions"),
+        )
+        .collect()
+    )
+    for row in rows:
+        outcomes[row["function"]][row["outcome"]] = row["count"]
+        total += row["count"]
+        transactions += row["transactions"]
+        first = row["first"] if first is None else min(first, row["first"])
+        last = row["last"] if last is None else max(last, row["last"])
+    (names,) = history.operations.agg(
+        sf.count_distinct("key").alias("queues"), sf.count_distinct("client").alias("clients")
+    ).collect()
+    nodes = history.events.where("kind NOT IN ('fault', 'note')").groupBy("node").count().collect()
+    return facts_of(
+        outcomes,
+        transactions=transactions,
+        queues=names["queues"],
+        clients=names["clients"],
+        first_ns=first,
+        last_ns=last,
+        replica_events={row["node"]: row["count"] for row in nodes},
+    ), total

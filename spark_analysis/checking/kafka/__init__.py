@@ -1,0 +1,1 @@
+"""What Jepsen's Kafka workload looks for besides: polls and sends that skip or go back, circles of transactions."""

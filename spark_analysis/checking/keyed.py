@@ -1,0 +1,266 @@
+"""Histories of other systems over the cluster: parsed file by file, judged by search, history by history and key by
+key.
+
+One Spark job judges any number of files. What travels between parsing and judging is the operations themselves, keyed
+by (file, key), values as JSON. A key is one task's work and stays within a budget; one with more operations
+than a task should hold is undecided without being sent to any. So the hardest key costs its own verdict and no other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_analysis.checking.models import MODELS, Model
+from spark_analysis.checking.proofs import damage_facts
+from spark_analysis.checking.search import Budget
+from spark_analysis.checking.verdict import LINEARIZABLE, UNDECIDED, VIOLATED, Anomaly, Verdict
+from spark_analysis.importing.calls import Call, KeyedCall, calls
+from spark_analysis.importing.formats import parse
+from spark_analysis.importing.frozen import as_json, freeze
+from spark_analysis.importing.lines import (
+    CUT_LINE,
+    LINE,
+    OVERLAPPING,
+    OVERLAPPING_LINE,
+    STRAY,
+    STRAY_LINE,
+    BadLine,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_OPERATIONS_OF_A_KEY: Final = 200_000
+BAD_LINES_LISTED: Final = 20
+_CALLS: Final = (
+    "path STRING, key STRING, op BIGINT, client STRING, function STRING, argument STRING, result STRING, "
+    "invoke_ns BIGINT, complete_ns BIGINT, bad STRING, cut BOOLEAN"
+)
+_CALL_FIELDS: Final = (
+    "path",
+    "key",
+    "op",
+    "client",
+    "function",
+    "argument",
+    "result",
+    "invoke_ns",
+    "complete_ns",
+    "bad",
+    "cut",
+)
+_JUDGED: Final = (
+    "path STRING, key STRING, verdict STRING, operations BIGINT, answered BIGINT, configurations BIGINT, "
+    "linearized BIGINT, stuck STRING, bound STRING"
+)
+
+
+def judge_files(
+    spark: SparkSession, paths: Sequence[str], format: str, model_name: str, budget: Budget | None = None
+) -> list[Verdict]:
+    """One verdict for each file, in the order of ``paths``."""
+    from pyspark.sql import functions as sf
+
+    model, within = MODELS[model_name], budget or Budget()
+    files = list(paths)
+    tasks = min(len(files), max(1, spark.sparkContext.defaultParallelism * 2))
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _read_file(files[number], format, model)
+
+    def judge(table: pa.Table) -> pa.Table:
+        return _judge_key(table, model, within)
+
+    rows = spark.range(0, len(files), 1, tasks).mapInArrow(read, _CALLS).cache()
+    good = rows.where("bad IS NULL")
+    # Lines that could not be read have no key.
+    sizes = rows.groupBy("path", "key").agg(
+        sf.count("op").alias("operations"),
+        sf.count("bad").alias("bad"),
+        sf.count_if("cut").alias("cut"),
+        sf.count_if(sf.endswith("bad", sf.lit(OVERLAPPING))).alias("overlapping"),
+        sf.count_if(sf.endswith("bad", sf.lit(STRAY))).alias("stray"),
+    )
+    told = sizes.where((sf.col("operations") > MOST_OPERATIONS_OF_A_KEY) | (sf.col("bad") > 0)).collect()
+    huge = [row for row in told if not row["bad"]]
+    bad_count = {
+        row["path"]: {
+            LINE: row["bad"] - row["cut"] - row["overlapping"] - row["stray"],
+            CUT_LINE: row["cut"],
+            OVERLAPPING_LINE: row["overlapping"],
+            STRAY_LINE: row["stray"],
+        }
+        for row in told
+        if row["bad"]
+    }
+    judged: list[Any] = [_unjudged(row["path"], row["key"], row["operations"]) for row in huge]
+    if huge:
+        named = spark.createDataFrame([(row["path"], row["key"]) for row in huge], "path STRING, key STRING")
+        good = good.join(sf.broadcast(named), ["path", "key"], "left_anti")
+    judged += good.groupBy("path", "key").applyInArrow(judge, _JUDGED).collect()
+    bad = rows.where("bad IS NOT NULL").select("path", "bad").limit(1000).collect() if bad_count else []
+    rows.unpersist()
+    return [_verdict(path, judged, bad, bad_count.get(path, {}), model_name) for path in paths]
+
+
+def _read_file(path: str, format: str, model: Model) -> Iterator[pa.RecordBatch]:
+    rows: list[tuple[Any, ...]] = []
+    with Path(path).open(encoding="utf-8", errors="replace") as text:
+        for one in calls(format, parse(format, text)):
+            if isinstance(one, KeyedCall):
+                problem = _complaint(model, one.call)
+                if problem is not None:
+                    one = BadLine(one.number, problem)
+            if isinstance(one, BadLine):
+                rows.append((path, *[None] * 8, f"line {one.number}: {one.reason}", one.is_cut))
+            else:
+                call = one.call
+                rows.append(
+                    (
+                        *(path, one.key if model.by_key else "", call.op, one.process, call.function),
+                        *(
+                            as_json(call.argument),
+                            as_json(call.result),
+                            call.invoke_ns,
+                            call.complete_ns,
+                            None,
+                            None,
+                        ),
+                    )
+                )
+            if len(rows) >= 8192:
+                yield _batch(rows)
+                rows = []
+    if rows:
+        yield _batch(rows)
+
+
+def _complaint(model: Model, call: Call) -> str | None:
+    """Why the model cannot judge a call; models are total over calls of the right shape."""
+    if call.function not in model.functions:
+        return f"{model.name} has no function {call.function!r}"
+    try:
+        model.step(model.initial, call.function, call.argument, call.result, call.complete_ns is not None)
+    except (TypeError, ValueError, LookupError):
+        return f"{model.name}: {call.function} of {call.argument!r:.60} with the result {call.result!r:.60}"
+    return None
+
+
+def _unjudged(path: str, key: str, operations: int) -> dict[str, Any]:
+    """The row of a key that is not sent to any task."""
+    return {
+        "path": path,
+        "key": key,
+        "verdict": UNDECIDED,
+        "operations": operations,
+        "answered": operations,  # nobody has looked
+        "configurations": 0,
+        "linearized": 0,
+        "stuck": None,
+        "bound": "operations",
+    }
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    whole = {"op", "invoke_ns", "complete_ns"}
+    kinds = [
+        pa.int64() if name in whole else pa.bool_() if name == "cut" else pa.string() for name in _CALL_FIELDS
+    ]
+    arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(_CALL_FIELDS))
+
+
+def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
+    rows = table.to_pylist()
+    listed = [
+        Call(
+            row["op"],
+            row["function"],
+            freeze(json.loads(row["argument"])),
+            freeze(json.loads(row["result"])),
+            row["invoke_ns"],
+            row["complete_ns"],
+        )
+        for row in rows
+    ]
+    limit = time.monotonic() + budget.seconds
+    result = model.decide(
+        listed,
+        maximum_configurations=budget.configurations,
+        maximum_bytes=budget.memory_bytes,
+        is_over=lambda: time.monotonic() > limit,
+    )
+    by_op = {row["op"]: row for row in rows}
+    stuck = (
+        json.dumps([by_op[op] for op in (*result.prefix[-1:], *result.stuck[:5])])
+        if result.verdict == VIOLATED
+        else None
+    )
+    return pa.table(
+        {
+            "path": pa.array([rows[0]["path"]], pa.string()),
+            "key": pa.array([rows[0]["key"]], pa.string()),
+            "verdict": pa.array([result.verdict], pa.string()),
+            "operations": pa.array([len(rows)], pa.int64()),
+            "answered": pa.array([sum(call.complete_ns is not None for call in listed)], pa.int64()),
+            "configurations": pa.array([result.configurations], pa.int64()),
+            "linearized": pa.array([len(result.prefix)], pa.int64()),
+            "stuck": pa.array([stuck], pa.string()),
+            "bound": pa.array([result.bound], pa.string()),
+        }
+    )
+
+
+def _verdict(
+    path: str, judged: list[Any], bad: list[Any], bad_count: Mapping[str, int], model_name: str
+) -> Verdict:
+    mine = sorted((row for row in judged if row["path"] == path), key=lambda row: str(row["key"]))
+    names = {row["verdict"] for row in mine}
+    anomalies = tuple(
+        Anomaly(
+            "not-linearizable",
+            row["key"],
+            None,
+            tuple(_shown(operation) for operation in json.loads(row["stuck"])),
+            f"after {row['linearized']} of {row['operations']} operations in an order that the model allows: "
+            "the last one, and what cannot follow",
+        )
+        for row in mine
+        if row["verdict"] == VIOLATED
+    )
+    undecided = tuple(
+        f"{row['key']}: {row['operations']} operations are more than a search is begun with"
+        if row["bound"] == "operations"
+        else f"{row['key']}: the search was given up after {row['configurations']} configurations ({row['bound']})"
+        for row in mine
+        if row["verdict"] == UNDECIDED
+    )
+    listed = tuple(f"{path}: {row['bad']}" for row in bad if row["path"] == path)[:BAD_LINES_LISTED]
+    return Verdict(
+        path,
+        VIOLATED if VIOLATED in names else UNDECIDED if UNDECIDED in names else LINEARIZABLE,
+        sum(row["operations"] for row in mine),
+        {"not-linearizable": len(anomalies)} if anomalies else {},
+        anomalies,
+        undecided,
+        listed,
+        {
+            "model": model_name,
+            "keys": len(mine),
+            "answered": sum(row["answered"] for row in mine),
+        }
+        | damage_facts(bad_count),
+    )
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: row[name] for name in ("client", "function", "invoke_ns", "complete_ns")}
+    return shown | {"argument": json.loads(row["argument"]), "result": json.loads(row["result"])}

@@ -1,0 +1,220 @@
+"""Sequential models as pure functions, for :mod:`spark_analysis.checking.search`.
+
+Each ``step`` maps (state, function, argument, result, completed) to the states that may follow: none if the operation
+cannot have had this result here. ``completed`` False: the outcome is unknown, the result means nothing. States are
+hashable; lists in arguments and results arrive as tuples.
+
+What a model knows beyond that makes the search fast and changes no verdict: which calls never change a state, and
+whether a read can still have its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_analysis.checking.search import (
+    MAXIMUM_BYTES,
+    MAXIMUM_CONFIGURATIONS,
+    Reaches,
+    SearchResult,
+    State,
+    Step,
+    search,
+)
+from spark_analysis.importing.calls import Call
+
+IMPOSSIBLE: Final[tuple[Any, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """``by_key``: operations on different keys are independent and judged apart.
+
+    ``is_read`` and ``reaches`` as :func:`spark_analysis.checking.search.search` wants them.
+    """
+
+    name: str
+    step: Step
+    initial: State
+    by_key: bool
+    functions: tuple[str, ...]
+    is_read: Callable[[Call], bool]
+    reaches: Reaches
+
+    def decide(
+        self,
+        calls: Sequence[Call],
+        *,
+        maximum_configurations: int = MAXIMUM_CONFIGURATIONS,
+        maximum_bytes: int = MAXIMUM_BYTES,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> SearchResult:
+        """Whether the calls of one key are linearizable; bounds as in :func:`spark_analysis.checking.search.search`."""
+        return search(
+            calls,
+            self.step,
+            self.initial,
+            is_read=self.is_read,
+            reaches=self.reaches,
+            maximum_configurations=maximum_configurations,
+            maximum_bytes=maximum_bytes,
+            is_over=is_over,
+        )
+
+
+def _never(_call: Call) -> bool:
+    return False
+
+
+def _in_doubt(_state: Any, _read: Call, _before: Sequence[Call]) -> bool:
+    return True
+
+
+def _reads_only(call: Call) -> bool:
+    return call.function in ("read", "get")
+
+
+def _register(state: Any, function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
+    """read -> value, write value, cas (from, to) -> True or False."""
+    if function == "write":
+        return (argument,)
+    if function == "cas":
+        expected, new = argument
+        if not completed:
+            return (new,) if state == expected else (state,)
+        if result:
+            return (new,) if state == expected else IMPOSSIBLE
+        return (state,) if state != expected else IMPOSSIBLE
+    return (state,) if not completed or state == result else IMPOSSIBLE
+
+
+def _register_is_read(call: Call) -> bool:
+    """Also a comparison that failed."""
+    return call.function == "read" or (call.function == "cas" and not call.result)
+
+
+def _register_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
+    if read.function == "cas" or state == read.result:
+        return True
+    return any(
+        (call.argument if call.function == "write" else call.argument[1]) == read.result
+        for call in before
+        if call.function in ("write", "cas")
+    )
+
+
+def _multi_register(state: Any, _function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
+    """A transaction ((read, key, value), (write, key, value), ...) on several registers;
+
+    the state is sorted pairs.
+    """
+    values = dict(state)
+    for place, (action, key, value) in enumerate(argument):
+        if action in ("write", "w"):
+            values[key] = value
+        elif completed:
+            seen = result[place][2] if result is not None else value
+            if seen is not None and values.get(key) != seen:
+                return IMPOSSIBLE
+    return (tuple(sorted(values.items(), key=repr)),)
+
+
+def _multi_register_is_read(call: Call) -> bool:
+    return all(action in ("read", "r") for action, _, _ in call.argument)
+
+
+def _multi_register_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
+    possible = set(state)
+    for call in before:
+        possible.update((key, value) for action, key, value in call.argument if action in ("write", "w"))
+    answer = read.argument if read.result is None else read.result
+    return all(value is None or (key, value) in possible for _, key, value in answer)
+
+
+def _mutex(state: Any, function: str, _argument: Any, _result: Any, _completed: bool) -> Sequence[Any]:
+    if function == "acquire":
+        return IMPOSSIBLE if state else (True,)
+    return (False,) if state else IMPOSSIBLE
+
+
+def _key_value(state: Any, function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
+    """get -> text ("" if absent), put text, append text; TypeError for what is no text."""
+    if function == "put":
+        return ("" + argument,)
+    if function == "append":
+        return (state + argument,)
+    return (state,) if not completed or state == "" + ("" if result is None else result) else IMPOSSIBLE
+
+
+def _key_value_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
+    """A text begins with what it was put to, or with what it was before."""
+    result: str = read.result or ""
+    starts: list[str] = [state, *(call.argument for call in before if call.function == "put")]
+    return result.startswith(tuple(starts))
+
+
+def _set(state: Any, function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
+    """add element, remove element, read -> the elements in any order."""
+    if function == "add":
+        return (state | {argument},)
+    if function == "remove":
+        return (state - {argument},)
+    return (state,) if not completed or state == frozenset(result) else IMPOSSIBLE
+
+
+def _set_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
+    seen = frozenset(read.result)
+    missing, left_over = seen - state, state - seen
+    added = {call.argument for call in before if call.function == "add"}
+    removed = {call.argument for call in before if call.function == "remove"}
+    return bool(missing <= added and left_over <= removed)
+
+
+def _fifo(state: Any, function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
+    """enqueue element, dequeue -> the oldest, or nothing from an empty queue."""
+    if function == "enqueue":
+        return ((*state, argument),)
+    if not completed:
+        return (state[1:],) if state else (state,)
+    if result is None:
+        return IMPOSSIBLE if state else (state,)
+    return (state[1:],) if state and state[0] == result else IMPOSSIBLE
+
+
+def _found_empty(call: Call) -> bool:
+    return call.function == "dequeue" and call.result is None
+
+
+def _fifo_reaches(state: Any, _read: Call, before: Sequence[Call]) -> bool:
+    return len(state) <= sum(1 for call in before if call.function == "dequeue")
+
+
+MODELS: Final = {
+    model.name: model
+    for model in (
+        Model(
+            *("register", _register, None, True, ("read", "write")),
+            *(_register_is_read, _register_reaches),
+        ),
+        Model(
+            *("cas-register", _register, None, True, ("read", "write", "cas")),
+            *(_register_is_read, _register_reaches),
+        ),
+        Model(
+            *("multi-register", _multi_register, (), False, ("txn",)),
+            *(_multi_register_is_read, _multi_register_reaches),
+        ),
+        Model("mutex", _mutex, False, True, ("acquire", "release"), _never, _in_doubt),
+        Model(
+            *("key-value", _key_value, "", True, ("get", "put", "append")),
+            *(_reads_only, _key_value_reaches),
+        ),
+        Model(
+            *("set", _set, frozenset(), True, ("add", "remove", "read")),
+            *(_reads_only, _set_reaches),
+        ),
+        Model("fifo-queue", _fifo, (), True, ("enqueue", "dequeue"), _found_empty, _fifo_reaches),
+    )
+}

@@ -1,0 +1,190 @@
+"""Appends of unknown outcome and the queues that they may stand in, as rows of the table that tasks settle.
+
+An append whose queue the broker was to choose (its key is ``topic/``) belongs to the queue where one of its values was
+seen, if any was. Where several queues show a value, they may want the same attempt (docs/checker.md, "Appends that
+leave the queue to the broker"); where none does, it may have filled a hole anywhere in the topic.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import functions as sf
+
+from spark_analysis.checking.kept import kept
+from spark_analysis.checking.queues.unknown import Attempt, Hole, Seen, contested
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Rows of all tags in one table: seen (position, value, deadline), hole (first position, count, deadline), attempt (one
+# value of an append of unknown outcome), shared (an unseen attempt of which only the topic is known).
+_TAGGED: Final = ("position", "count", "time_ns", "value", "op", "index", "size")
+SETTLED: Final = "key STRING, kind STRING, position BIGINT, value BIGINT, unsure BOOLEAN"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """``rows``: tagged attempts, those of unknown queue as ``shared`` ones of each queue with holes.
+
+    ``disputed``: of columns ``SETTLED``, about values that several queues show; None if there are none.
+    """
+
+    rows: tuple[DataFrame, ...]
+    disputed: DataFrame | None
+
+
+def placed(operations: DataFrame, seen: DataFrame, holes: DataFrame) -> Placed:
+    """Which queue has which of the appends of unknown outcome among ``operations``."""
+    attempts = kept(_attempts(operations))
+    is_homeless = sf.endswith("key", sf.lit("/"))
+    homeless = attempts.where(is_homeless).withColumnRenamed("key", "topic")
+    if not homeless.limit(1).count():
+        return Placed((tagged(attempts, "attempt"),), None)
+    topic = sf.regexp_replace("key", "[^/]*$", "")
+    homes = homeless.join(seen.select("key", "value", topic.alias("topic")), ["topic", "value"])
+    found = homeless.join(homes.select("op", "key").distinct(), "op").select(*attempts.columns)
+    own = attempts.where(~is_homeless)
+    elsewhere = homeless.join(_settled_ops(homeless, own, seen.withColumn("topic", topic)), "op", "left_anti")
+    shared = elsewhere.join(holes.select("key").distinct().withColumn("topic", topic), "topic").join(
+        found.select("op", "key").distinct(), ["op", "key"], "left_anti"
+    )
+    rows = tagged(own.unionByName(found), "attempt"), tagged(shared.select("key", "time_ns"), "shared")
+    several = (
+        homes.groupBy("topic", "value").agg(sf.count_distinct("key").alias("queues")).where("queues > 1")
+    )
+    return Placed(rows, _disputed(attempts, seen, holes, several) if several.limit(1).count() else None)
+
+
+def _attempts(operations: DataFrame) -> DataFrame:
+    """A row for each value."""
+    return (
+        operations.where("function = 'append' AND outcome = 'info'")
+        .select(
+            "op",
+            "key",
+            sf.col("invoke_ns").alias("time_ns"),
+            sf.size("values").alias("size"),
+            sf.posexplode("values"),
+        )
+        .select(
+            "op", "key", "time_ns", "size", sf.col("pos").alias("index"), sf.xxhash64("col").alias("value")
+        )
+    )
+
+
+def _settled_ops(homeless: DataFrame, own: DataFrame, seen: DataFrame) -> DataFrame:
+    """Of the appends without a queue those that are where their value is seen: every attempt with it is needed there.
+
+    Of a value with more attempts than places nobody knows which one is somewhere else.
+    """
+    places = (
+        seen.join(homeless.select("topic", "value").distinct(), ["topic", "value"], "left_semi")
+        .groupBy("topic", "key", "value")
+        .agg(sf.count(sf.lit(1)).alias("places"))
+    )
+    of_queue = own.groupBy("key", "value").agg(sf.count(sf.lit(1)).alias("own"))
+    needed = (
+        places.join(of_queue, ["key", "value"], "left")
+        .groupBy("topic", "value")
+        .agg(sf.sum(sf.greatest(sf.expr("places - coalesce(own, 0)"), sf.lit(0))).alias("needed"))
+    )
+    tries = homeless.groupBy("topic", "value").agg(sf.count(sf.lit(1)).alias("tries"))
+    settled = needed.join(tries, ["topic", "value"]).where("needed >= tries")
+    return homeless.join(settled, ["topic", "value"], "left_semi").select("op").distinct()
+
+
+def _disputed(attempts: DataFrame, seen: DataFrame, holes: DataFrame, several: DataFrame) -> DataFrame:
+    """What :func:`contested` says of ``several``, values of a topic that more than one of its queues shows."""
+    topic = sf.regexp_replace("key", "[^/]*$", "")
+    topics = several.select("topic").distinct()
+    of_topic = attempts.withColumn("topic", topic).join(topics, "topic", "left_semi")
+    # Whole batches, as what else is in them matters.
+    at_stake = of_topic.join(
+        of_topic.join(several, ["topic", "value"], "left_semi").select("op"), "op", "left_semi"
+    )
+    shown = seen.withColumn("topic", topic).join(several, ["topic", "value"], "left_semi")
+    open_keys = holes.select("key").distinct().withColumn("topic", topic)
+    rows = tagged(at_stake, "attempt").unionByName(tagged(shown, "seen"))
+    rows = rows.unionByName(tagged(open_keys.join(topics, "topic", "left_semi"), "hole"))
+    return kept(rows.groupBy(topic.alias("topic")).applyInArrow(_dispute_topic, SETTLED))
+
+
+def _dispute_topic(table: pa.Table) -> pa.Table:
+    """:func:`contested` for the rows of one topic."""
+    rows = read_tagged(table)
+    key: str = table["key"][0].as_py()
+    found = contested(key[: key.rfind("/") + 1], rows.attempts, rows.seen, rows.holes)
+    return settled_table(
+        Settled(queue, one.kind, one.position, None, is_unsure) for queue, one, is_unsure in found
+    )
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+def tagged(frame: DataFrame, tag: str) -> DataFrame:
+    """The rows of ``frame`` in the one table."""
+    return frame.select(
+        "key",
+        sf.lit(tag).alias("tag"),
+        *(
+            (sf.col(name) if name in frame.columns else sf.lit(None)).cast("bigint").alias(name)
+            for name in _TAGGED
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class TaggedRows:
+    """Rows of the one table, by key."""
+
+    attempts: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
+    seen: dict[str, list[Seen]] = field(default_factory=lambda: defaultdict(list))
+    holes: dict[str, list[Hole]] = field(default_factory=lambda: defaultdict(list))
+    shared: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+def read_tagged(table: pa.Table) -> TaggedRows:
+    """What :func:`tagged` has written; a hole without a count is one of which only the queue is known."""
+    rows = TaggedRows()
+    for row in table.to_pylist():
+        key, position, time_ns = row["key"], row["position"], row["time_ns"]
+        deadline_ns = float("inf") if time_ns is None else time_ns
+        match row["tag"]:
+            case "attempt":
+                rows.attempts[key].append(
+                    Attempt(row["op"], row["index"], row["size"], row["value"], time_ns)
+                )
+            case "seen":
+                rows.seen[key].append(Seen(position, row["value"], deadline_ns))
+            case "hole":
+                first, count = position or 0, row["count"] or 0
+                rows.holes[key].append(Hole(first, first + count - 1, deadline_ns))
+            case _:
+                rows.shared[key].append(time_ns)
+    return rows
+
+
+class Settled(NamedTuple):
+    """A row of ``SETTLED``."""
+
+    key: str
+    kind: str
+    position: int
+    value: object
+    unsure: bool
+
+
+def settled_table(rows: Iterable[Settled]) -> pa.Table:
+    """Rows of ``SETTLED`` as Arrow has them."""
+    kinds = (pa.string(), pa.string(), pa.int64(), pa.int64(), pa.bool_())
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=False)]
+    if not arrays:
+        arrays = [pa.array([], kind) for kind in kinds]
+    return pa.Table.from_arrays(arrays, names=list(Settled._fields))

@@ -1,0 +1,224 @@
+"""What the analysis answers: three verdicts, and anomalies with the operations that prove them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+VerdictName = Literal["linearizable", "violated", "undecided"]
+LINEARIZABLE: Final = "linearizable"
+VIOLATED: Final = "violated"
+UNDECIDED: Final = "undecided"
+
+EXIT_CODES: Final = {LINEARIZABLE: 0, VIOLATED: 1, UNDECIDED: 3}
+
+# Every kind of anomaly in one sentence, for reports and tables.
+EXPLANATIONS: Final = {
+    "duplicate-offset": "two acknowledged appends were given the same offset",
+    "inconsistent-offset": "one offset was seen with different values",
+    "append-order": "an append got a lower offset than another that had ended before it began",
+    "stale-read": "a read did not see what had been acknowledged, or seen, before it began",
+    "stale-tail": "a tail query stated an end that had been passed before it began",
+    "premature-read": "something was read, or counted, before its append began",
+    "torn-read": "a read left out or repeated offsets inside its own answer",
+    "torn-append": "the values of one append do not stand at consecutive offsets",
+    "aborted-read": "a value was read whose append had certainly failed",
+    "duplicate-value": "a value stands at more offsets than there were attempts to append it",
+    "phantom-value": "a value was read that nobody appended",
+    "unexplained-value": "no attempt to append the value seen here could have had effect in time",
+    "unexplained-offset": "the queue grew past an offset that no append can have filled",
+    "backward-head": "the queue's first offset went back",
+    "stale-offset": "a group's committed offset was read in a way that no order of the commits explains",
+    "phantom-offset": "a group's committed offset was read that nobody had committed",
+    "not-linearizable": "no order of the operations on this key is one that the model allows",
+    "poll-skip": "a consumer's poll passed over messages that follow its poll before",
+    "nonmonotonic-poll": "a consumer's poll went back to, or behind, what it had polled before",
+    "int-poll-skip": "one poll passed over messages between two that it returned",
+    "int-nonmonotonic-poll": "one poll returned messages out of their order, or twice",
+    "lost-write": "an acknowledged message was never returned, although its queue was read beyond it",
+    "nonmonotonic-send": "a client's append got a lower offset than one that the same client had finished before",
+    "int-send-skip": "between two messages that one transaction sent to a queue stand others",
+    "int-nonmonotonic-send": "one transaction's messages stand in a queue in another order than it sent them",
+    "precommitted-read": "a transaction polled what it had sent itself, before it had committed",
+    "G1c": "transactions in a circle each polled what the one before had sent",
+    "G1c-realtime": "a transaction had ended before one began from which, step by step, it had polled",
+    "unseen": "an acknowledged message was returned by no read",
+    "two-leaders": "two nodes were leader in one term",
+    "term-went-back": "a node's term decreased",
+    "commit-went-back": "a node's commit index decreased while it ran",
+    "committed-truncated": "a node removed entries that it had known committed",
+    "leader-incomplete": "a leader was elected without entries committed in an earlier term",
+    "log-mismatch": "two nodes hold different entries under one index and term",
+    "prefix-mismatch": "the committed prefixes of two nodes differ",
+}
+
+
+# Those that replicas' own records show; all others are about what clients saw.
+REPLICA_ANOMALIES: Final = (
+    *("two-leaders", "term-went-back", "commit-went-back", "committed-truncated", "leader-incomplete"),
+    *("log-mismatch", "prefix-mismatch"),
+)
+
+REGISTER_ANOMALIES: Final = ("stale-offset", "phantom-offset")
+"""Those about the position of a group in a queue; their key has both
+(:mod:`spark_analysis.checking.register_names`)."""
+
+# What Jepsen's Kafka workload calls the same; kinds that have its names already are not listed.
+JEPSEN_NAMES: Final = {
+    "aborted-read": "G1a",
+    "duplicate-value": "duplicate",
+    "duplicate-offset": "inconsistent-offsets",
+    "inconsistent-offset": "inconsistent-offsets",
+    "torn-read": "int-poll-skip or int-nonmonotonic-poll",
+    "torn-append": "int-send-skip",
+}
+_SAME_NAMES: Final = frozenset(
+    (
+        *("poll-skip", "nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll", "lost-write"),
+        *("nonmonotonic-send", "unseen", "int-send-skip", "int-nonmonotonic-send", "precommitted-read"),
+        *("G1c", "G1c-realtime"),
+    )
+)
+
+
+def jepsen_name(kind: str) -> str | None:
+    """What Jepsen's Kafka workload calls an anomaly of this kind; None for what it does not look at."""
+    return kind if kind in _SAME_NAMES else JEPSEN_NAMES.get(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One finding:
+
+    ``kind`` of :data:`EXPLANATIONS`, where, and the rows of the operations or events that prove it.
+    """
+
+    kind: str
+    key: str
+    position: int | None
+    proof: tuple[dict[str, Any], ...] = ()
+    detail: str = ""
+
+    @property
+    def explanation(self) -> str:
+        return EXPLANATIONS.get(self.kind, self.kind)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "jepsen": jepsen_name(self.kind),
+            "explanation": self.explanation,
+            "key": self.key,
+            "position": self.position,
+            "detail": self.detail,
+            "proof": list(self.proof),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer about one history.
+
+    ``counts``: how many anomalies of each kind; ``anomalies``: the first few of each. ``allowed``: how many there are
+    of kinds that this history's consumers do not exclude.
+    """
+
+    path: str
+    verdict: VerdictName
+    operations: int
+    counts: dict[str, int]
+    anomalies: tuple[Anomaly, ...]
+    undecided: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    allowed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def answered(self) -> int:
+        """How many operations were answered with ``ok``, of a search with anything; only they say something."""
+        functions = self.facts.get("functions")
+        if functions is None or not self.operations:
+            return int(self.facts.get("answered", self.operations))
+        return sum(outcomes.get("ok", 0) for outcomes in functions.values())
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "verdict": self.verdict,
+            "operations": self.operations,
+            "counts": self.counts,
+            "allowed": self.allowed,
+            "anomalies": [anomaly.as_json() for anomaly in self.anomalies],
+            "undecided": list(self.undecided),
+            "damage": list(self.damage),
+            **self.facts,
+        }
+
+
+MISSING_MAY_EXPLAIN: Final = frozenset(
+    (
+        *("phantom-value", "unexplained-value", "unexplained-offset", "duplicate-value", "aborted-read"),
+        *("torn-append", "nonmonotonic-send", "precommitted-read", "G1c", "G1c-realtime"),
+        *("phantom-offset", "stale-offset", "lost-write", "unseen", "poll-skip", "nonmonotonic-poll"),
+        *("term-went-back", "commit-went-back", "committed-truncated"),
+        "not-linearizable",
+    )
+)
+"""Kinds that say that something is not in the recording: an attempt to append (the only one, or another with the same
+value), a commit of a position, a poll, a seek, a restart, any operation that a search could have used. All others are
+proved by what is in it, whatever is missing; where acknowledged sends go backwards, that is `append-order`, too."""
+
+
+def _nothing_to_judge(verdict: Verdict) -> str:
+    """Why the verdict is no "linearizable" although nothing is wrong."""
+    if verdict.operations:
+        return f"none of the {verdict.operations:,} operations was answered: there was nothing to judge"
+    if verdict.facts.get("replica_events"):
+        return "no operations of clients were recorded: only the replicas were judged, and nothing is wrong with them"
+    if verdict.damage:
+        return "nothing of the recording could be read"
+    return "no operations were recorded: there was nothing to judge"
+
+
+def unsure_place(one: Anomaly) -> str:
+    """Where an anomaly was found: some have no position, and a search without keys has no key."""
+    place = one.kind if one.position is None else f"{one.kind} at {one.position}"
+    return f"{one.key}: {place}" if one.key else place
+
+
+_SEVERAL_CLIENTS: Final = (
+    "processes that had several operations open at once, and completions without an operation: several clients seem to "
+    "have one name, so nobody knows which completion answers which invocation"
+)
+
+
+def of_what_was_read(verdict: Verdict) -> Verdict:
+    """What a recording shows, be it without a single answer, or readable in parts only.
+
+    Where no operation was answered nothing can contradict anything: a test whose clients never reached the system, or
+    recorded nothing, must not look like one that passed, so it is undecided. Where parts could not be read, what may
+    have stood there is not said to be missing: findings that one more record may explain are undecided.
+    """
+    if verdict.verdict == LINEARIZABLE and not verdict.answered:
+        return replace(verdict, verdict=UNDECIDED, undecided=(_nothing_to_judge(verdict),))
+    if verdict.facts.get("mispaired"):
+        listed = (
+            f"{unsure_place(one)}; it depends on which completion answers which invocation"
+            for one in verdict.anomalies
+        )
+        undecided = (_SEVERAL_CLIENTS, *verdict.undecided, *listed)
+        return replace(verdict, verdict=UNDECIDED, counts={}, anomalies=(), undecided=undecided)
+    if not verdict.damage:
+        return verdict
+    counts = {kind: count for kind, count in verdict.counts.items() if kind not in MISSING_MAY_EXPLAIN}
+    if counts == verdict.counts:
+        return verdict
+    doubtful = [one for one in verdict.anomalies if one.kind in MISSING_MAY_EXPLAIN]
+    places = (f"{unsure_place(one)}; it may be explained by what was not read" for one in doubtful)
+    return replace(
+        verdict,
+        verdict=VIOLATED if counts else UNDECIDED,
+        counts=counts,
+        anomalies=tuple(one for one in verdict.anomalies if one.kind not in MISSING_MAY_EXPLAIN),
+        undecided=(*verdict.undecided, *places),
+    )

@@ -1,0 +1,140 @@
+"""A reader for the part of EDN that Jepsen, Knossos and porcupine histories use.
+
+Maps, vectors, lists and sets, strings, numbers, keywords and symbols (both as plain text), nil, true, false,
+comments. A tag, as in ``#jepsen.history.Op{...}``, is left out: what it stands before is read as it is. A set is a list
+in one order, whatever the order in which it was written, and a truth value that is the key of a map is a
+:class:`~spark_analysis.importing.frozen.Truth`, as to Python ``true`` and ``1`` would be one key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from spark_analysis.importing.frozen import freeze, order
+
+
+class EdnError(ValueError):
+    """Text that is not EDN. ``place``: the character at which the form begins that could not be read."""
+
+    place = 0
+
+
+class EdnCutError(EdnError):
+    """The text ends inside of a form."""
+
+
+_TOKEN: Final = re.compile(
+    r"""[\s,]+|;[^\n]*
+    |(?P<open>\#?\{|\[|\()|(?P<close>[}\])])
+    |(?P<string>"(?:[^"\\]|\\.)*")
+    |(?P<atom>[^\s,"{}\[\]();]+)""",
+    re.VERBOSE | re.DOTALL,
+)
+_DIGITS_MAX: Final = 1000
+_CLOSING: Final = {"{": "}", "#{": "}", "[": "]", "(": ")"}
+_WORDS: Final[dict[str, Any]] = {"nil": None, "true": True, "false": False}
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
+
+
+def read_all(text: str) -> Iterator[Any]:
+    """Every top-level form of ``text``. Raises :class:`EdnError`."""
+    return (form for _, form in _forms(text, 0))
+
+
+def is_vector(text: str) -> bool:
+    """Whether the first form of ``text`` is a vector, be it whole or not. Raises :class:`EdnError`."""
+    return any(token["open"] == "[" for token in islice(_tokens(text), 1))
+
+
+def read_vector(text: str) -> Iterator[tuple[int, Any]]:
+    """(place, form) of each form inside of the one vector that ``text`` is, one by one.
+
+    Raises :class:`EdnError` after all that stands before what is wrong.
+    """
+    return _forms(text, 1)
+
+
+def _forms(text: str, depth: int) -> Iterator[tuple[int, Any]]:
+    """(place, form) of each form that is inside of ``depth`` others."""
+    open_forms: list[tuple[str, list[Any]]] = []
+    begun = 0  # where the form begins that is yielded next
+    is_over = False
+    try:
+        for token in _tokens(text):
+            if len(open_forms) == depth or is_over:
+                begun = token.start()
+            if is_over:
+                raise EdnError(f"character {begun}: more than one form")
+            value: Any
+            if token["open"]:
+                open_forms.append((token["open"], []))
+                if len(open_forms) == depth:
+                    begun = token.end()
+                continue
+            if token["close"]:
+                if not open_forms or _CLOSING[open_forms[-1][0]] != token["close"]:
+                    raise EdnError(f"character {token.start()}: {token['close']!r} closes nothing")
+                value = _form(*open_forms.pop(), token.start())
+            elif token["string"]:
+                value = re.sub(
+                    r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), token["string"][1:-1]
+                )
+            else:
+                value = _atom(token["atom"])
+            if len(open_forms) > depth:
+                open_forms[-1][1].append(value)
+            elif len(open_forms) == depth:
+                yield begun, value
+                begun = token.end()
+            else:
+                is_over = True
+        if open_forms:
+            raise EdnCutError(f"the text ends inside of {open_forms[-1][0]!r}")
+    except EdnError as error:
+        error.place = begun
+        raise
+
+
+def _tokens(text: str) -> Iterator[re.Match[str]]:
+    """What is neither blank nor a comment nor a tag."""
+    place = 0
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None and text[place] == '"':
+            raise EdnCutError("the text ends inside of a string")
+        if match is None:
+            raise EdnError(f"character {place}: unexpected {text[place : place + 20]!r}")
+        place = match.end()
+        is_tag = (match["atom"] or "").startswith("#") and not match["atom"].startswith("##")
+        if match.lastgroup is not None and not is_tag:
+            yield match
+
+
+def _form(opening: str, parts: list[Any], place: int) -> Any:
+    if opening == "{":
+        if len(parts) % 2:
+            raise EdnError(f"character {place}: a map with a key without value")
+        keys = [freeze(key) if isinstance(key, bool) else key for key in parts[::2]]
+        try:
+            entries = dict(zip(keys, parts[1::2], strict=True))
+        except TypeError:  # unhashable
+            raise EdnError(f"character {place}: a map or a list is the key of a map") from None
+        if len(entries) < len(keys):
+            raise EdnError(f"character {place}: a map with the same key twice")
+        return entries
+    return sorted(parts, key=lambda part: order(freeze(part))) if opening == "#{" else parts
+
+
+def _atom(word: str) -> Any:
+    if word in _WORDS:
+        return _WORDS[word]
+    if re.fullmatch(r"[+-]?\d+N?", word):
+        if len(word) > _DIGITS_MAX:
+            raise EdnError(f"an integer of {len(word)} digits")
+        return int(word.rstrip("N"))
+    if re.fullmatch(r"[+-]?\d+\.\d*(?:[eE][+-]?\d+)?M?", word):
+        return float(word.rstrip("M"))
+    return word.removeprefix(":")

@@ -1,0 +1,148 @@
+"""The lines of a history in another system's format, and which completion belongs to which invocation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.trace.events import MAX_INTEGER
+
+UNREADABLE: Final = 2
+"""``records`` of a line that is not even in the format."""
+CUT: Final = "the file was cut inside of this line: everything before it was read"
+KINDS: Final = ("invoke", "ok", "fail", "info")
+LARGEST: Final = MAX_INTEGER
+"""What a time, in nanoseconds, or an offset can be: 64 bits are left for sums."""
+
+
+LINE: Final = "line"
+CUT_LINE: Final = "cut line"
+OVERLAPPING_LINE: Final = "overlapping line"
+STRAY_LINE: Final = "stray line"
+"""Kinds of damage to texts, whose position is the number of a line; ``bad`` and ``cut`` are at a byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One event of a history: ``kind`` is invoke, ok, fail or info.
+
+    ``rebalanced``: the keys that the consumer was given or lost while the operation ran.
+    """
+
+    number: int
+    time_ns: int
+    process: str
+    kind: str
+    function: str
+    key: str
+    value: Any
+    group: str | None = None
+    rebalanced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that was left out, and why.
+
+    ``records``: as how many it may have been written; one that nobody can read may be two that were joined.
+    ``is_cut``: the file ends inside of it, so that nothing of it was ever wrong. ``completes``: it is the completion of
+    an operation whose invocation is good.
+    """
+
+    number: int
+    reason: str
+    records: int = 1
+    is_cut: bool = False
+    completes: bool = False
+
+
+OVERLAPPING: Final = "invokes while an operation of its own is open"
+STRAY: Final = "which it has not invoked"
+"""How the complaints end that together say that one name was several clients' (``damage_facts`` of
+:mod:`spark_analysis.checking.proofs`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """An invocation that the text does not complete; ``lost``: how many records behind it could not be read."""
+
+    line: Line
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A completion without an invocation before it in the text; ``lost``: how many records before it could not be
+    read."""
+
+    line: Line
+    lost: int = 0
+
+    def bad_line(self) -> BadLine:
+        """What it is if the text is the whole history."""
+        process, function = self.line.process, self.line.function
+        return BadLine(self.line.number, f"process {process} completes {function}, {STRAY}")
+
+
+def second_invocation(line: Line) -> BadLine:
+    """The complaint about an invocation of a process that has one open; that one counts as never answered."""
+    return BadLine(line.number, f"process {line.process} {OVERLAPPING}")
+
+
+def early_completion(begun: Line, ended: Line) -> BadLine:
+    """The complaint about a completion whose time is before that of its invocation, which counts as never answered."""
+    what = f"process {ended.process} completes {ended.function} at time {ended.time_ns}"
+    return BadLine(ended.number, f"{what}, before its invocation at {begun.time_ns}")
+
+
+def doubtful_completion(ended: Line) -> BadLine:
+    """The complaint about a completion that may be of a later operation: see :data:`LOST_BETWEEN`."""
+    what = f"process {ended.process} completes {ended.function}"
+    return BadLine(ended.number, f"{what}, perhaps another one than it invoked before the lines that are bad")
+
+
+LOST_BETWEEN: Final = 2
+"""Where so many records may be missing between an invocation and a completion of its process, they may be the one's
+completion and the other's invocation; so the one counts as never answered, and the other is left out."""
+
+
+def matched(
+    lines: Iterable[Line | BadLine],
+) -> Iterator[tuple[Line, Line | None] | BadLine | Open | Orphan]:
+    """Each invocation with its completion, in the order of completions; then those that were left open.
+
+    A process has one operation open at a time; a line that breaks this is a :class:`BadLine`, and bad lines pass
+    through. An orphan stands before the first invocation of its process.
+    """
+    opened: dict[str, tuple[Line, int]] = {}
+    invoked: set[str] = set()
+    lost = 0
+    for line in lines:
+        if isinstance(line, BadLine):
+            lost += line.records
+            yield line
+            continue
+        begun, lost_before = opened.pop(line.process, (None, 0))
+        if line.kind == "invoke":
+            if begun is not None:
+                yield second_invocation(line)
+                yield begun, None
+            opened[line.process] = line, lost
+            invoked.add(line.process)
+        elif begun is not None and begun.function == line.function:
+            if line.time_ns < begun.time_ns:
+                yield early_completion(begun, line)
+                yield begun, None
+            elif lost - lost_before >= LOST_BETWEEN:
+                yield doubtful_completion(line)
+                yield begun, None
+            else:
+                yield begun, line
+        else:
+            if begun is not None:
+                opened[line.process] = begun, lost_before
+            orphan = Orphan(line, lost)
+            yield orphan if line.process not in invoked else orphan.bad_line()
+    for begun, lost_before in sorted(opened.values(), key=lambda entry: entry[0].number):
+        yield Open(begun, lost - lost_before)

@@ -1,0 +1,1 @@
+"""From a verdict to what a person reads: `stories` in sentences, `console.py` on a terminal, `report` as a page."""

@@ -1,0 +1,87 @@
+"""Who the clients are, on a terminal as in a report: a client's identity is a number that nobody knows, its process has
+a name.
+
+A client is called by the process that recorded it, with a number where that recorded several: its place among them by
+the time of its first operation, whatever else is shown. One that several processes recorded keeps its identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from spark_analysis.checking.verdict import Anomaly, Verdict
+from spark_analysis.importing.history import History
+
+NAMED_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """That ``recorder`` recorded ``client``, as number ``place`` (from 1) of its ``clients``."""
+
+    client: str
+    recorder: str | None
+    place: int
+    clients: int
+
+
+def names_of(history: History, operations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Identity -> name of the clients of ``operations``; one query."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    clients = sorted({str(one["client"]) for one in operations if one.get("client") is not None})
+    if history.recorders is None or not clients:
+        return {}
+    of_recorder = Window.partitionBy("recorder")
+    rows = (
+        history.recorders.groupBy("client", "recorder")
+        .agg(sf.min("invoke_ns").alias("begin"))
+        .withColumn("place", sf.row_number().over(of_recorder.orderBy("begin", "client")))
+        .withColumn("clients", sf.count(sf.lit(1)).over(of_recorder))
+        .where(sf.col("client").isin(clients))
+        .orderBy("client", "recorder")
+        .limit(NAMED_MAX)
+        .collect()
+    )
+    return names_from(Recorded(row["client"], row["recorder"], row["place"], row["clients"]) for row in rows)
+
+
+def names_from(found: Iterable[Recorded]) -> dict[str, str]:
+    """Identity -> name."""
+    by_client: dict[str, list[Recorded]] = {}
+    for one in found:
+        if one.recorder:
+            by_client.setdefault(one.client, []).append(one)
+    return {
+        client: f"{one.recorder} #{one.place}" if one.clients > 1 else str(one.recorder)
+        for client, (one, *others) in by_client.items()
+        if not others
+    }
+
+
+def operations_of(anomalies: Iterable[Anomaly]) -> list[dict[str, Any]]:
+    """Those that prove them."""
+    return [operation for one in anomalies for operation in one.proof]
+
+
+def named(operation: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The same with ``client`` being its name if it has one; its ``identity`` stands beside it."""
+    name = names.get(operation.get("client", ""))
+    return operation if name is None else operation | {"client": name, "identity": operation["client"]}
+
+
+def with_names(verdict: Verdict, names: Mapping[str, str]) -> Verdict:
+    """The same with named clients in all proofs."""
+    anomalies = (
+        replace(one, proof=tuple(named(operation, names) for operation in one.proof))
+        for one in verdict.anomalies
+    )
+    return replace(verdict, anomalies=tuple(anomalies)) if names else verdict
+
+
+def identities(operations: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(name, identity) of those that have both, in the order of their names."""
+    return sorted({(one["client"], one["identity"]) for one in operations if "identity" in one})

@@ -1,0 +1,46 @@
+"""What the report shows of a history, as small rows on the driver: bounded, whatever the history's size.
+
+:func:`collect_report` asks Spark a handful of questions whose answers have a known greatest size: moments of the run
+(:mod:`.run_data`), `EVENTS_MAX` changes of roles and faults, proofs with the operations next to each
+(:mod:`.windows`), and a few events of replicas for a finding about them (:mod:`.evidence`). Everything after it is a
+pure function of :class:`ReportData`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_analysis.checking.verdict import Verdict
+from spark_analysis.importing.history import History
+from spark_analysis.telling.names import names_of, operations_of
+from spark_analysis.telling.report.evidence import EVENT_COLUMNS, event_of, evidence_of
+from spark_analysis.telling.report.run_data import panels_of
+from spark_analysis.telling.report.tables import Event, ReportData
+from spark_analysis.telling.report.windows import windows_of
+
+EVENTS_MAX: Final = 5000
+
+
+def collect_report(verdict: Verdict, history: History) -> ReportData:
+    """Everything that the page of one history needs from Spark."""
+    windows = windows_of(verdict.anomalies, history)
+    around = (operation for window in windows.values() for operation in window.operations)
+    return ReportData(
+        tuple(_events(history)),
+        tuple(panels_of(verdict, history)) if verdict.operations else (),
+        windows,
+        evidence_of(verdict.anomalies, history),
+        names_of(history, [*operations_of(verdict.anomalies), *around]),
+    )
+
+
+def _events(history: History) -> list[Event]:
+    """Roles, starts, stops and faults in the order of their times; the first `EVENTS_MAX`."""
+    rows = (
+        history.events.where("kind IN ('role', 'start', 'stop', 'fault')")
+        .select(*EVENT_COLUMNS, "file", "position")
+        .orderBy("time_ns", "file", "position")
+        .limit(EVENTS_MAX)
+        .collect()
+    )
+    return [event_of(row) for row in rows]
