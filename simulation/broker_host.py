@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from broker.assembly import build_node
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
+from broker.replica.jobs import Job, flush_job, other_jobs
 from broker.requests.connection import Connection, Outgoing
 from broker.settings.tables import BrokerConfig
-from log.cold_reads import LoadJob
 from log.errors import DamagedFileError, DiskError, LogFault
 from log.options import StoreOptions
 from log.record import pack_host
@@ -391,22 +391,10 @@ class BrokerProcess:
         replica = self.node.replica
         if replica.members.peers is not self.links.peers:
             self.links.follow_membership()
-        flush = replica.durability.flush_job(replica.now_ns)
-        if flush is not None:
-            self._run_job(flush.run, lambda: self._flushed(flush), tolerant=False)
-        preparation = replica.upkeep.prepare_job()
-        if preparation is not None:
-            self._run_job(preparation.run, lambda: replica.upkeep.prepared(preparation), tolerant=True)
-        checkpoint = replica.upkeep.checkpoint_job(replica.now_ns)
-        if checkpoint is not None:
-            self._run_job(
-                checkpoint.run,
-                lambda: replica.upkeep.checkpointed(checkpoint, replica.now_ns),
-                tolerant=False,
-            )
-        load = replica.loads.job() if replica.loads.wanted else None
-        if load is not None:
-            self._run_job(load.run, lambda: self._loaded(load), tolerant=False)
+        if (flush := flush_job(replica)) is not None:
+            self._run_job(flush)
+        for job in other_jobs(replica):
+            self._run_job(job)
         version = self.node.registration_version
         for registrar in self.registrars:
             if version != registrar.said_version:
@@ -443,13 +431,13 @@ class BrokerProcess:
 
     # ---- jobs ----------------------------------------------------------------------------------------
 
-    def _run_job(self, run: Callable[[], object], done: Callable[[], object], *, tolerant: bool) -> None:
-        """Runs a worker's job. `tolerant`: it comes back even when it failed."""
+    def _run_job(self, job: Job) -> None:
+        """Runs a worker's job now; it comes back later."""
         host = self.host
         failure: DiskError | None = None
         handle: list[Any] = []
         try:
-            handle = host.disk.begin_job(run)
+            handle = host.disk.begin_job(job.run)
         except DiskError as error:
             failure = error
         delay = draw_range(host.random, host.disk_delay_ns // 2, 2 * host.disk_delay_ns)
@@ -458,10 +446,13 @@ class BrokerProcess:
 
         def ended() -> None:
             self._jobs_out.remove(ended)
-            if failure is not None and not tolerant:
+            if failure is not None and job.failure_stops_node:
                 raise failure
             host.disk.end_job(handle)
-            done()
+            self.begin()
+            job.done()
+            if job.wants_turn:
+                self.wake()
 
         host.was_held_up(self._scheduler.now_ns + delay)
         self._jobs_out.append(ended)
@@ -471,16 +462,6 @@ class BrokerProcess:
         """All jobs that are out come back, now. Raises what the first of them failed with."""
         for ended in [*self._jobs_out]:
             ended()
-
-    def _flushed(self, job: Any) -> None:
-        self.begin()
-        self.node.replica.flushed(job, self.host.clock.now_ns())
-        self.wake()
-
-    def _loaded(self, job: LoadJob) -> None:
-        self.begin()
-        self.node.replica.loads.loaded(job, self.host.clock.now_ns())
-        self.wake()
 
     # ---- clients -------------------------------------------------------------------------------------
 

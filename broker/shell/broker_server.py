@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 import structlog
 import trio
@@ -22,6 +22,7 @@ from broker.node.registration import registration, unregistration
 from broker.remoting.addresses import join_address, split_address
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
+from broker.replica.jobs import Job, flush_job, other_jobs
 from broker.replica.operator_requests import hand_over
 from broker.requests.connection import Connection, Outgoing
 from broker.settings.tables import BrokerConfig
@@ -44,13 +45,9 @@ from broker.shell.tls import Entrance
 from broker.shell.tls_contexts import name_server_context, peer_contexts, reload_certificates, server_context
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
-from broker.shell.worker import JobsBetweenReads, Worker
-from log.checkpoint import CheckpointJob
-from log.cold_reads import LoadJob
-from log.entry_log import FlushJob
+from broker.shell.worker import JobsBetweenReads
 from log.errors import DiskError
 from log.mmap_disk import MmapDisk
-from log.tail import PrepareJob
 
 log = structlog.get_logger("trivet.broker")
 
@@ -59,9 +56,6 @@ VIP_PORT_DISTANCE: Final = 2
 
 _SWEEP_S: Final = 5.0
 _HANDOVER_S: Final = 1.0
-
-
-Job = TypeVar("Job")
 
 
 class BrokerServer:
@@ -115,12 +109,11 @@ class BrokerServer:
         self._reading = Reading.begin(self._turns)
         self._flusher = None
         if self._reading is not None:
-            self._flusher = JobsBetweenReads("flush", self._reading, self._flushed)
+            self._flusher = JobsBetweenReads("flush", self._reading, self._job_done)
+        self._workers: trio.Nursery | None = None
+        self._complaint = ""
+        self._told_of_lock = False
         self._changes = Changes()
-        self._flushes = _JobSlot[FlushJob]()
-        self._preparations = _JobSlot[PrepareJob]()
-        self._checkpoints = _JobSlot[CheckpointJob]()
-        self._loads = _JobSlot[LoadJob]()
         self._links = PeerLinks(
             self.node,
             self._sockets,
@@ -184,10 +177,9 @@ class BrokerServer:
             start(self._turns.run_timer)
             if self._reading is not None:
                 start(self._reading.run)
-            start(self._run_flushes if self._flusher is None else self._flusher.run)
-            start(self._run_preparations)
-            start(self._run_checkpoints)
-            start(self._run_loads)
+            self._workers = nursery
+            if self._flusher is not None:
+                start(self._flusher.run)
             start(self._sweep)
             for listener in filter(None, (self._client_listener, self._vip_listener)):
                 start(accept_forever, listener, self._accept_client(nursery))
@@ -211,13 +203,8 @@ class BrokerServer:
         deadline_ns = self.node.turn(now_ns, _wall_ms(), self._hand_out)
         self._hand_out()
         self._links.follow_membership()
-        replica = self.node.replica
-        if (preparation := replica.upkeep.prepare_job()) is not None:
-            self._preparations.offer(preparation)
-        if (checkpoint := replica.upkeep.checkpoint_job(now_ns)) is not None:
-            self._checkpoints.offer(checkpoint)
-        if (load := replica.loads.job()) is not None:
-            self._loads.offer(load)
+        for job in other_jobs(self.node.replica):
+            self._begin_job(job)
         self._changes.set(self.node.registration_version)
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
@@ -232,10 +219,9 @@ class BrokerServer:
                 connection.take()
             else:
                 open_socket.flush()
-        replica = self.node.replica
-        if (flush := replica.durability.flush_job(replica.now_ns)) is not None:
+        if (flush := flush_job(self.node.replica)) is not None:
             if self._flusher is None:
-                self._flushes.offer(flush)
+                self._begin_job(flush)
             else:
                 self._flusher.start(flush)
 
@@ -315,51 +301,34 @@ class BrokerServer:
 
     # ------------------------------------------------------------------ worker threads
 
-    async def _run_flushes(self) -> None:
-        worker = Worker("flush")
+    def _begin_job(self, job: Job) -> None:
+        assert self._workers is not None, "turns run while the node serves"
+        self._workers.start_soon(self._run_job, job)
+
+    async def _run_job(self, job: Job) -> None:
         try:
-            while True:
-                job = await self._flushes.next()
-                await worker.run(job.run)  # a failure ends the process: see FlushError
-                self._flushed(job)
-        finally:
-            worker.close()
+            # A node that stops waits for the jobs that are out: their files must not change behind its back.
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(job.run)
+            if not job.failure_stops_node:
+                self._complaint = ""
+        except DiskError as error:
+            if job.failure_stops_node:
+                raise
+            if str(error) != self._complaint:  # wanted again in every turn, told once
+                self._complaint = str(error)
+                log.warning("cannot prepare files ahead", error=str(error))
+        self._job_done(job)
+        if self._disk.locker.failure and not self._told_of_lock:
+            self._told_of_lock = True
+            log.warning(
+                "memory is not locked", reason=self._disk.locker.failure, setting="storage.lock_memory"
+            )
 
-    def _flushed(self, job: FlushJob) -> None:
-        self.node.replica.flushed(job, time.monotonic_ns())
-        self._turns.wake()
-
-    async def _run_preparations(self) -> None:
-        told = False
-        complaint = ""
-        while True:
-            job = await self._preparations.next()
-            try:
-                await _in_thread(job.run)
-                complaint = ""
-            except DiskError as error:
-                if str(error) != complaint:  # wanted again in every turn
-                    complaint = str(error)
-                    log.warning("cannot prepare files ahead", error=complaint)
-            self.node.replica.upkeep.prepared(job)
-            if self._disk.locker.failure and not told:
-                told = True
-                log.warning(
-                    "memory is not locked", reason=self._disk.locker.failure, setting="storage.lock_memory"
-                )
-
-    async def _run_checkpoints(self) -> None:
-        while True:
-            job = await self._checkpoints.next()
-            await _in_thread(job.run)
-            self.node.replica.upkeep.checkpointed(job, time.monotonic_ns())
-
-    async def _run_loads(self) -> None:
-        while True:
-            job = await self._loads.next()
-            await _in_thread(job.run)
-            self._begin()
-            self.node.replica.loads.loaded(job, time.monotonic_ns())
+    def _job_done(self, job: Job) -> None:
+        self._begin()
+        job.done()
+        if job.wants_turn:
             self._turns.wake()
 
     # ------------------------------------------------------------------ the end
@@ -390,34 +359,6 @@ class BrokerServer:
         finally:
             if self._trace is not None:
                 self._trace.close()
-
-
-class _JobSlot(Generic[Job]):
-    """Hands jobs from the turn to the task that runs them; the replica gives one at a time."""
-
-    def __init__(self) -> None:
-        self._job: Job | None = None
-        self._offered = trio.Event()
-
-    def offer(self, job: Job) -> None:
-        """To be taken with `next`."""
-        assert self._job is None, "the job before has not been taken"
-        self._job = job
-        self._offered.set()
-
-    async def next(self) -> Job:
-        """Waits for a job and takes it."""
-        while self._job is None:
-            await self._offered.wait()
-            self._offered = trio.Event()
-        job, self._job = self._job, None
-        return job
-
-
-async def _in_thread(run: Callable[[], None]) -> None:
-    """A job that was taken is run and reported: a node that stops waits for it."""
-    with trio.CancelScope(shield=True):
-        await trio.to_thread.run_sync(run)
 
 
 def _wall_ms() -> int:

@@ -42,6 +42,7 @@ from broker.remoting.headers import (
     SendMessageResponseHeader,
 )
 from broker.remoting.json_body import encode_body
+from broker.replica.jobs import flush_job, other_jobs
 from broker.requests.connection import LOOPBACK_HOST, Connection, Outgoing
 from broker.settings.tables import (
     BrokerConfig,
@@ -386,20 +387,12 @@ class Group:
 
     def _run_jobs(self, member: Member) -> None:
         replica = member.alive.replica
-        if (flush := replica.durability.flush_job(self.now_ns)) is not None:
-            flush.run()
-            replica.flushed(flush, self.now_ns)
-            member.due_ns = self.now_ns
-        if (preparation := replica.upkeep.prepare_job()) is not None:
-            preparation.run()
-            replica.upkeep.prepared(preparation)
-        if (checkpoint := replica.upkeep.checkpoint_job(self.now_ns)) is not None:
-            checkpoint.run()
-            replica.upkeep.checkpointed(checkpoint, self.now_ns)
-        if (load := replica.loads.job()) is not None:
-            load.run()
-            replica.loads.loaded(load, self.now_ns)
-            member.due_ns = self.now_ns
+        flush = flush_job(replica)
+        for job in [*([flush] if flush is not None else []), *other_jobs(replica)]:
+            job.run()
+            job.done()
+            if job.wants_turn:
+                member.due_ns = self.now_ns
 
     def _deliver(self, source: str, target: str, data: bytes) -> None:
         member = self.members[target]

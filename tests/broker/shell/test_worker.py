@@ -1,4 +1,4 @@
-"""The worker thread: jobs in order, errors to whoever asked, and a job that was begun is waited for."""
+"""The worker thread: jobs in order, errors end the run, and a job that was begun is waited for."""
 
 from __future__ import annotations
 
@@ -12,75 +12,36 @@ import pytest
 import trio
 import trio.testing
 
+from broker.replica.jobs import Job
 from broker.shell.reading import Reading
 from broker.shell.turns import Turns
-from broker.shell.worker import JobsBetweenReads, Worker
+from broker.shell.worker import JobsBetweenReads
 
 needs_epoll = pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll and eventfd")
 
 
-async def test_jobs_run_in_another_thread_and_their_errors_come_back() -> None:
-    worker = Worker("test")
-    threads = []
-    await worker.run(lambda: threads.append(threading.current_thread()))
-    assert threads[0] is not threading.current_thread()
-
-    def fail() -> None:
-        raise OSError("the disk is gone")
-
-    with pytest.raises(OSError, match="the disk is gone"):
-        await worker.run(fail)
-    await worker.run(lambda: None)
-    worker.close()
-    threads[0].join()
-
-
-async def test_a_cancelled_task_still_waits_for_its_job() -> None:
-    worker = Worker("test")
-    may_end = threading.Event()
-    ended = []
-
-    def job() -> None:
-        may_end.wait()
-        ended.append(True)
-
-    async with trio.open_nursery() as nursery:
-
-        async def run() -> None:
-            await worker.run(job)
-            assert ended, "the task goes on only when the job is done"
-
-        nursery.start_soon(run)
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-        may_end.set()
-    assert ended
-    worker.close()
-
-
-class _Job:
-    def __init__(self, run: Callable[[], None] = lambda: None) -> None:
-        self.run = run
+def _job(run: Callable[[], None] = lambda: None) -> Job:
+    return Job("test", run, lambda: None, failure_stops_node=True, wants_turn=True)
 
 
 class _Node:
     """Jobs whose ends are read; `happened` has what was reported, and the turns."""
 
     def __init__(self) -> None:
-        self.happened: list[_Job | str] = []
+        self.happened: list[Job | str] = []
         self.turned = trio.Event()
         self.turns = Turns(self._turn, lambda: 0)
         reading = Reading.begin(self.turns)
         assert reading is not None
         self.reading = reading
-        self.jobs = JobsBetweenReads[_Job]("test", reading, self._done)
+        self.jobs = JobsBetweenReads("test", reading, self._done)
 
     def _turn(self) -> int:
         self.happened.append("turn")
         self.turned.set()
         return 1 << 62
 
-    def _done(self, job: _Job) -> None:
+    def _done(self, job: Job) -> None:
         self.happened.append(job)
         self.turns.wake()
 
@@ -97,7 +58,7 @@ async def test_jobs_are_reported_among_the_reads_and_a_turn_follows() -> None:
             for _ in range(3):
                 node.happened.clear()
                 node.turned = trio.Event()
-                job = _Job(lambda: threads.append(threading.current_thread()))
+                job = _job(lambda: threads.append(threading.current_thread()))
                 node.jobs.start(job)
                 await node.turned.wait()
                 assert node.happened == [job, "turn"]
@@ -114,7 +75,7 @@ async def test_what_a_job_raises_ends_the_run_and_is_not_reported() -> None:
     def fail() -> None:
         raise OSError("the disk is gone")
 
-    failing = _Job(fail)
+    failing = _job(fail)
     with trio.fail_after(30), pytest.RaisesGroup(pytest.RaisesExc(OSError, match="the disk is gone")):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.reading.run)
@@ -144,7 +105,7 @@ async def test_no_turn_follows_a_job_that_has_failed() -> None:
                 nursery.start_soon(node.reading.run)
                 nursery.start_soon(node.jobs.run)
                 await trio.testing.wait_all_tasks_blocked()
-                node.jobs.start(_Job(fail))
+                node.jobs.start(_job(fail))
                 select.select(
                     [node.jobs._descriptor], [], [], 30
                 )  # it has ended, and nobody has read that yet
@@ -165,7 +126,7 @@ async def test_a_job_that_was_begun_is_waited_for_at_the_end(fails: bool) -> Non
         if fails:
             raise OSError("the disk is gone")
 
-    job = _Job(run)
+    job = _job(run)
     failure: Exception | None = None
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
