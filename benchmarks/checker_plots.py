@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, Final
-
-import altair as alt
-import pandas as pd
 
 from benchmarks.checker_scaling import RESULTS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 OUT_OF_BOUNDS: Final = ("memory", "time")
-ENDED: Final = "ended at its bound, no verdict"
+PANELS: Final[tuple[tuple[str, Callable[[dict[str, Any]], float]], ...]] = (
+    ("seconds from start to verdict", lambda one: one["seconds"]),
+    ("CPU seconds of all its processes", lambda one: one["cpu_seconds"]),
+    ("peak memory of all its processes, GB", lambda one: one["peak_bytes"] / 1e9),
+)
+SIDE: Final = 260
+TOP: Final = 32
+LEFT: Final = 56
+RIGHT: Final = 16
+"""Pixels: the side of a panel, and the room above it, left of it and right of the last."""
+COLORS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
 
 
 def main() -> None:
@@ -49,39 +59,84 @@ def _line(one: dict[str, Any]) -> str:
 
 def _plot(measurements: list[dict[str, Any]], target: Path, title: str) -> None:
     """Time, CPU time and memory over operations, all logarithmic; a cross is a run that was ended at a bound."""
-    rows = pd.DataFrame(
-        {
-            "operations": one["history"]["operations"],
-            "unknown": one["history"]["unknown"],
-            "seconds": one["seconds"],
-            "CPU seconds": one["cpu_seconds"],
-            "GB": one["peak_bytes"] / 1e9,
-            "history": _line(one),
-            "end": ENDED if one["verdict"] in OUT_OF_BOUNDS else "verdict",
-        }
-        for one in measurements
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for one in sorted(measurements, key=lambda one: one["history"]["operations"]):
+        lines.setdefault(_line(one), []).append(one)
+    height = TOP + SIDE + 60 + 18 * math.ceil(len(lines) / 3)
+    width = len(PANELS) * (LEFT + SIDE) + RIGHT
+    content = [f'<rect width="{width}" height="{height}" fill="white"/>']
+    if any(one["verdict"] in OUT_OF_BOUNDS for one in measurements):
+        title += "; a cross: ended at its bound, no verdict"
+    content.append(
+        f'<text x="{width / 2}" y="18" text-anchor="middle" font-weight="bold">{escape(title)}</text>'
     )
-    base = alt.Chart(rows).encode(
-        x=alt.X("operations:Q", scale=alt.Scale(type="log"), axis=alt.Axis(format="~s", tickCount=5)),
-        color=alt.Color("history:N", title=None, scale=alt.Scale(scheme="category10")),
-    )
-    shape = alt.Shape(
-        "end:N", title=None, scale=alt.Scale(domain=["verdict", ENDED], range=["circle", "cross"])
+    for place, (name, value_of) in enumerate(PANELS):
+        content += _panel(place * (LEFT + SIDE) + LEFT, name, value_of, lines)
+    for place, name in enumerate(lines):
+        x, y = LEFT + place % 3 * (width - LEFT) / 3, TOP + SIDE + 60 + place // 3 * 18
+        content.append(f'<circle cx="{x:.0f}" cy="{y}" r="4" fill="{COLORS[place]}"/>')
+        content.append(f'<text x="{x + 10:.0f}" y="{y + 4}">{escape(name)}</text>')
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    body = "\n".join(content)
+    target.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">\n{body}\n</svg>\n'
     )
 
-    def panel(field: str, name: str) -> Any:
-        y = alt.Y(f"{field}:Q", scale=alt.Scale(type="log"), title=name, axis=alt.Axis(tickCount=5))
-        points = base.mark_point(filled=True, size=60, opacity=0.9).encode(y=y, shape=shape)
-        return (base.mark_line(opacity=0.5).encode(y=y) + points).properties(width=260, height=260)
 
-    chart = alt.hconcat(
-        panel("seconds", "seconds from start to verdict"),
-        panel("CPU seconds", "CPU seconds of all its processes"),
-        panel("GB", "peak memory of all its processes, GB"),
-    )
-    chart.properties(title=title).configure_legend(orient="bottom", columns=3, labelLimit=300).save(
-        str(target)
-    )
+def _panel(
+    left: float,
+    name: str,
+    value_of: Callable[[dict[str, Any]], float],
+    lines: Mapping[str, Sequence[dict[str, Any]]],
+) -> list[str]:
+    """One square with its axes; its border on the left is at ``left``."""
+    measured = [one for listed in lines.values() for one in listed]
+    xs, x_ticks = _scale([one["history"]["operations"] for one in measured], left, left + SIDE)
+    ys, y_ticks = _scale([value_of(one) for one in measured], TOP + SIDE, TOP)
+    bottom, middle = TOP + SIDE, TOP + SIDE / 2
+    drawn = [
+        f'<text x="{left + SIDE / 2}" y="{bottom + 34}" text-anchor="middle">operations</text>',
+        f'<text transform="translate({left - 36} {middle}) rotate(-90)" text-anchor="middle">{escape(name)}</text>',
+    ]
+    for tick in x_ticks:
+        drawn.append(f'<path d="M{xs(tick):.1f} {TOP}V{bottom}" stroke="#ddd"/>')
+        drawn.append(f'<text x="{xs(tick):.1f}" y="{bottom + 16}" text-anchor="middle">{_short(tick)}</text>')
+    for tick in y_ticks:
+        drawn.append(f'<path d="M{left} {ys(tick):.1f}H{left + SIDE}" stroke="#ddd"/>')
+        drawn.append(f'<text x="{left - 5}" y="{ys(tick) + 4:.1f}" text-anchor="end">{_short(tick)}</text>')
+    for color, listed in zip(COLORS, lines.values(), strict=False):
+        points = [(xs(one["history"]["operations"]), ys(value_of(one))) for one in listed]
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        drawn.append(f'<path d="M{path}" fill="none" stroke="{color}" opacity="0.5"/>')
+        for one, (x, y) in zip(listed, points, strict=True):
+            drawn.append(
+                f'<path d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8" stroke="{color}" stroke-width="2.5"/>'
+                if one["verdict"] in OUT_OF_BOUNDS
+                else f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{color}"/>'
+            )
+    return drawn
+
+
+def _scale(values: Sequence[float], begin: float, end: float) -> tuple[Callable[[float], float], list[float]]:
+    """Where a value stands between ``begin`` and ``end``, logarithmically; and the powers of ten there."""
+    low, high = math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1
+    powers = range(math.ceil(low), math.floor(high) + 1)
+    # Within less than two powers of ten, 2 and 5 times such a power are named, too.
+    factors = (1, 2, 5) if len(powers) < 3 else (1,)
+    ticks = [factor * 10.0**power for power in range(math.floor(low), math.ceil(high)) for factor in factors]
+
+    def place(value: float) -> float:
+        return begin + (math.log10(value) - low) / (high - low) * (end - begin)
+
+    return place, [tick for tick in ticks if low <= math.log10(tick) <= high]
+
+
+def _short(tick: float) -> str:
+    """1000 as 1k, 1000000 as 1M."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if tick >= size:
+            return f"{tick / size:g}{letter}"
+    return f"{tick:g}"
 
 
 def _table(measurements: list[dict[str, Any]]) -> str:
