@@ -42,7 +42,7 @@ from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import SCHEDULE_TOPIC
 from log.dispatch import Arrival
 from log.errors import DiskFullError, EntryTooLargeError
-from log.properties import get_property, terminated, with_property, without_property
+from log.properties import get_property, terminated, with_property, without_properties
 from log.record import Record
 
 log = structlog.get_logger("trivet.delays")
@@ -90,7 +90,7 @@ def scheduled_properties(properties: bytes, topic: str, queue_id: int, level: in
 
 def delivered_properties(properties: bytes) -> bytes:
     """The properties of a message that has waited."""
-    return without_address(without_property(properties, DELAY))
+    return without_address(without_properties(properties, DELAY))
 
 
 class DelayService:

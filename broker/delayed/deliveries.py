@@ -16,7 +16,7 @@ from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log.consume_queue import ConsumeQueue
 from log.errors import OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
-from log.properties import get_property, terminated, with_property, without_property
+from log.properties import get_property, terminated, with_property, without_properties
 from log.record import Record, decode_record, peek
 
 log = structlog.get_logger("trivet.deliveries")
@@ -45,7 +45,7 @@ def addressed_properties(properties: bytes, topic: str, queue_id: int) -> bytes:
 
 def without_address(properties: bytes) -> bytes:
     """The properties of a message without where it belongs; what a client says of that does not count."""
-    return without_property(without_property(properties, REAL_TOPIC), REAL_QUEUE_ID)
+    return without_properties(without_properties(properties, REAL_TOPIC), REAL_QUEUE_ID)
 
 
 def destination(record: Record) -> Destination | None:

@@ -41,7 +41,7 @@ from broker.state.commands import DeliverTimed, SettleTimed
 from broker.state.topic_rules import TIMER_TOPIC
 from log.dispatch import Arrival
 from log.errors import DiskFullError, EntryTooLargeError
-from log.properties import TIMER_OUT_MS, get_property, terminated, with_property, without_property
+from log.properties import TIMER_OUT_MS, get_property, terminated, with_property, without_properties
 from log.record import Record
 from log.timer_index import TAIL_UNITS, Step, Steps, TimerIndex, add_step
 
@@ -110,7 +110,7 @@ def due_ms_of(properties: bytes, wall_ms: int, delay_ms_max: int) -> int | None:
 def without_timer(properties: bytes) -> bytes:
     """The properties of a message with a delay level, which outdoes a time of its own."""
     for name in (DELAY_SECONDS, DELAY_MS, DELIVER_MS):
-        properties = without_property(properties, name)
+        properties = without_properties(properties, name)
     return properties
 
 

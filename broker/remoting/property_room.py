@@ -15,7 +15,7 @@ Beyond that everything is told that can be done without (`_OPTIONAL`): it is lef
 
 from typing import Final
 
-from log.properties import without_property
+from log.properties import without_properties
 from log.record import MAX_PROPERTIES_BYTES
 
 SENT_BYTES_MAX: Final = 31 * 1024
@@ -40,5 +40,5 @@ def fitted(properties: bytes, bytes_max: int = MAX_PROPERTIES_BYTES) -> bytes:
     for name in _OPTIONAL:
         if len(properties) <= bytes_max:
             break
-        properties = without_property(properties, name)
+        properties = without_properties(properties, name)
     return properties

@@ -36,7 +36,7 @@ from broker.statistics.stats import Stats
 from broker.topics.creation import Creations, TooManyError
 from log.errors import EntryTooLargeError, RecordError
 from log.message_id import offset_message_id
-from log.properties import get_property, with_property, without_property
+from log.properties import get_property, with_property, without_properties
 from log.record import MAX_PROPERTIES_BYTES, Record, decode_record
 from raft.state import RandomSource
 
@@ -175,7 +175,7 @@ class SendBackProcessor:
 
 def _noted_properties(record: Record) -> bytes:
     """The message's own properties, and where it comes from if no earlier retry has noted it."""
-    properties = without_property(record.properties, _DELAY)
+    properties = without_properties(record.properties, _DELAY)
     if get_property(properties, RETRY_TOPIC) is None:
         properties = with_property(properties, RETRY_TOPIC, record.topic.encode())
     if get_property(properties, ORIGIN_MESSAGE_ID) is None:
@@ -199,5 +199,7 @@ def _dead_letter_properties(record: Record) -> bytes:
     """The properties of a dead letter, which always fit: what a message came with matters more than what is told."""
     properties = fitted(dead_letter_properties(_noted_properties(record), MAX_PROPERTIES_BYTES))
     return (
-        properties if len(properties) <= MAX_PROPERTIES_BYTES else without_property(record.properties, _DELAY)
+        properties
+        if len(properties) <= MAX_PROPERTIES_BYTES
+        else without_properties(record.properties, _DELAY)
     )

@@ -48,7 +48,7 @@ from broker.topics.creation import Creations, TooManyError
 from broker.transactions.sending import check_no_half, check_room, check_sys_flag, sent_as_half, stored_half
 from log.batch import ITEM_OVERHEAD, BatchItem, parse_batch
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
-from log.properties import KEYS, UNIQ_KEY, get_property, terminated, without_property
+from log.properties import KEYS, UNIQ_KEY, get_property, terminated, without_properties
 from log.record import (
     MAX_PROPERTIES_BYTES,
     SYS_FLAG_INNER_BATCH,
@@ -429,7 +429,7 @@ class SendProcessor:
             header.topic = DEAD_LETTER_PREFIX + name
             header.queue_id = 0
             properties = dead_letter_properties(
-                without_property((header.properties or "").encode(), DELAY),
+                without_properties((header.properties or "").encode(), DELAY),
                 MAX_PROPERTIES_BYTES - len(self._own_properties),
             )
             header.properties = properties.decode()

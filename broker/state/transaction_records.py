@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
-from log.properties import TAGS, UNIQ_KEY, get_property, terminated, with_property, without_property
+from log.properties import TAGS, UNIQ_KEY, get_property, terminated, with_property, without_properties
 from log.record import SYS_FLAG_COMMIT, SYS_FLAG_TRANSACTION_MASK, Record, peek
 
 PREPARED: Final = b"TRAN_MSG"
@@ -48,7 +48,7 @@ def half_properties(
     A group that the producer left out is taken from its request: nobody could be asked otherwise.
     """
     for name in _OWN:
-        properties = without_property(properties, name)
+        properties = without_properties(properties, name)
     properties = terminated(properties)
     if get_property(properties, PRODUCER_GROUP) is None:
         properties = with_property(properties, PRODUCER_GROUP, producer_group.encode())
@@ -61,7 +61,7 @@ def committed_properties(half: Record) -> bytes:
     """The properties of a half message's message."""
     properties = half.properties
     for name in (PREPARED, REAL_TOPIC, REAL_QUEUE_ID, CHECK_TIMES, HALF_QUEUE_OFFSET):
-        properties = without_property(properties, name)
+        properties = without_properties(properties, name)
     return with_property(properties, HALF_QUEUE_OFFSET, b"%d" % half.queue_offset)
 
 
@@ -74,7 +74,7 @@ def given_up_properties(half: Record, times_checked: int) -> bytes:
     """The properties of a half message's copy in TRANS_CHECK_MAX_TIME_TOPIC."""
     properties = half.properties
     for name in (CHECK_TIMES, HALF_QUEUE_OFFSET):
-        properties = without_property(properties, name)
+        properties = without_properties(properties, name)
     properties = with_property(properties, CHECK_TIMES, b"%d" % times_checked)
     return with_property(properties, HALF_QUEUE_OFFSET, b"%d" % half.queue_offset)
 
@@ -83,7 +83,7 @@ def resumed_properties(given_up: Record) -> bytes:
     """The properties of a half message that was given up and is to be asked about anew."""
     properties = given_up.properties
     for name in (CHECK_TIMES, HALF_QUEUE_OFFSET):
-        properties = without_property(properties, name)
+        properties = without_properties(properties, name)
     return properties
 
 

@@ -46,7 +46,7 @@ from broker.state.transaction_records import (
 from broker.transactions.decisions import Decisions
 from log.errors import DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
 from log.message_id import offset_message_id, parse_offset_message_id
-from log.properties import UNIQ_KEY, get_property, with_property, without_property
+from log.properties import UNIQ_KEY, get_property, with_property, without_properties
 from log.record import Record, RecordHead, decode_record, peek
 
 log = structlog.get_logger("trivet.transactions")
@@ -257,7 +257,7 @@ class TransactionChecks:
             topic=topic,
             queue_id=queue_id,
             properties=with_property(
-                without_property(half.properties, CHECK_TIMES), CHECK_TIMES, b"%d" % times
+                without_properties(half.properties, CHECK_TIMES), CHECK_TIMES, b"%d" % times
             ),
         )
         unique_key = (get_property(half.properties, UNIQ_KEY) or b"").decode("utf-8", "replace")

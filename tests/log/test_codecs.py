@@ -13,8 +13,9 @@ from log.properties import (
     encode_properties,
     get_property,
     parse_properties,
+    properties_by_name,
     with_property,
-    without_property,
+    without_properties,
 )
 from log.record import Record, check_record, decode_record, pack_host, peek, unpack_host
 from tests.log.plain_reader import plain_hash, read_record
@@ -188,7 +189,7 @@ def test_properties_round_trip(properties: dict[str, str]) -> None:
         changed = with_property(raw[:-1], name.encode(), b"new")
         assert parse_properties(changed) == {**kept, name: "new"}
         assert get_property(changed, name.encode()) == b"new"
-        assert name not in parse_properties(without_property(changed, name.encode()))
+        assert name not in parse_properties(without_properties(changed, name.encode()))
 
 
 @given(st.lists(st.sampled_from(["KEYS", "TAGS", "XTAGS", "\x01", "\x02", "a", "b c"]), max_size=12))
@@ -196,7 +197,14 @@ def test_single_properties_agree_with_the_whole_parse(parts: list[str]) -> None:
     text = "".join(parts)
     for name in ("KEYS", "TAGS"):
         value = get_property(text.encode(), name.encode())
+        assert value == properties_by_name(text.encode()).get(name.encode())
         assert (None if value is None else value.decode()) == parse_properties(text.encode()).get(name)
+
+
+def test_several_properties_are_taken_out_at_once() -> None:
+    raw = b"a\x01bc\x01d\x02b\x01b\x02c\x01e"
+    assert without_properties(raw, b"c", b"b") == b"a\x01bc\x01d\x02", "what only looks like a name is left"
+    assert without_properties(raw, b"x", b"y") == raw
 
 
 def test_separators_in_properties_are_refused() -> None:

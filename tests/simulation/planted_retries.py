@@ -20,7 +20,7 @@ from broker.remoting.codes import RequestCode
 from broker.sending.send_back_processor import SendBackProcessor
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, retries_max
 from log.dispatch import Dispatcher
-from log.properties import without_property
+from log.properties import without_properties
 from log.record import Record
 
 __all__ = [
@@ -163,7 +163,7 @@ def property_lost(patch: pytest.MonkeyPatch) -> None:
     original = send_back_module._noted_properties
 
     def noted(record: Record) -> bytes:
-        return without_property(original(record), b"KEYS")
+        return without_properties(original(record), b"KEYS")
 
     patch.setattr(send_back_module, "_noted_properties", noted)
 
