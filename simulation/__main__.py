@@ -6,8 +6,8 @@ same.
 
 import sys
 
-from simulation.plan import draw_plan
-from simulation.world import run_plan
+from simulation.plans.plan import draw_plan
+from simulation.world.running import run_plan
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """What the clients of a world do all day, through the client that users have.
 
-An actor is a module here with a `main(world, runtime, writer)`, and a row in `ACTORS`. Which actors a run has is drawn
-with its plan, each from a random stream of its own, so that a new actor leaves the old ones' seeds as they are as far
-as the actors are concerned. docs/simulation.md says how to add one.
+An actor is a module here with a `main(context, runtime, writer)`, and a row in `ACTORS`. Which actors a run has is
+drawn with its plan, each from a random stream of its own, so that a new actor leaves the old ones' seeds as they are as
+far as the actors are concerned. docs/simulation.md says how to add one.
 """
 
 import functools
@@ -35,31 +35,31 @@ __all__ = ["ACTORS"]
 ACTORS: Final[dict[str, Actor]] = {
     "producer": Actor(
         functools.partial(produce, retry_unknown=True, exactly_once=True),
-        processes=lambda plan: (plan.producers + 1) // 2,
+        processes=lambda producers: (producers + 1) // 2,
         at_most_once=True,
     ),
     "repeater": Actor(functools.partial(produce, retry_unknown=True, exactly_once=False), share=0.3),
     "careful": Actor(
         functools.partial(produce, retry_unknown=False, exactly_once=False),
-        processes=lambda plan: plan.producers // 2,
+        processes=lambda producers: producers // 2,
         at_most_once=True,
     ),
-    "consumer": Actor(consume, processes=lambda plan: 2),
-    "auditor": Actor(audit, processes=lambda plan: 2),
+    "consumer": Actor(consume, processes=lambda producers: 2),
+    "auditor": Actor(audit, processes=lambda producers: 2),
     "administrator": Actor(administer),
-    "transactor": Actor(transact, share=0.4, processes=lambda plan: 2, invariant=Transactions),
+    "transactor": Actor(transact, share=0.4, processes=lambda producers: 2, invariant=Transactions),
     "scheduler": Actor(schedule, share=0.4, invariant=Timers),
-    "operator": Actor(operate, processes=lambda plan: 2),
-    "clerk": Actor(handle_in_order, share=0.4, processes=lambda plan: 3, invariant=Orders),
-    "picker": Actor(pick, share=0.3, processes=lambda plan: 2, invariant=Picks),
-    "courier": Actor(deliver, share=0.35, processes=lambda plan: 2, invariant=Retries),
+    "operator": Actor(operate, processes=lambda producers: 2),
+    "clerk": Actor(handle_in_order, share=0.4, processes=lambda producers: 3, invariant=Orders),
+    "picker": Actor(pick, share=0.3, processes=lambda producers: 2, invariant=Picks),
+    "courier": Actor(deliver, share=0.35, processes=lambda producers: 2, invariant=Retries),
     "puller": Actor(pull, share=0.3, invariant=Pulls),
-    "receiver": Actor(receive, share=0.3, processes=lambda plan: 2, invariant=Broadcasts),
+    "receiver": Actor(receive, share=0.3, processes=lambda producers: 2, invariant=Broadcasts),
     "inquirer": Actor(inquire, share=0.3, invariant=Inquiries),
-    "correspondent": Actor(correspond, share=0.35, processes=lambda plan: 2, invariant=Letters),
+    "correspondent": Actor(correspond, share=0.35, processes=lambda producers: 2, invariant=Letters),
     "poster": Actor(post, share=0.3, at_most_once=True, invariant=Notes),
-    "resetter": Actor(reset, share=0.3, processes=lambda plan: 2, invariant=Resets),
+    "resetter": Actor(reset, share=0.3, processes=lambda producers: 2, invariant=Resets),
     "configurer": Actor(configure, share=0.3, invariant=Configurations),
-    "warden": Actor(restrict, share=0.3, processes=lambda plan: 2, invariant=Restrictions),
+    "warden": Actor(restrict, share=0.3, processes=lambda producers: 2, invariant=Restrictions),
 }
 """By the name that its hosts bear, with a number. Those of a share of 1 make up the load that every run has."""

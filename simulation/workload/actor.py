@@ -1,4 +1,4 @@
-"""What an actor of the workload is, and what its invariant is told.
+"""What an actor of the workload is.
 
 Most actors have no invariant of their own: `client_judge` holds every answer in their traces against what the group has
 committed, and `monitor` looks at the nodes. An actor whose promises go further (a transaction that was rolled back
@@ -10,50 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage
+from simulation.workload.context import Context, Invariant
 
-if TYPE_CHECKING:
-    from broker.node.node import Node
-    from broker.state.commands import Command
-    from simulation.broker_host import BrokerHost
-    from simulation.plan import Plan
-    from simulation.world import World
+__all__ = ["Actor", "Main"]
 
-__all__ = ["Actor", "Invariant", "Main", "one"]
-
-Main = Callable[["World", ClientRuntime, TraceWriter], Awaitable[None]]
+Main = Callable[[Context, Runtime, TraceWriter], Awaitable[None]]
 """A client process: runs until it is killed. A `Violation` that it raises is a finding, and so is any other error."""
 
 
-def one(plan: Plan) -> int:
-    """One process, whatever the plan."""
+def _one(producers: int) -> int:
     return 1
-
-
-class Invariant:
-    """What must hold of an actor's work; one instance a run, whatever the number of processes and restarts.
-
-    Every hook may raise `Violation`; none does anything unless it is overridden. Times are true ones, in nanoseconds.
-    """
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def committed(self, message: CommittedMessage) -> None:
-        """A message has been committed, in the order of the log; no node need have applied it."""
-
-    def applied(self, command: Command, now_ns: int) -> None:
-        """A metadata command has been committed."""
-
-    def check_node(self, host: BrokerHost, node: Node) -> None:
-        """At the end, for every node: it has applied everything."""
-
-    def check_end(self) -> None:
-        """At the end: the load stopped six seconds ago, and no fault has happened for twenty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +32,8 @@ class Actor:
     main: Main
     share: float = 1.0
     """In what share of the seeds the swarm turns it on."""
-    processes: Callable[[Plan], int] = one
-    """How many run side by side; each may be killed and started again."""
+    processes: Callable[[int], int] = _one
+    """How many run side by side, from the plan's number of producers; each may be killed and started again."""
     at_most_once: bool = False
     """Whether its messages are stored at most once: it never repeats an attempt of unknown outcome, or has the brokers
     recognize it."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError
+from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
+from simulation.workload.context import Context
 from simulation.workload.names import GROUP, TOPIC
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 __all__ = ["audit"]
 
@@ -19,15 +15,13 @@ _LANES = 3
 _QUESTION_PAUSE_S = 1.5
 
 
-async def audit(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def audit(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Asks for the ends of queues and for the group's stored offsets.
 
     From several lanes that mostly wait: a question put while a leader that does not know yet that it is none stands
     still is the one that finds a stale answer.
     """
-    async with PullConsumer(
-        world.name_server_addresses, group=GROUP, trace=writer, runtime=runtime
-    ) as consumer:
+    async with PullConsumer(context.name_servers, group=GROUP, trace=writer, runtime=runtime) as consumer:
 
         async def lane() -> None:
             random = runtime.random

@@ -8,8 +8,7 @@ written keeps it, as with the reference's clients, and who has none asks again.
 
 from __future__ import annotations
 
-from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.pull_consumer import PullConsumer
@@ -17,18 +16,17 @@ from broker.client.errors import ClientError, ConnectionFailed, NoRoute
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.routes import parse_route
+from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.name_server_headers import KeyValueResponseHeader
 from broker.remoting.route import QueueData, TopicRouteData
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.name_server_model import Table, answer_of
+from simulation.judges.name_server_model import Table, answer_of
+from simulation.randomness import Random
 from simulation.scheduler import SECOND
 from simulation.workload.configure_rules import NAMESPACES, TOPIC, Configurations
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.workload.context import Context
 
 __all__ = ["configure"]
 
@@ -44,43 +42,43 @@ _ENTRIES: Final = ("entry0", "entry1")
 """Topics that only name servers know, or none."""
 
 
-async def configure(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def configure(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Puts and deletes keys, wipes and adds write permission, enters and deletes topics; newcomers send and read."""
-    rules = world.invariant(Configurations)
+    rules = context.invariant(Configurations)
     rules.starts(runtime.local_address())
     async with (
-        AdminClient(world.name_server_addresses, runtime=runtime) as admin,
+        AdminClient(context.name_servers, runtime=runtime) as admin,
         runtime.task_group() as group,
     ):
-        group.start_soon(_permit, world, runtime, rules, admin)
-        group.start_soon(_keep, world, runtime, rules, admin)
-        group.start_soon(_keep, world, runtime, rules, admin)
-        group.start_soon(_route, world, runtime, rules, admin)
-        group.start_soon(_send, world, runtime, rules)
-        group.start_soon(_look, world, runtime, rules)
-        group.start_soon(_stay, world, runtime, rules)
+        group.start_soon(_permit, context, runtime, rules, admin)
+        group.start_soon(_keep, context, runtime, rules, admin)
+        group.start_soon(_keep, context, runtime, rules, admin)
+        group.start_soon(_route, context, runtime, rules, admin)
+        group.start_soon(_send, context, runtime, rules)
+        group.start_soon(_look, context, runtime, rules)
+        group.start_soon(_stay, context, runtime, rules)
 
 
-async def _keep(world: World, runtime: ClientRuntime, rules: Configurations, admin: AdminClient) -> None:
+async def _keep(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:
     """Keys and values."""
     random = runtime.random
     while True:
         await runtime.sleep(random.expovariate(1 / _KEY_PAUSE_S))
-        if world.load_stopped:
+        if context.load_stopped:
             continue
-        address = random.choice(world.name_server_addresses)
+        address = random.choice(context.name_servers)
         namespace = random.choice(NAMESPACES)
         key = TOPIC if namespace == NAMESPACES[-1] else f"key{random.randrange(_KEYS)}"
         try:
             await random.choice((_put, _put, _put, _delete, _get, _get, _list, _order))(
-                world, random, rules, admin, address, namespace, key
+                context, random, rules, admin, address, namespace, key
             )
         except ConnectionFailed:
             pass
 
 
 async def _put(
-    world: World,
+    context: Context,
     random: Random,
     rules: Configurations,
     admin: AdminClient,
@@ -88,8 +86,8 @@ async def _put(
     namespace: str,
     key: str,
 ) -> None:
-    value = f"broker-a:{world.plan.queues}" if key == TOPIC else f"{random.getrandbits(40):x}"
-    since_ns = world.scheduler.now_ns
+    value = f"broker-a:{context.queues}" if key == TOPIC else f"{random.getrandbits(40):x}"
+    since_ns = context.scheduler.now_ns
     fields = {"namespace": namespace, "key": key, "value": value}
     answer = await admin.call(address, RequestCode.PUT_KV_CONFIG, fields)
     if answer.code == ResponseCode.SUCCESS:
@@ -97,7 +95,7 @@ async def _put(
 
 
 async def _delete(
-    world: World,
+    context: Context,
     random: Random,
     rules: Configurations,
     admin: AdminClient,
@@ -105,14 +103,14 @@ async def _delete(
     namespace: str,
     key: str,
 ) -> None:
-    since_ns = world.scheduler.now_ns
+    since_ns = context.scheduler.now_ns
     answer = await admin.call(address, RequestCode.DELETE_KV_CONFIG, {"namespace": namespace, "key": key})
     if answer.code == ResponseCode.SUCCESS:
         rules.changed(address, since_ns, namespace, key, None)
 
 
 async def _get(
-    world: World,
+    context: Context,
     random: Random,
     rules: Configurations,
     admin: AdminClient,
@@ -120,7 +118,7 @@ async def _get(
     namespace: str,
     key: str,
 ) -> None:
-    since_ns = world.scheduler.now_ns
+    since_ns = context.scheduler.now_ns
     answer = await admin.call(address, RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key})
     value = (
         None if answer.code == ResponseCode.QUERY_NOT_FOUND else answer.decode_fields(KeyValueResponseHeader)
@@ -134,7 +132,7 @@ async def _get(
 
 
 async def _list(
-    world: World,
+    context: Context,
     random: Random,
     rules: Configurations,
     admin: AdminClient,
@@ -142,14 +140,14 @@ async def _list(
     namespace: str,
     key: str,
 ) -> None:
-    since_ns = world.scheduler.now_ns
+    since_ns = context.scheduler.now_ns
     answer = await admin.call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace})
     _, said = answer_of(RequestCode.GET_KVLIST_BY_NAMESPACE, answer)
     rules.told(address, since_ns, namespace, lambda table: table.get(namespace) == said, said)
 
 
 async def _order(
-    world: World,
+    context: Context,
     random: Random,
     rules: Configurations,
     admin: AdminClient,
@@ -163,15 +161,15 @@ async def _order(
     await admin.call(address, RequestCode.UPDATE_NAMESRV_CONFIG, None, body)
 
 
-async def _route(world: World, runtime: ClientRuntime, rules: Configurations, admin: AdminClient) -> None:
+async def _route(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:
     """Topics, as single name servers know them."""
     random = runtime.random
-    broker = world.brokers[0].config.node.group
+    broker = context.members.machines[0].config.node.group
     while True:
         await runtime.sleep(random.expovariate(1 / _ROUTE_PAUSE_S))
-        if world.load_stopped:
+        if context.load_stopped:
             continue
-        address = random.choice(world.name_server_addresses)
+        address = random.choice(context.name_servers)
         entry = random.choice(_ENTRIES)
         code = random.choice(
             (
@@ -189,18 +187,18 @@ async def _route(world: World, runtime: ClientRuntime, rules: Configurations, ad
             body = TopicRouteData(queue_datas=[data]).encode(OWN_VERSION, True)
         try:
             if random.random() < 0.5:
-                await _see(world, rules, admin, address)
+                await _see(context, rules, admin, address)
             else:
                 answer = await admin.call(address, code, {"topic": entry}, body)
                 if answer.code == ResponseCode.SUCCESS:
-                    world.did(f"name server: {code.name.lower()}")
+                    context.journal.did(f"name server: {code.name.lower()}")
         except ConnectionFailed:
             pass
 
 
-async def _see(world: World, rules: Configurations, admin: AdminClient, address: str) -> int | None:
+async def _see(context: Context, rules: Configurations, admin: AdminClient, address: str) -> int | None:
     """What clients may do with the topic, by one name server."""
-    since_ns = world.scheduler.now_ns
+    since_ns = context.scheduler.now_ns
     answer = await admin.call(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
     permission = _permission(answer)
     rules.routed(address, since_ns, permission)
@@ -217,10 +215,10 @@ def _permission(answer: RemotingCommand) -> int | None:
 # ---- write permission ----------------------------------------------------------------------------------------
 
 
-async def _permit(world: World, runtime: ClientRuntime, rules: Configurations, admin: AdminClient) -> None:
+async def _permit(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:
     """Takes the permission to write at one name server or both, and gives it back; once faults are over, to stay."""
     random = runtime.random
-    fields = {"brokerName": world.brokers[0].config.node.group}
+    fields = {"brokerName": context.members.machines[0].config.node.group}
 
     async def restore(address: str) -> None:
         """A predecessor's request, or one that was late, may have taken it."""
@@ -228,40 +226,40 @@ async def _permit(world: World, runtime: ClientRuntime, rules: Configurations, a
             try:
                 answer = await admin.call(address, RequestCode.ADD_WRITE_PERM_OF_BROKER, fields)
                 if answer.code == ResponseCode.SUCCESS:
-                    world.did("write permission added")
+                    context.journal.did("write permission added")
                     return
             except ConnectionFailed:
                 await runtime.sleep(0.2)
 
     async def all_again() -> None:
         async with runtime.task_group() as group:
-            for address in world.name_server_addresses:
+            for address in context.name_servers:
                 group.start_soon(restore, address)
 
     async def pause(seconds: float) -> None:
         """Faults may be over before it is."""
-        until_ns = world.scheduler.now_ns + int(seconds * SECOND)
-        while world.scheduler.now_ns < until_ns and not world.is_calm():
+        until_ns = context.scheduler.now_ns + int(seconds * SECOND)
+        while context.scheduler.now_ns < until_ns and not context.is_calm():
             await runtime.sleep(0.2)
 
     await all_again()
     while True:
-        if world.is_calm():
+        if context.is_calm():
             await all_again()
             await runtime.sleep(1.0)
             continue
         await pause(random.expovariate(1 / _WIPE_PAUSE_S))
         count = random.choice((1, 2, 2))
-        wiped = random.sample(world.name_server_addresses, count)
+        wiped = random.sample(context.name_servers, count)
         for address in wiped:
-            if world.is_calm():
+            if context.is_calm():
                 break
-            since_ns = world.scheduler.now_ns
+            since_ns = context.scheduler.now_ns
             try:
                 answer = await admin.call(address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, fields)
                 if answer.code == ResponseCode.SUCCESS:
                     rules.wiped(address, since_ns)
-                    await _see(world, rules, admin, address)
+                    await _see(context, rules, admin, address)
             except ConnectionFailed:
                 pass
         await pause(random.random() * _WIPED_S_MAX)
@@ -271,15 +269,15 @@ async def _permit(world: World, runtime: ClientRuntime, rules: Configurations, a
 # ---- newcomers -----------------------------------------------------------------------------------------------
 
 
-async def _send(world: World, runtime: ClientRuntime, rules: Configurations) -> None:
+async def _send(context: Context, runtime: Runtime, rules: Configurations) -> None:
     """Each message by a producer of its own."""
     random = runtime.random
     while True:
         await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-        if world.load_stopped:
+        if context.load_stopped:
             continue
-        limit_s = random.choice((0.3, 1.0, _SEND_LIMIT_S)) if not world.is_calm() else _SEND_LIMIT_S
-        async with Producer(world.name_server_addresses, group="newcomers", runtime=runtime) as producer:
+        limit_s = random.choice((0.3, 1.0, _SEND_LIMIT_S)) if not context.is_calm() else _SEND_LIMIT_S
+        async with Producer(context.name_servers, group="newcomers", runtime=runtime) as producer:
             with rules.sending(runtime, limit_s) as name:
                 error: ClientError | None = None
                 try:
@@ -292,15 +290,15 @@ async def _send(world: World, runtime: ClientRuntime, rules: Configurations) -> 
                 rules.not_sent(name, error)
 
 
-async def _look(world: World, runtime: ClientRuntime, rules: Configurations) -> None:
+async def _look(context: Context, runtime: Runtime, rules: Configurations) -> None:
     """Queues, each time by somebody who did not know them."""
     random = runtime.random
     while True:
         await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-        if world.load_stopped:
+        if context.load_stopped:
             continue
-        async with PullConsumer(world.name_server_addresses, group="visitors", runtime=runtime) as consumer:
-            since_ns = world.scheduler.now_ns
+        async with PullConsumer(context.name_servers, group="visitors", runtime=runtime) as consumer:
+            since_ns = context.scheduler.now_ns
             try:
                 queues = await consumer.queues(TOPIC)
             except ClientError as error:
@@ -309,32 +307,32 @@ async def _look(world: World, runtime: ClientRuntime, rules: Configurations) -> 
             rules.found_queues(since_ns, queues, None)
             try:
                 await consumer.max_offset(random.choice(queues))
-                world.did("newcomer asked for an end")
+                context.journal.did("newcomer asked for an end")
             except ClientError:
                 pass
 
 
-async def _stay(world: World, runtime: ClientRuntime, rules: Configurations) -> None:
+async def _stay(context: Context, runtime: Runtime, rules: Configurations) -> None:
     """One producer, which knows the topic and renews what it knows more often than others do."""
     random = runtime.random
-    async with Producer(world.name_server_addresses, group="residents", runtime=runtime) as producer:
+    async with Producer(context.name_servers, group="residents", runtime=runtime) as producer:
         while True:
             await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-            if world.load_stopped:
+            if context.load_stopped:
                 continue
             try:
                 if random.random() < 0.3:
                     await producer.core.routes.refresh(TOPIC)
-                elif await _is_told_where(world, producer, rules):
-                    world.did("resident may send")
+                elif await _is_told_where(context, producer, rules):
+                    context.journal.did("resident may send")
             except ClientError:
                 pass
 
 
-async def _is_told_where(world: World, producer: Producer, rules: Configurations) -> bool:
+async def _is_told_where(context: Context, producer: Producer, rules: Configurations) -> bool:
     """Once more if not: the first time it may have shared a question that had left before."""
     for is_last in (False, True):
-        since_ns = world.scheduler.now_ns
+        since_ns = context.scheduler.now_ns
         try:
             await producer.queues(TOPIC)
         except NoRoute as error:

@@ -12,25 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.errors import ClientError, NameServerUnavailable, NoRoute
 from broker.client.message import MessageQueue
+from broker.client.transport.runtime import Runtime
 from broker.name_server import NameServer
 from broker.name_server.key_values import ORDER_TOPIC_NAMESPACE
 from broker.remoting.codes import Permission, RequestCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand, request
 from broker.remoting.errors import RemotingError
 from broker.remoting.frame import FrameDecoder
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, Violation
-from simulation.name_server_host import NameServerHost
-from simulation.name_server_model import SAVING, NameServerModel, Table, answer_of
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
+from simulation.judges.name_server_model import SAVING, NameServerModel, Table, answer_of
+from simulation.machines.name_server_host import NameServerHost
 from simulation.scheduler import MILLISECOND, SECOND
-from simulation.workload.actor import Invariant
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.workload.context import Context, Invariant
 
 __all__ = ["NAMESPACES", "SETTINGS", "TOPIC", "Configurations"]
 
@@ -94,8 +92,8 @@ class _Server:
 class Configurations(Invariant):
     """Name servers do what they are asked, and nothing else."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._servers: dict[str, _Server] = {}
         """By address."""
         self._sent: dict[str, int] = {}
@@ -103,7 +101,7 @@ class Configurations(Invariant):
         self._stored: dict[str, None] = {}
         self._open: dict[str, dict[str, int]] = {}
         """By host, of its running process: each send under way, and when it must have ended."""
-        world.name_server_watchers.append(self)
+        context.name_server_watchers.append(self)
 
     # ---- what happens to name servers ----------------------------------------------------------------
 
@@ -119,7 +117,7 @@ class Configurations(Invariant):
                 "name servers keep what they acknowledged", host.name, f"{found}, not any of {allowed}"
             )
         if found:
-            self.world.did("name server started with its configuration")
+            self.context.journal.did("name server started with its configuration")
         server.interrupted = None
         server.runs = True
         server.model.restarted(found)
@@ -135,7 +133,7 @@ class Configurations(Invariant):
         """A change has been saved, or has not."""
         server = self._servers[host.address]
         server.interrupted = server.model.changed(command)
-        self.world.did("name server's change interrupted")
+        self.context.journal.did("name server's change interrupted")
 
     def name_server_lost(self, host: NameServerHost, number: int) -> None:
         """Brokers go with their connections."""
@@ -173,7 +171,7 @@ class Configurations(Invariant):
                 f"{command.code} {dict(command.fields)}: {said} ({given.remark}), not {expected}",
             )
         if failed:
-            self.world.did("name server's change refused")
+            self.context.journal.did("name server's change refused")
 
     # ---- what clients are told -----------------------------------------------------------------------
 
@@ -183,14 +181,14 @@ class Configurations(Invariant):
         """An answer about keys and values: true at some moment since the question."""
         if not any(fits(table) for table in self._servers[address].tables_since(since_ns)):
             raise Violation("clients are told what was configured", address, f"{question}: {answer}")
-        self.world.did("name server asked for keys and values")
+        self.context.journal.did("name server asked for keys and values")
 
     def changed(self, address: str, since_ns: int, namespace: str, key: str, value: str | None) -> None:
         """A change is acknowledged: it is there, or was and something else has come after it."""
         tables = self._servers[address].tables_since(since_ns)
         if not any(table.get(namespace, {}).get(key) == value for table in tables):
             raise Violation("clients are told what was configured", address, f"{namespace}/{key} = {value}")
-        self.world.did("key put" if value is not None else "key deleted")
+        self.context.journal.did("key put" if value is not None else "key deleted")
 
     def routed(self, address: str, since_ns: int, permission: int | None) -> None:
         """A name server shows that the topic may be used so; None for a topic without a route."""
@@ -198,7 +196,7 @@ class Configurations(Invariant):
         if not any(permission == both[0] for both in known):
             raise Violation("clients are told what was configured", address, f"{permission}, not {known}")
         if permission is not None and not permission & Permission.WRITE:
-            self.world.did("route without write permission")
+            self.context.journal.did("route without write permission")
 
     def wiped(self, address: str, since_ns: int) -> None:
         """Write permission has been taken: there was a moment without it."""
@@ -207,7 +205,7 @@ class Configurations(Invariant):
             for both in self._servers[address].permissions_since(since_ns)
         ):
             raise Violation("clients are told what was configured", address, "wiped, and writable all along")
-        self.world.did("write permission wiped")
+        self.context.journal.did("write permission wiped")
 
     def found_queues(self, since_ns: int, queues: list[MessageQueue], error: ClientError | None) -> None:
         """A reader has asked where the topic is."""
@@ -219,7 +217,7 @@ class Configurations(Invariant):
         if not queues:
             raise Violation("what may not be written can be read", "clients", f"{error!r}, {known}")
         if any(permission is not None and not permission & Permission.WRITE for permission in known):
-            self.world.did("queues read without write permission")
+            self.context.journal.did("queues read without write permission")
 
     def not_writable(self, since_ns: int, error: NoRoute) -> None:
         """Who has asked where to send is told nowhere."""
@@ -228,7 +226,7 @@ class Configurations(Invariant):
             for permission, _, _ in self._permissions_since(since_ns)
         ):
             raise Violation("what may be written again is written", "clients", repr(error))
-        self.world.did("resident may not send")
+        self.context.journal.did("resident may not send")
 
     # ---- what is sent --------------------------------------------------------------------------------
 
@@ -237,7 +235,7 @@ class Configurations(Invariant):
         self._open[host] = {}
 
     @contextmanager
-    def sending(self, runtime: ClientRuntime, limit_s: float) -> Iterator[str]:
+    def sending(self, runtime: Runtime, limit_s: float) -> Iterator[str]:
         """A producer is made, and sends a message under the name that this gives; that has to end in time."""
         name = f"posting{len(self._sent)}"
         self._sent[name] = self._now_ns()
@@ -254,17 +252,17 @@ class Configurations(Invariant):
         """It is stored, says the group."""
         if name not in self._stored:
             raise Violation("acknowledged messages are committed", "clients", name)
-        self.world.did("newcomer's message stored")
+        self.context.journal.did("newcomer's message stored")
 
     def not_sent(self, name: str, error: ClientError) -> None:
         """It is not, or nobody knows."""
         since_ns = self._sent[name]
-        if since_ns >= self.world.plan.calm_ns + _SENT_FROM_NS:
+        if since_ns >= self.context.calm_ns + _SENT_FROM_NS:
             raise Violation("liveness", "clients", f"{name} was not stored: {error!r}")
         if not self._may_be_written(since_ns):
             if not isinstance(error, NoRoute | NameServerUnavailable):
                 raise Violation("nothing is sent where nothing may be written", name, repr(error))
-            self.world.did("newcomer had nowhere to write")
+            self.context.journal.did("newcomer had nowhere to write")
 
     def committed(self, message: CommittedMessage) -> None:
         """Whoever sent it was shown where."""
@@ -292,7 +290,7 @@ class Configurations(Invariant):
     # ---- inside --------------------------------------------------------------------------------------
 
     def _now_ns(self) -> int:
-        return self.world.scheduler.now_ns
+        return self.context.scheduler.now_ns
 
     def _permissions_since(self, since_ns: int) -> list[_Permissions]:
         return [both for server in self._servers.values() for both in server.permissions_since(since_ns)]

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.client.consuming.consumer import Consumer
 from broker.client.errors import ClientError
+from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
+from simulation.workload.context import Context
 from simulation.workload.names import GROUP, TOPIC
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 __all__ = ["consume"]
 
 
-async def consume(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def consume(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Reads as a member of the group, and stores what it has read now and then."""
     random = runtime.random
     while True:
         async with Consumer(
-            world.name_server_addresses,
+            context.name_servers,
             group=GROUP,
             topics=TOPIC,
             start="first",
@@ -31,7 +27,7 @@ async def consume(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
             stay_s = random.expovariate(1 / 20)
             with runtime.move_on_after(stay_s):
                 async for message in consumer:
-                    world.consumed(message.queue.queue_id, message.queue_offset)
+                    context.consumed(message.queue.queue_id, message.queue_offset)
                     if random.random() < 0.02:
                         try:
                             await consumer.commit()

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.consuming.queue_calls import SearchBoundary
 from broker.client.errors import ClientError
 from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.producing.producer import Producer
+from broker.client.transport.runtime import Runtime
+from broker.node.node import Node
 from broker.trace import TraceWriter
 from log.message_id import offset_message_id
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, CommittedQueue, GroupModel, Violation
-from simulation.workload.actor import Invariant
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage, CommittedQueue, GroupModel
+from simulation.machines.broker_host import BrokerHost
+from simulation.randomness import Random
+from simulation.workload.context import Context, Invariant
 from simulation.workload.names import TOPIC as EVENTS
-
-if TYPE_CHECKING:
-    from broker.node.node import Node
-    from simulation.broker_host import BrokerHost
-    from simulation.world import World
 
 __all__ = ["TOPIC", "Extent", "Inquiries", "extent_of", "inquire", "is_found_by_time"]
 
@@ -87,8 +85,8 @@ def is_found_by_time(
 class Inquiries(Invariant):
     """What is answered is what the log says; nothing that has a key is missing from the index."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._messages: dict[tuple[str, int], list[CommittedMessage]] = {}
         """(topic, queue id) -> all of its messages."""
         self._by_key: dict[str, list[CommittedMessage]] = {}
@@ -127,7 +125,7 @@ class Inquiries(Invariant):
         extent = self._extent(queue, since_ns)
         if answer not in extent.begins:
             raise _untrue("the begin of a queue is linearizable", queue, f"begins at {answer}", extent)
-        self.world.did("begin of a queue asked")
+        self.context.journal.did("begin of a queue asked")
 
     def ends_at(self, queue: MessageQueue, since_ns: int, answer: int) -> None:
         """One past the last message."""
@@ -145,7 +143,7 @@ class Inquiries(Invariant):
             near = times[max(0, answer - 1) : answer + 2]
             detail = f"{timestamp_ms} {boundary} gives {answer}; times from {max(0, answer - 1)} on: {near}"
             raise _untrue("offsets by time are exact", queue, detail, extent)
-        self.world.did("offset searched by time")
+        self.context.journal.did("offset searched by time")
 
     def earliest_was(self, queue: MessageQueue, since_ns: int, answer: int | None) -> None:
         """When the first message that is kept was stored."""
@@ -176,16 +174,16 @@ class Inquiries(Invariant):
 
     def found_by_unique_key(self, topic: str, key: str, since_ns: int, found: Sequence[MessageView]) -> None:
         """All messages of a topic with a unique key."""
-        places = self.world.monitor.model.keys.get((topic, key), [])
+        places = self.context.model.keys.get((topic, key), [])
         held = [self._messages[topic, queue_id][offset] for queue_id, offset in places]
         self._check_found(f"{topic} id {key}", since_ns, held, held, found)
 
     def viewed(self, message: CommittedMessage, found: MessageView | None) -> None:
         """A message by the id that its broker gave."""
-        self.world.did("message viewed by its id")
+        self.context.journal.did("message viewed by its id")
         if found is not None:
             self._check_bytes("its id", found)
-        elif not self.world.monitor.model.may_be_gone(message):
+        elif not self.context.model.may_be_gone(message):
             raise Violation("messages are found by their ids", "inquirers", _described(message))
 
     # ---- at the end ----------------------------------------------------------------------------------
@@ -203,7 +201,7 @@ class Inquiries(Invariant):
     # ---- inside --------------------------------------------------------------------------------------
 
     def _extent(self, queue: MessageQueue, since_ns: int) -> Extent:
-        return extent_of(self.world.monitor.model, queue.topic, queue.queue_id, since_ns)
+        return extent_of(self.context.model, queue.topic, queue.queue_id, since_ns)
 
     def _check_found(
         self,
@@ -213,7 +211,7 @@ class Inquiries(Invariant):
         allowed: Sequence[CommittedMessage],
         found: Sequence[MessageView],
     ) -> None:
-        model = self.world.monitor.model
+        model = self.context.model
         places = [message.head.physical_offset for message in found]
         if places != sorted(dict.fromkeys(places), reverse=True):
             raise Violation("messages are found newest first", "inquirers", f"{what}: {places}")
@@ -233,11 +231,11 @@ class Inquiries(Invariant):
                     "inquirers",
                     f"{what}: {_described(one)} is not among {places}",
                 )
-        self.world.did("messages found by key")
+        self.context.journal.did("messages found by key")
 
     def _check_bytes(self, what: str, message: MessageView) -> None:
         begin = message.head.physical_offset
-        if message.record_bytes() != self.world.monitor.model.image[begin : begin + message.head.total_size]:
+        if message.record_bytes() != self.context.model.image[begin : begin + message.head.total_size]:
             raise Violation("messages are read as they were committed", "inquirers", f"{what}: {message!r}")
 
 
@@ -253,18 +251,18 @@ def _untrue(invariant: str, queue: MessageQueue, said: str, extent: Extent) -> V
     return Violation(invariant, "inquirers", f"{queue.topic}/{queue.queue_id}: {said}; {extent}")
 
 
-async def inquire(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def inquire(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Sends messages with keys, and asks about them and others, from several lanes."""
-    invariant = world.invariant(Inquiries)
+    invariant = context.invariant(Inquiries)
     random = runtime.random
 
     def now_ns() -> int:
-        return world.scheduler.now_ns
+        return context.scheduler.now_ns
 
     def some_time(message: CommittedMessage) -> int:
         return message.record.store_timestamp + random.choice((-1, 0, 0, 1, random.randrange(-3000, 3000)))
 
-    async with PullConsumer(world.name_server_addresses, group="inquirers", runtime=runtime) as consumer:
+    async with PullConsumer(context.name_servers, group="inquirers", runtime=runtime) as consumer:
 
         async def ask_begin(queue: MessageQueue, message: CommittedMessage) -> None:
             since_ns = now_ns()
@@ -332,7 +330,7 @@ async def inquire(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
                     pass
 
         async with runtime.task_group() as group:
-            group.start_soon(_send, world, runtime)
+            group.start_soon(_send, context, runtime)
             for _ in range(_LANES):
                 group.start_soon(lane)
 
@@ -341,12 +339,12 @@ def _key(random: Random) -> str:
     return f"account{random.randrange(_KEYS)}"
 
 
-async def _send(world: World, runtime: ClientRuntime) -> None:
+async def _send(context: Context, runtime: Runtime) -> None:
     random = runtime.random
-    async with Producer(world.name_server_addresses, group="accountants", runtime=runtime) as producer:
+    async with Producer(context.name_servers, group="accountants", runtime=runtime) as producer:
         while True:
             await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-            if world.load_stopped:
+            if context.load_stopped:
                 continue
             keys = list(dict.fromkeys(_key(random) for _ in range(random.choice((1, 1, 2, 3)))))
             try:

@@ -10,7 +10,7 @@ in which it took them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.errors import (
     ClientError,
@@ -23,13 +23,11 @@ from broker.client.errors import (
 from broker.client.message import Message, SendResult
 from broker.client.producing.outbox import Outbox, Sending
 from broker.client.producing.producer import Producer
+from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, Violation
-from simulation.workload.actor import Invariant
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
+from simulation.workload.context import Context, Invariant
 
 __all__ = ["Notes", "post"]
 
@@ -52,8 +50,8 @@ class _Note:
 class Notes(Invariant):
     """Nothing is stored twice or altered, nor if its sender was told that it was not sent; what is told is true."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._notes: dict[str, _Note] = {}
 
     def new(self, note: _Note) -> Message:
@@ -80,7 +78,7 @@ class Notes(Invariant):
                 "clients",
                 f"{message.keys[0]}: told {result.queue.queue_id} at {result.queue_offset}, it is at {places}",
             )
-        self.world.did("outbox message stored")
+        self.context.journal.did("outbox message stored")
 
     def committed(self, message: CommittedMessage) -> None:
         """Each note as it was written, once."""
@@ -100,7 +98,7 @@ class Notes(Invariant):
         note.places.append((record.queue_id, record.queue_offset))
         if len(note.places) > 1:
             raise Violation("committed once", "group", f"{name} is at {note.places}")
-        self.world.did("note stored")
+        self.context.journal.did("note stored")
 
 
 def _check_order(results: list[SendResult | None]) -> None:
@@ -115,23 +113,21 @@ def _check_order(results: list[SendResult | None]) -> None:
         last[result.queue.queue_id] = result.queue_offset
 
 
-async def post(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def post(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Sends notes one way, and by outboxes that live for some messages."""
-    invariant = world.invariant(Notes)
+    invariant = context.invariant(Notes)
     random = runtime.random
 
     def note() -> Message:
         body = random.randbytes(random.choice((10, 100, 700)))
         return invariant.new(_Note(body, random.choice((None, "urgent")), random.randrange(1000)))
 
-    async with Producer(
-        world.name_server_addresses, group="posters", trace=writer, runtime=runtime
-    ) as producer:
+    async with Producer(context.name_servers, group="posters", trace=writer, runtime=runtime) as producer:
 
         async def send_one_way() -> None:
             while True:
                 await runtime.sleep(random.expovariate(1 / 0.5))
-                if world.load_stopped:
+                if context.load_stopped:
                     continue
                 message = note()
                 try:
@@ -142,7 +138,7 @@ async def post(world: World, runtime: ClientRuntime, writer: TraceWriter) -> Non
                     if not error.request_left:
                         invariant.not_sent(message)
                 else:
-                    world.did("note sent one way")
+                    context.journal.did("note sent one way")
 
         async def fill(outbox: Outbox, taken: list[tuple[Message, Sending]]) -> None:
             for _ in range(random.randrange(1, _OUTBOX_MAX)):
@@ -153,7 +149,7 @@ async def post(world: World, runtime: ClientRuntime, writer: TraceWriter) -> Non
         async def send_by_outbox() -> None:
             while True:
                 await runtime.sleep(random.expovariate(1 / 3.0))
-                if world.load_stopped:
+                if context.load_stopped:
                     continue
                 in_flight = random.choice((1, 4))
                 taken: list[tuple[Message, Sending]] = []
@@ -179,9 +175,9 @@ async def post(world: World, runtime: ClientRuntime, writer: TraceWriter) -> Non
                 result = await sending.wait()
             except NotDelivered:
                 invariant.not_sent(message)
-                world.did("outbox message not sent")
+                context.journal.did("outbox message not sent")
             except ClientError:
-                world.did("outbox message of unknown outcome")
+                context.journal.did("outbox message of unknown outcome")
             else:
                 invariant.stored(message, result)
                 return result

@@ -7,82 +7,79 @@ what is committed, whatever became of the step before.
 from __future__ import annotations
 
 import math
-from random import Random
-from typing import TYPE_CHECKING
 
 from broker.client.admin import AdminClient
 from broker.client.errors import ClientError
+from broker.client.transport.runtime import Runtime
 from broker.remoting.node_status import NodeStatus
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.randomness import Random
+from simulation.workload.context import Context
 
 __all__ = ["operate"]
 
 _CATCHING_UP_S = 3.0
 
 
-async def operate(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
-    """Does what `World.transfers_wanted` and `World.member_changes_wanted` ask for."""
+async def operate(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
+    """Does what `Wishes.transfers` and `Wishes.member_changes` ask for."""
     random = runtime.random
-    async with AdminClient(world.name_server_addresses, runtime=runtime) as admin:
+    async with AdminClient(context.name_servers, runtime=runtime) as admin:
 
         async def step(status: NodeStatus) -> None:
             try:
-                await _next_step(world, random, admin, status)
+                await _next_step(context, random, admin, status)
             except ClientError as error:
-                world.note("operator", f"in vain: {error}")
+                context.journal.note("operator", f"in vain: {error}")
 
-        if not any(fault.kind in ("transfer", "membership") for fault in world.plan.faults):
+        if context.wishes.expected.isdisjoint(("transfer", "membership")):
             await runtime.sleep(math.inf)  # nobody will ask
         while True:
             await runtime.sleep(0.2)
             try:
-                if world.transfers_wanted:
-                    world.transfers_wanted -= 1
+                if context.wishes.transfers:
+                    context.wishes.transfers -= 1
                     target = random.choice((await admin.members()).voters)
                     await admin.transfer_leadership(target)
-                    world.operated("transfer", target, "on request")
-                elif world.member_changes_wanted:
+                    context.journal.operated("transfer", target, "on request")
+                elif context.wishes.member_changes:
                     # Two at once are as of two people who do not know of each other: the group must refuse one.
-                    steps = min(2, world.member_changes_wanted)
-                    world.member_changes_wanted -= steps
+                    steps = min(2, context.wishes.member_changes)
+                    context.wishes.member_changes -= steps
                     status = await admin.members()
                     async with runtime.task_group() as group:
                         for _ in range(steps):
                             group.start_soon(step, status)
             except ClientError as error:
-                world.note("operator", f"in vain: {error}")
+                context.journal.note("operator", f"in vain: {error}")
 
 
-async def _next_step(world: World, random: Random, admin: AdminClient, status: NodeStatus) -> None:
-    members = world.members
+async def _next_step(context: Context, random: Random, admin: AdminClient, status: NodeStatus) -> None:
+    members = context.members
     known = (*status.voters, *status.learners)
     for host in members.in_service():
         if host.name not in known and host.name not in members.committed:
             members.retire(host)
-            world.operated("membership", host.name, "is taken away")
+            context.journal.operated("membership", host.name, "is taken away")
     absent = [host.name for host in members.idle() if host.name in known]
     if absent:
         # It was taken for one that would not join, and has joined after all.
         await admin.remove_member(absent[0])
-        world.operated("membership", absent[0], "removed, it is not there")
+        context.journal.operated("membership", absent[0], "removed, it is not there")
     elif status.learners:
         learner = status.learners[0]
         if random.random() < 0.75:
             await admin.promote_member(learner, timeout_s=_CATCHING_UP_S)
-            world.operated("membership", learner, "promoted")
+            context.journal.operated("membership", learner, "promoted")
         else:
             await admin.remove_member(learner)
-            world.operated("membership", learner, "removed, a learner")
-    elif len(status.voters) > world.plan.nodes:
+            context.journal.operated("membership", learner, "removed, a learner")
+    elif len(status.voters) > context.nodes:
         voter = random.choice(status.voters)
         await admin.remove_member(voter)
-        world.operated("membership", voter, "removed")
+        context.journal.operated("membership", voter, "removed")
     elif members.idle():
         host = random.choice(members.idle())
         members.start_newcomer(host)
         await admin.add_member(host.name, host.peer_address)
-        world.operated("membership", host.name, "added")
+        context.journal.operated("membership", host.name, "added")

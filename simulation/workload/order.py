@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.listening import Handled
@@ -13,15 +13,13 @@ from broker.client.consuming.ordered_listening import listen_orderly
 from broker.client.errors import ClientError
 from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.producing.producer import Producer
+from broker.client.transport.runtime import Runtime
 from broker.state.commands import Command, CommitOffsets, LockQueues, Several, UnlockQueues
 from broker.state.metadata import Metadata
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, Violation
-from simulation.workload.actor import Invariant
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
+from simulation.workload.context import Context, Invariant
 
 __all__ = ["LOCK_TTL_MS", "Orders", "handle_in_order"]
 
@@ -41,8 +39,8 @@ class Orders(Invariant):
     What the group has granted follows from the committed commands alone, so `Metadata` tells it here, too.
     """
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._holders: dict[int, str] = {}
         """Queue id -> who is at work on it now."""
         self._committed: dict[int, int] = {}
@@ -128,12 +126,12 @@ class Orders(Invariant):
                 )
 
     def _may_pass(self, queue_id: int, begin: int, end: int) -> bool:
-        return self.world.monitor.model.may_pass(TOPIC, queue_id, begin, end)
+        return self.context.model.may_pass(TOPIC, queue_id, begin, end)
 
 
-async def handle_in_order(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def handle_in_order(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Sends, and handles what is sent as a member that stays for a while and comes again."""
-    invariant = world.invariant(Orders)
+    invariant = context.invariant(Orders)
     random = runtime.random
 
     async def handle(message: MessageView) -> Handled:
@@ -142,21 +140,21 @@ async def handle_in_order(world: World, runtime: ClientRuntime, writer: TraceWri
             with invariant.handling(member, message.queue, message.queue_offset):
                 chance = random.random()
                 # In the calm a backlog must be gone by the end, though a lock may have to run out first.
-                longest_s = _LONG_S if chance < 0.03 and not world.is_calm() else 0.01
+                longest_s = _LONG_S if chance < 0.03 and not context.is_calm() else 0.01
                 await runtime.sleep(random.random() * longest_s)
                 if chance > 0.97:
                     return Handled.RETRY
                 invariant.done(message.queue, message.queue_offset)
         except Violation as violation:
-            world.found(violation)  # the client takes it for the application's mistake, and goes on
-        world.did("ordered message handled")
+            context.journal.found(violation)  # the client takes it for the application's mistake, and goes on
+        context.journal.did("ordered message handled")
         return Handled.DONE
 
     async def send() -> None:
-        async with Producer(world.name_server_addresses, group="customers", runtime=runtime) as producer:
+        async with Producer(context.name_servers, group="customers", runtime=runtime) as producer:
             while True:
                 await runtime.sleep(random.expovariate(1 / 0.5))
-                if world.load_stopped:
+                if context.load_stopped:
                     continue
                 try:
                     await producer.send(Message(TOPIC, random.randbytes(random.choice((10, 300)))))
@@ -167,7 +165,7 @@ async def handle_in_order(world: World, runtime: ClientRuntime, writer: TraceWri
         group.start_soon(send)
         while True:
             async with Consumer(
-                world.name_server_addresses,
+                context.name_servers,
                 group=GROUP,
                 topics=TOPIC,
                 start="first",
@@ -175,7 +173,7 @@ async def handle_in_order(world: World, runtime: ClientRuntime, writer: TraceWri
                 lock_times=_LOCK_TIMES,
                 runtime=runtime,
             ) as consumer:
-                stay_s = random.expovariate(1 / 15) if not world.load_stopped else 3600.0
+                stay_s = random.expovariate(1 / 15) if not context.load_stopped else 3600.0
                 with runtime.move_on_after(stay_s):
                     await listen_orderly(consumer, handle, suspend_s=0.2)
             await runtime.sleep(random.random())

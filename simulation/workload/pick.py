@@ -6,21 +6,19 @@ Which condition a run has is the seed's; all readers of a group must have the sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.subscription import SqlFilter
 from broker.client.errors import ClientError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
+from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, Violation
-from simulation.workload.actor import Invariant
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
+from simulation.randomness import stream
+from simulation.workload.context import Context, Invariant
 
 __all__ = ["Picks", "pick"]
 
@@ -45,9 +43,9 @@ _CONDITIONS: Final[tuple[tuple[str, Wanted], ...]] = (
 class Picks(Invariant):
     """Readers get every message that they want, and none that they do not."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.condition, self._wanted = Random(f"condition {world.plan.seed}").choice(_CONDITIONS)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.condition, self._wanted = stream(f"condition {context.seed}").choice(_CONDITIONS)
         self._missing: dict[tuple[int, int], CommittedMessage] = {}
         """By (queue id, offset): what is wanted and has not been seen."""
         self._unwanted: dict[tuple[int, int], str] = {}
@@ -74,11 +72,11 @@ class Picks(Invariant):
                 f"{TOPIC}/{queue_id} at {offset}: {unwanted}; {self.condition}",
             )
         self._missing.pop((queue_id, offset), None)
-        self.world.did("filtered message read")
+        self.context.journal.did("filtered message read")
 
     def check_end(self) -> None:
         """Nothing that is wanted was left out, but what retention took before it was read."""
-        model = self.world.monitor.model
+        model = self.context.model
         missing = [place for place, message in self._missing.items() if not model.may_be_gone(message)]
         if missing:
             queue_id, offset = missing[0]
@@ -89,16 +87,16 @@ class Picks(Invariant):
             )
 
 
-async def pick(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def pick(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Sends messages of all kinds, and reads those that are wanted."""
-    invariant = world.invariant(Picks)
+    invariant = context.invariant(Picks)
     random = runtime.random
 
     async def send() -> None:
-        async with Producer(world.name_server_addresses, group="sellers", runtime=runtime) as producer:
+        async with Producer(context.name_servers, group="sellers", runtime=runtime) as producer:
             while True:
                 await runtime.sleep(random.expovariate(1 / 0.3))
-                if world.load_stopped:
+                if context.load_stopped:
                     continue
                 properties = {"price": str(random.randrange(100))}
                 region = random.choice(("eu", "asia", "us", None))
@@ -113,7 +111,7 @@ async def pick(world: World, runtime: ClientRuntime, writer: TraceWriter) -> Non
         group.start_soon(send)
         while True:
             async with Consumer(
-                world.name_server_addresses,
+                context.name_servers,
                 group=GROUP,
                 topics={TOPIC: SqlFilter(invariant.condition)},
                 start="first",

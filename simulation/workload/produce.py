@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from broker.client.errors import ClientError, SendOutcomeUnknown
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
+from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
+from simulation.workload.context import Context
 from simulation.workload.names import TOPIC
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 __all__ = ["produce"]
 
@@ -21,8 +17,8 @@ _RESUME_AFTER_S = 5.0
 
 
 async def produce(
-    world: World,
-    runtime: ClientRuntime,
+    context: Context,
+    runtime: Runtime,
     writer: TraceWriter,
     *,
     retry_unknown: bool,
@@ -30,7 +26,7 @@ async def produce(
 ) -> None:
     """Sends for ever, from several lanes at once."""
     async with Producer(
-        world.name_server_addresses,
+        context.name_servers,
         group="senders",
         retry_unknown=retry_unknown,
         exactly_once=exactly_once,
@@ -41,8 +37,8 @@ async def produce(
         async def lane() -> None:
             random = runtime.random
             while True:
-                await runtime.sleep(random.expovariate(1000 / world.plan.think_ms))
-                if world.load_stopped:
+                await runtime.sleep(random.expovariate(1000 / context.think_ms))
+                if context.load_stopped:
                     continue
                 queue = f"key{random.randrange(5)}" if random.random() < 0.3 else None
                 count = random.randrange(2, 6) if random.random() < 0.15 else 1
@@ -69,7 +65,7 @@ async def produce(
                     await runtime.sleep(0.05)
                     continue
                 if exactly_once:
-                    world.judge.placed(producer.core.client_id, results)
+                    context.stored_once(producer.core.client_id, results)
 
         async with runtime.task_group() as group:
             for _ in range(_LANES):

@@ -7,21 +7,19 @@ and what it must find when it comes back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.consuming.intake import FetchLimits
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError
 from broker.client.message import MessageQueue, MessageView
+from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedQueue, Violation
-from simulation.workload.actor import Invariant
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedQueue
+from simulation.randomness import Random
+from simulation.workload.context import Context, Invariant
 from simulation.workload.names import TOPIC
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 __all__ = ["Pulls", "pull"]
 
@@ -36,9 +34,9 @@ _SEEKS: Final = 0.05
 class _Reader:
     """What is known of one machine's reading, whatever became of its processes."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self._world = world
-        self._model = world.monitor.model
+    def __init__(self, context: Context, name: str) -> None:
+        self._context = context
+        self._model = context.model
         self.group = f"pull-{name}"
         self._at: dict[int, tuple[int, int]] = {}
         """Queue id -> where it goes on: between these offsets, which differ after a seek beyond the queue's end."""
@@ -64,7 +62,7 @@ class _Reader:
                     "messages are read as they were committed", f"{TOPIC}/{queue_id} at {offset}"
                 )
             self._at[queue_id] = (offset + 1, offset + 1)
-            self._world.did("message pulled")
+            self._context.journal.did("message pulled")
 
     def positions_are(self, positions: Mapping[MessageQueue, int]) -> None:
         """What it would store: where it goes on, which may be behind what retention took."""
@@ -82,12 +80,12 @@ class _Reader:
         for queue, position in positions.items():
             self._stored[queue.queue_id] = position
             del self._doubtful[queue.queue_id]
-        self._world.did("puller's position stored")
+        self._context.journal.did("puller's position stored")
 
     def is_stored(self, queue: MessageQueue, position: int | None) -> None:
         """The brokers say that this is the group's position: the one acknowledged last, or one of unknown outcome."""
         acknowledged = self._stored.get(queue.queue_id)
-        unknown = self._world.judge.positions_to_come(self.group, queue.topic, queue.queue_id)
+        unknown = self._context.judge.positions_to_come(self.group, queue.topic, queue.queue_id)
         unknown += self._doubtful.get(queue.queue_id, ())
         # A group without an offset starts at 0 on a young queue (behaviour.md 8.3).
         if position in (acknowledged, *unknown) or (position == 0 and acknowledged is None):
@@ -122,14 +120,14 @@ class _Reader:
 class Pulls(Invariant):
     """What is polled is the log from the reader's position on; a stored position changes by its owner's will only."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._readers: dict[str, _Reader] = {}
 
     def reader(self, address: str) -> _Reader:
         """That of a machine."""
         name = address.replace(".", "-")
-        return self._readers.setdefault(name, _Reader(self.world, name))
+        return self._readers.setdefault(name, _Reader(self.context, name))
 
     def check_end(self) -> None:
         """Nobody was left behind."""
@@ -137,12 +135,12 @@ class Pulls(Invariant):
             reader.check_end()
 
 
-async def pull(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def pull(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Goes on where its group is stored to be, and reads all queues for ever."""
-    reader = world.invariant(Pulls).reader(runtime.local_address())
+    reader = context.invariant(Pulls).reader(runtime.local_address())
     random = runtime.random
     async with PullConsumer(
-        world.name_server_addresses, group=reader.group, limits=_LIMITS, trace=writer, runtime=runtime
+        context.name_servers, group=reader.group, limits=_LIMITS, trace=writer, runtime=runtime
     ) as consumer:
         await _begin(consumer, reader, runtime)
         while True:
@@ -156,13 +154,13 @@ async def pull(world: World, runtime: ClientRuntime, writer: TraceWriter) -> Non
                 elif chance < _COMMITS + _LOOKS_UP:
                     queue = random.choice(sorted(consumer.positions()) or await consumer.queues(TOPIC))
                     reader.is_stored(queue, await consumer.committed(queue))
-                elif chance < _COMMITS + _LOOKS_UP + _SEEKS and not world.is_calm():
-                    await _seek(world, consumer, reader, random)
+                elif chance < _COMMITS + _LOOKS_UP + _SEEKS and not context.is_calm():
+                    await _seek(context, consumer, reader, random)
             except ClientError:
                 pass
 
 
-async def _begin(consumer: PullConsumer, reader: _Reader, runtime: ClientRuntime) -> None:
+async def _begin(consumer: PullConsumer, reader: _Reader, runtime: Runtime) -> None:
     starts: dict[MessageQueue, int] | None = None
     while starts is None:
         try:
@@ -191,10 +189,10 @@ async def _commit(consumer: PullConsumer, reader: _Reader, random: Random) -> No
     reader.was_stored(positions)
 
 
-async def _seek(world: World, consumer: PullConsumer, reader: _Reader, random: Random) -> None:
+async def _seek(context: Context, consumer: PullConsumer, reader: _Reader, random: Random) -> None:
     queue = random.choice(await consumer.queues(TOPIC))
     end = await consumer.max_offset(queue)
     offset = random.choice((end, end + 3, max(0, end - random.randrange(40))))
     reader.goes_on(queue, offset)
     consumer.seek(queue, offset)
-    world.did("puller sought")
+    context.journal.did("puller sought")

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.consuming.consumer import Consumer, Start
 from broker.client.consuming.intake import FetchLimits
 from broker.client.errors import ClientError
 from broker.client.message import MessageQueue, MessageView
+from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import RequestCode
 from broker.state.commands import Command, CommitOffsets
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedQueue, Violation
-from simulation.workload.actor import Invariant
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedQueue
+from simulation.randomness import stream
+from simulation.workload.context import Context, Invariant
 from simulation.workload.names import TOPIC
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 __all__ = ["Broadcasts", "receive"]
 
@@ -37,12 +35,12 @@ _FAILS: Final = 0.05
 class _Machine:
     """A machine with one member: what it has stored outlives the processes."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self._world = world
-        self._model = world.monitor.model
+    def __init__(self, context: Context, name: str) -> None:
+        self._context = context
+        self._model = context.model
         self._name = name
         # Most begin with everything: a member that begins at the end can tell less of what it got.
-        self.start: Start = "first" if Random(f"start {world.plan.seed} {name}").random() < 0.7 else "last"
+        self.start: Start = "first" if stream(f"start {context.seed} {name}").random() < 0.7 else "last"
         self.stored: dict[MessageQueue, int] = {}
         self._at: dict[int, int] = {}
         """Queue id -> one past the last message that this process has got, or where it began."""
@@ -66,7 +64,7 @@ class _Machine:
                 "messages are read as they were committed", f"{TOPIC}/{queue_id} at {offset}"
             )
         self._at[queue_id] = offset + 1
-        self._world.did("broadcast message received")
+        self._context.journal.did("broadcast message received")
 
     def positions_are(self, positions: Mapping[MessageQueue, int]) -> None:
         """Where the member says it is: behind what it got, or what retention took then."""
@@ -105,7 +103,7 @@ class _Machine:
 class _Shelf:
     """`LocalOffsets` on a machine of the world: what `store` wrote outlives a crash, and nothing else does."""
 
-    def __init__(self, machine: _Machine, runtime: ClientRuntime) -> None:
+    def __init__(self, machine: _Machine, runtime: Runtime) -> None:
         self._machine = machine
         self._runtime = runtime
 
@@ -129,13 +127,13 @@ class _Shelf:
 class Broadcasts(Invariant):
     """Every member gets every message of every queue, and the brokers know no position of the group."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._machines: dict[str, _Machine] = {}
 
     def machine(self, address: str) -> _Machine:
         """The one with that address."""
-        return self._machines.setdefault(address, _Machine(self.world, f"receiver {address}"))
+        return self._machines.setdefault(address, _Machine(self.context, f"receiver {address}"))
 
     def applied(self, command: Command, now_ns: int) -> None:
         """A position of the group would be one for all of its members, who are each somewhere else."""
@@ -150,14 +148,16 @@ class Broadcasts(Invariant):
             machine.check_end()
 
 
-async def receive(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def receive(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """A member that stays for a while and comes again."""
-    invariant = world.invariant(Broadcasts)
+    invariant = context.invariant(Broadcasts)
     machine = invariant.machine(runtime.local_address())
     random = runtime.random
 
     def disturbed(*_: object) -> None:
-        world.violation("nobody rebalances a broadcast group", "receivers", "its members were told to")
+        context.journal.found(
+            Violation("nobody rebalances a broadcast group", "receivers", "its members were told to")
+        )
 
     async def look(consumer: Consumer) -> None:
         while True:
@@ -175,7 +175,7 @@ async def receive(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
 
     while True:
         consumer = Consumer(
-            world.name_server_addresses,
+            context.name_servers,
             group=GROUP,
             topics=TOPIC,
             start=machine.start,
@@ -189,7 +189,7 @@ async def receive(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
             group.start_soon(look, consumer)
             with runtime.move_on_after(random.expovariate(1 / 20)):
                 await read(consumer)
-            if world.load_stopped:
+            if context.load_stopped:
                 await read(consumer)  # to the end
             group.cancel()
         await runtime.sleep(random.random())

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import FetchLimits
@@ -23,20 +23,17 @@ from broker.client.errors import ClientError
 from broker.client.message import Message, MessageView
 from broker.client.producing.producer import Producer
 from broker.client.transport.connection import Connection, Fields
-from broker.client.transport.runtime import Buffer
+from broker.client.transport.runtime import Buffer, Runtime
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2
 from broker.trace import TraceWriter
 from log.properties import parse_properties
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, Violation
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
 from simulation.scheduler import MILLISECOND, SECOND
-from simulation.workload.actor import Invariant
+from simulation.workload.context import Context, Invariant
 from simulation.workload.watched_pool import Attempt, WatchedPool
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 __all__ = ["Letters", "correspond"]
 
@@ -80,8 +77,8 @@ class _Exchange:
 class Letters(Invariant):
     """Answers reach who asked, unaltered, no more often than they are sent; calls end in time."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._letters: dict[str, _Letter] = {}
         self._exchanges: dict[str, _Exchange] = {}
         """By correlation id."""
@@ -99,18 +96,18 @@ class Letters(Invariant):
         return self._letters[name].wish
 
     @contextmanager
-    def writing(self, runtime: ClientRuntime, letter: _Letter, limit_s: float) -> Iterator[str]:
+    def writing(self, runtime: Runtime, letter: _Letter, limit_s: float) -> Iterator[str]:
         """A call is made, under the name that this gives, and has to end in time."""
         name = f"letter{len(self._letters)}"
         self._letters[name] = letter
         calls = self._open[runtime.local_address()]
         with self.in_time(runtime, f"the call of {name}", limit_s):
-            calls[name] = self.world.scheduler.now_ns + int(limit_s * 1.1 * SECOND) + 2 * _LATE_NS
+            calls[name] = self.context.scheduler.now_ns + int(limit_s * 1.1 * SECOND) + 2 * _LATE_NS
             yield name
             del calls[name]
 
     @contextmanager
-    def in_time(self, runtime: ClientRuntime, what: str, limit_s: float) -> Iterator[None]:
+    def in_time(self, runtime: Runtime, what: str, limit_s: float) -> Iterator[None]:
         """What is done in the block has a limit."""
         began_ns = runtime.now_ns()
         yield
@@ -127,7 +124,7 @@ class Letters(Invariant):
             raise Violation(
                 "answers reach who asked", "clients", f"{name} got {reply.body!r} of {correlation}"
             )
-        self.world.did("letter answered")
+        self.context.journal.did("letter answered")
 
     def unanswered(self, name: str, error: ClientError, began_ns: int) -> None:
         """A call has failed."""
@@ -135,7 +132,7 @@ class Letters(Invariant):
         exchange = self._exchanges.get(letter.correlation)
         if exchange is not None and exchange.pushed:
             raise Violation("answers reach who asked", "clients", f"{name} got an answer, and {error!r}")
-        if letter.wish == "prompt" and began_ns >= self.world.plan.calm_ns + _ANSWERED_FROM_NS:
+        if letter.wish == "prompt" and began_ns >= self.context.calm_ns + _ANSWERED_FROM_NS:
             raise Violation("liveness", "clients", f"{name} was not answered: {error!r}, {exchange}")
 
     def pushed(self, client: str, command: RemotingCommand) -> None:
@@ -208,26 +205,26 @@ class Letters(Invariant):
 
     def check_end(self) -> None:
         """No call goes on for ever."""
-        now_ns = self.world.scheduler.now_ns
+        now_ns = self.context.scheduler.now_ns
         for host, calls in self._open.items():
             for name, until_ns in calls.items():
                 if until_ns < now_ns:
                     raise Violation("calls end in time", host, f"the call of {name} goes on")
 
 
-async def correspond(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def correspond(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Writes letters and waits for the answers, and answers letters of all."""
-    invariant = world.invariant(Letters)
+    invariant = context.invariant(Letters)
     random = runtime.random
     invariant.starts(runtime.local_address())
-    producer = Producer(world.name_server_addresses, group="writers", runtime=runtime)
+    producer = Producer(context.name_servers, group="writers", runtime=runtime)
     client = producer.core.client_id
 
     def pushed(connection: Connection, command: RemotingCommand) -> None:
         try:
             invariant.pushed(client, command)
         except Violation as violation:
-            world.found(violation)
+            context.journal.found(violation)
         assert take is not None, "a producer takes replies"
         take(connection, command)
 
@@ -236,12 +233,12 @@ async def correspond(world: World, runtime: ClientRuntime, writer: TraceWriter) 
     async def write() -> None:
         while True:
             await runtime.sleep(random.expovariate(1 / 1.2))
-            if world.load_stopped:
+            if context.load_stopped:
                 continue
             wish: Wish = random.choices(("prompt", "late", "twice", "never"), (80, 7, 8, 5))[0]
             letter = _Letter(client, random.randbytes(random.choice((10, 300))), wish)
-            limit_s = random.choice((0.5, 1.5, 3.0)) if not world.is_calm() else 3.0
-            began_ns = world.scheduler.now_ns
+            limit_s = random.choice((0.5, 1.5, 3.0)) if not context.is_calm() else 3.0
+            began_ns = context.scheduler.now_ns
             with invariant.writing(runtime, letter, limit_s) as name:
                 try:
                     reply = await producer.request(
@@ -264,16 +261,16 @@ async def correspond(world: World, runtime: ClientRuntime, writer: TraceWriter) 
                     try:
                         await reply(message, body, timeout_s=1.0)
                     except ClientError:
-                        world.did("reply in vain")
+                        context.journal.did("reply in vain")
         except Violation as violation:
-            world.found(violation)  # the client takes it for the application's mistake, and goes on
+            context.journal.found(violation)  # the client takes it for the application's mistake, and goes on
         return Handled.DONE
 
     codes = (RequestCode.SEND_REPLY_MESSAGE_V2,)
     async with (
         producer,
         Consumer(
-            world.name_server_addresses,
+            context.name_servers,
             group="correspondents",
             topics=TOPIC,
             start="first",

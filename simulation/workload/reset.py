@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.consumer import Consumer
@@ -21,20 +20,18 @@ from broker.client.message import Message, MessageQueue, trace_key
 from broker.client.producing.producer import Producer
 from broker.client.transport.connection import Connection, Fields
 from broker.client.transport.core import BUSY_CODES
-from broker.client.transport.runtime import Buffer
+from broker.client.transport.runtime import Buffer, Runtime
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.trace import TraceHeader, TraceWriter
-from simulation.client_judge import ClientWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import Violation
+from simulation.journal import Violation
+from simulation.judges.client_judge import ClientWriter
+from simulation.randomness import Random
+from simulation.workload.context import Context
 from simulation.workload.reset_rules import TOPIC, Member, Report, ResetRequest, Resets
 from simulation.workload.watched_pool import Attempt, WatchedPool
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 __all__ = ["Resets", "reset"]
 
@@ -59,12 +56,12 @@ _LONG_S: Final = 1.0
 class _Reports(ClientWriter):
     """Tells judge and rules what a member asks and reports. Nothing is written: a trace knows no resets."""
 
-    __slots__ = ("_member", "_open", "_world")
+    __slots__ = ("_context", "_member", "_open")
 
-    def __init__(self, world: World, member: Member, name: str) -> None:
+    def __init__(self, context: Context, member: Member, name: str) -> None:
         header = TraceHeader("client", name, "", 0)
-        super().__init__(lambda data: None, header, world.judge, lambda: world.scheduler.now_ns)
-        self._world = world
+        super().__init__(lambda data: None, header, context.judge, lambda: context.scheduler.now_ns)
+        self._context = context
         self._member = member
         self._open: dict[int, Report] = {}
 
@@ -102,7 +99,7 @@ class _Reports(ClientWriter):
         try:
             yield
         except Violation as violation:
-            self._world.found(violation)
+            self._context.journal.found(violation)
             raise
 
     def taken(self, operation: int) -> None:
@@ -112,26 +109,26 @@ class _Reports(ClientWriter):
             report.until_ns = self._now_ns()
 
 
-async def reset(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def reset(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Sends, reads as a member and as a plain reader, and has groups reset."""
-    rules = world.invariant(Resets)
+    rules = context.invariant(Resets)
     reader_group = f"listener-{runtime.local_address().replace('.', '-')}"
     async with runtime.task_group() as group:
-        group.start_soon(_send, world, runtime)
-        group.start_soon(_administer, world, runtime, rules, (GROUP, reader_group))
-        group.start_soon(_read, world, runtime, rules, reader_group)
+        group.start_soon(_send, context, runtime)
+        group.start_soon(_administer, context, runtime, rules, (GROUP, reader_group))
+        group.start_soon(_read, context, runtime, rules, reader_group)
         while True:
-            await _consume(world, runtime, rules)
-            longest_s = 1.0 if world.is_calm() else 6.0
+            await _consume(context, runtime, rules)
+            longest_s = 1.0 if context.is_calm() else 6.0
             await runtime.sleep(longest_s * runtime.random.random())
 
 
-async def _send(world: World, runtime: ClientRuntime) -> None:
+async def _send(context: Context, runtime: Runtime) -> None:
     random = runtime.random
-    async with Producer(world.name_server_addresses, group="authors", runtime=runtime) as producer:
+    async with Producer(context.name_servers, group="authors", runtime=runtime) as producer:
         while True:
             await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-            if world.load_stopped:
+            if context.load_stopped:
                 continue
             try:
                 await producer.send(Message(TOPIC, random.randbytes(random.choice((10, 200)))))
@@ -142,17 +139,17 @@ async def _send(world: World, runtime: ClientRuntime) -> None:
 # ---- readers -------------------------------------------------------------------------------------------------
 
 
-async def _consume(world: World, runtime: ClientRuntime, rules: Resets) -> None:
+async def _consume(context: Context, runtime: Runtime, rules: Resets) -> None:
     """Reads as a member of the group for a while."""
     random = runtime.random
     member = Member(rules, GROUP, f"member {runtime.local_address()}")
     consumer = Consumer(
-        world.name_server_addresses,
+        context.name_servers,
         group=GROUP,
         topics=TOPIC,
         start="first",
         limits=_LIMITS,
-        trace=_Reports(world, member, "listener"),
+        trace=_Reports(context, member, "listener"),
         runtime=runtime,
     )
 
@@ -168,18 +165,18 @@ async def _consume(world: World, runtime: ClientRuntime, rules: Resets) -> None:
                 if MessageQueue(queue.topic, queue.broker_name, queue.queue_id) in reads:
                     member.sent(queue.queue_id, offset)
         except Violation as violation:
-            world.found(violation)
+            context.journal.found(violation)
         assert follow is not None, "a consumer follows such calls"
         follow(connection, command)
 
     follow = consumer.core.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, called)
     async with consumer:
         consumer.core.pool = WatchedPool(consumer.core.pool, _ASKED, member.asking)
-        stay_s = random.expovariate(1 / 15) if not world.load_stopped else 3600.0
+        stay_s = random.expovariate(1 / 15) if not context.load_stopped else 3600.0
         with runtime.move_on_after(stay_s):
             async for message in consumer:
                 member.got(message)
-                if random.random() < _IS_LONG and not world.is_calm():
+                if random.random() < _IS_LONG and not context.is_calm():
                     await runtime.sleep(random.random() * _LONG_S)
                 if random.random() < _COMMITS:
                     try:
@@ -188,11 +185,11 @@ async def _consume(world: World, runtime: ClientRuntime, rules: Resets) -> None:
                         pass
 
 
-async def _read(world: World, runtime: ClientRuntime, rules: Resets, group: str) -> None:
+async def _read(context: Context, runtime: Runtime, rules: Resets, group: str) -> None:
     """Reads all queues, from where the group was when the process began, unless it is sent elsewhere."""
     random = runtime.random
     member = Member(rules, group, f"reader {runtime.local_address()}")
-    reports = _Reports(world, member, group)
+    reports = _Reports(context, member, group)
     brings_position = random.random() < 0.5
 
     @contextmanager
@@ -217,14 +214,14 @@ async def _read(world: World, runtime: ClientRuntime, rules: Resets, group: str)
         return None
 
     async with PullConsumer(
-        world.name_server_addresses, group=group, limits=_LIMITS, trace=reports, runtime=runtime
+        context.name_servers, group=group, limits=_LIMITS, trace=reports, runtime=runtime
     ) as consumer:
         consumer.core.pool = WatchedPool(consumer.core.pool, _ASKED, asking)
         await _assign(consumer, runtime, member)
         while True:
             for message in await consumer.poll(max_messages=random.choice((1, 5, 32)), timeout_s=1.0):
                 member.got(message)
-            if random.random() < _IS_LONG and not world.is_calm():
+            if random.random() < _IS_LONG and not context.is_calm():
                 await runtime.sleep(random.random() * _LONG_S)
             if random.random() < _COMMITS:
                 try:
@@ -233,7 +230,7 @@ async def _read(world: World, runtime: ClientRuntime, rules: Resets, group: str)
                     pass
 
 
-async def _assign(consumer: PullConsumer, runtime: ClientRuntime, member: Member) -> None:
+async def _assign(consumer: PullConsumer, runtime: Runtime, member: Member) -> None:
     starts: dict[MessageQueue, int] | None = None
     while starts is None:
         try:
@@ -246,13 +243,13 @@ async def _assign(consumer: PullConsumer, runtime: ClientRuntime, member: Member
 # ---- the administrator ---------------------------------------------------------------------------------------
 
 
-async def _administer(world: World, runtime: ClientRuntime, rules: Resets, groups: tuple[str, str]) -> None:
+async def _administer(context: Context, runtime: Runtime, rules: Resets, groups: tuple[str, str]) -> None:
     random = runtime.random
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-    async with AdminClient(world.name_server_addresses, runtime=runtime) as admin:
+    async with AdminClient(context.name_servers, runtime=runtime) as admin:
         while True:
             await runtime.sleep(random.expovariate(1 / _RESET_PAUSE_S))
-            if world.load_stopped:
+            if context.load_stopped:
                 continue
             try:
                 addresses = [
@@ -264,7 +261,7 @@ async def _administer(world: World, runtime: ClientRuntime, rules: Resets, group
                 continue
             if not addresses:
                 continue
-            request = _draw(world, rules, random, random.choice(groups))
+            request = _draw(context, rules, random, random.choice(groups))
             rules.asks(request)
             try:
                 answer = await admin.call(random.choice(addresses), code, _fields(request))
@@ -275,11 +272,11 @@ async def _administer(world: World, runtime: ClientRuntime, rules: Resets, group
                 _judge(rules, request, answer)
 
 
-def _draw(world: World, rules: Resets, random: Random, group: str) -> ResetRequest:
+def _draw(context: Context, rules: Resets, random: Random, group: str) -> ResetRequest:
     """Most resets are by time: of a message, or a moment beside it, or to the end."""
-    now_ns = world.scheduler.now_ns
+    now_ns = context.scheduler.now_ns
     times = rules.times()
-    queue_id = random.randrange(world.plan.queues) if random.random() < 0.5 else None
+    queue_id = random.randrange(context.queues) if random.random() < 0.5 else None
     if queue_id is not None and random.random() < 0.5:
         end = rules.end(queue_id)
         return ResetRequest(group, now_ns, 0, False, queue_id, random.randrange(end + 2))

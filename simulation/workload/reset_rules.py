@@ -19,25 +19,23 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.message import MessageView
 from broker.client.transport.connection import Fields
 from broker.client.transport.runtime import Buffer
+from broker.node.node import Node
 from broker.offsets.resets import TOLD_MAX
 from broker.remoting.codes import ResponseCode
 from broker.state.commands import Command, CommitOffsets, EndResets, ResetOffsets
-from simulation.group_model import CommittedMessage, CommittedQueue, Violation
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage, CommittedQueue
+from simulation.judges.stored_positions import NEVER
+from simulation.machines.broker_host import BrokerHost
 from simulation.scheduler import SECOND
-from simulation.stored_positions import NEVER
-from simulation.workload.actor import Invariant
+from simulation.workload.context import Context, Invariant
 from simulation.workload.inquire import extent_of, is_found_by_time
 from simulation.workload.watched_pool import Attempt
-
-if TYPE_CHECKING:
-    from broker.node.node import Node
-    from simulation.broker_host import BrokerHost
-    from simulation.world import World
 
 __all__ = ["TOPIC", "Member", "Report", "ResetRequest", "Resets"]
 
@@ -127,15 +125,15 @@ class _Run:
 class Resets(Invariant):
     """Resets are followed, whatever fails: see the head of this module."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._places: dict[tuple[str, int], _Place] = {}
         self._requests: dict[str, list[ResetRequest]] = {}
         self._orders: list[tuple[int, str, dict[int, int], list[ResetRequest]]] = []
         """When it was committed, the group, queue id -> target, and who may have asked for it."""
         self._times: dict[int, list[int]] = {}
         """Queue id -> when each message was stored."""
-        world.scheduler.after(_LOOKS_NS, self._look)
+        context.scheduler.after(_LOOKS_NS, self._look)
 
     def place(self, group: str, queue_id: int) -> _Place:
         """What is known of a group in a queue."""
@@ -164,7 +162,7 @@ class Resets(Invariant):
     def acknowledged(self, request: ResetRequest, targets: Mapping[int, int]) -> None:
         """The answer says where the group goes: that is in the log."""
         request.is_over = True
-        self.world.did("reset acknowledged")
+        self.context.journal.did("reset acknowledged")
         if not targets:
             if any(self._stood_at(request, queue_id) for queue_id in self._queues_of(request)):
                 raise self._violation(
@@ -182,11 +180,11 @@ class Resets(Invariant):
 
     def _queues_of(self, request: ResetRequest) -> range:
         queue_id = request.queue_id
-        return range(self.world.plan.queues) if queue_id is None else range(queue_id, queue_id + 1)
+        return range(self.context.queues) if queue_id is None else range(queue_id, queue_id + 1)
 
     def _stood_at(self, request: ResetRequest, queue_id: int) -> bool:
         """Whether the group had a position in a queue when the request left; it has one for ever then."""
-        history = self.world.monitor.model.offsets.get((request.group, TOPIC, queue_id), [])
+        history = self.context.model.offsets.get((request.group, TOPIC, queue_id), [])
         return bool(history) and history[0][0] < request.since_ns
 
     # ---- what the group commits ----------------------------------------------------------------------
@@ -222,7 +220,7 @@ class Resets(Invariant):
         """A member's report, which counts unless an order stands; it passes nothing that nobody got."""
         place = self.place(group, queue_id)
         if place.parked is not None:
-            self.world.did("report while a reset stood")
+            self.context.journal.did("report while a reset stood")
             return
         place.position = offset
         skipped = self._first_unread(place, queue_id, offset)
@@ -233,7 +231,7 @@ class Resets(Invariant):
             for report in place.reports
         ):
             place.is_excused = True
-            self.world.did("late report after a reset")
+            self.context.journal.did("late report after a reset")
             return
         raise Violation(
             "positions pass what was read, or reset",
@@ -243,7 +241,7 @@ class Resets(Invariant):
 
     def _first_unread(self, place: _Place, queue_id: int, end: int) -> int | None:
         """The first message, from where the last order sent the group to an offset, that is kept and nobody got."""
-        model = self.world.monitor.model
+        model = self.context.model
         queue = model.queues.get((TOPIC, queue_id), CommittedQueue())
         begin = queue.first_kept(place.begin, max(end, place.begin), model.kept_from)
         return next((offset for offset in range(begin, end) if offset not in place.read), None)
@@ -267,8 +265,8 @@ class Resets(Invariant):
         self._orders.append((now_ns, group, targets, backwards))
         for queue_id, target in targets.items():
             self.place(group, queue_id).ordered(now_ns, target)
-            self.world.judge.ordered(group, TOPIC, queue_id, target)
-        self.world.did("reset ordered")
+            self.context.judge.ordered(group, TOPIC, queue_id, target)
+        self.context.journal.did("reset ordered")
 
     def _stored(self, group: str, targets: Mapping[int, int]) -> dict[int, int | None]:
         return {queue_id: self.place(group, queue_id).position for queue_id in targets}
@@ -298,12 +296,12 @@ class Resets(Invariant):
 
     def _stood_since(self, request: ResetRequest, queue_id: int) -> list[int | None]:
         """Where the group has been since a request left."""
-        history = self.world.monitor.model.offsets.get((request.group, TOPIC, queue_id), [])
+        history = self.context.model.offsets.get((request.group, TOPIC, queue_id), [])
         first = bisect_left(history, request.since_ns, key=lambda item: item[0])
         return [position for _, position in history[max(first - 1, 0) :]]
 
     def _is_at_time(self, request: ResetRequest, queue_id: int, offset: int) -> bool:
-        extent = extent_of(self.world.monitor.model, TOPIC, queue_id, request.since_ns)
+        extent = extent_of(self.context.model, TOPIC, queue_id, request.since_ns)
         if request.timestamp_ms < 0:
             return extent.may_end_at(offset)
         times = self._times.get(queue_id, [])
@@ -334,17 +332,17 @@ class Resets(Invariant):
                 "group",
                 f"{group} at {TOPIC}/{queue_id}: sent to {offset}, since then asked {heard}",
             )
-        self.world.did("reset followed")
+        self.context.journal.did("reset followed")
 
     # ---- nodes ---------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """At those that have applied everything."""
-        for host in self.world.brokers:
+        for host in self.context.members.machines:
             process = host.process
-            if process and process.node.replica.applied_index == self.world.monitor.model.last_index:
+            if process and process.node.replica.applied_index == self.context.model.last_index:
                 self.check_node(host, process.node)
-        self.world.scheduler.after(_LOOKS_NS, self._look)
+        self.context.scheduler.after(_LOOKS_NS, self._look)
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
         """Each node knows the same of each group."""
@@ -364,7 +362,7 @@ class Resets(Invariant):
 
     def check_end(self) -> None:
         """Orders have been followed, and everything from there on was read."""
-        long_ago_ns = self.world.scheduler.now_ns - _SETTLED_AFTER_NS
+        long_ago_ns = self.context.scheduler.now_ns - _SETTLED_AFTER_NS
         for (group, queue_id), place in self._places.items():
             if place.ordered_ns > long_ago_ns:
                 continue
@@ -381,7 +379,7 @@ class Resets(Invariant):
 
     def _violation(self, invariant: str, request: ResetRequest, detail: str) -> Violation:
         violation = Violation(invariant, "administrators", f"{request}: {detail}")
-        self.world.found(violation)  # at once: the administrator's tasks take a while to end
+        self.context.journal.found(violation)  # at once: the administrator's tasks take a while to end
         return violation
 
 
@@ -390,13 +388,13 @@ class Member:
 
     def __init__(self, rules: Resets, group: str, name: str) -> None:
         self._rules = rules
-        self._world = rules.world
+        self._context = rules.context
         self.group = group
         self._name = name
         self._runs: dict[int, _Run] = {}
 
     def _now_ns(self) -> int:
-        return self._world.scheduler.now_ns
+        return self._context.scheduler.now_ns
 
     def begins(self, queue_id: int, offset: int, known_ns: int) -> None:
         """The brokers have said, since then, that the group stands there, or that the queue begins there."""
@@ -409,7 +407,7 @@ class Member:
         if known_ns is None:
             raise self._violation("resets are ordered", queue_id, f"sent to {offset}; orders were {orders}")
         self._runs[queue_id] = _Run(offset, known_ns, offset)
-        self._world.did("member sent elsewhere")
+        self._context.journal.did("member sent elsewhere")
 
     def got(self, message: MessageView) -> None:
         """The message behind the last one, or at the begin."""
@@ -419,7 +417,7 @@ class Member:
             raise self._violation("members go on where they were sent", queue_id, f"got {offset}, {run}")
         run.reached = offset + 1
         self._rules.place(self.group, queue_id).read.add(offset)
-        self._world.did("message read after resets")
+        self._context.journal.did("message read after resets")
 
     def reports(self, queue_id: int, position: int) -> Report:
         """It is about to report that: something that it came to since its begin."""
@@ -457,9 +455,9 @@ class Member:
             self.sent(queue_id, int(answer.fields["nextBeginOffset"]))
 
     def _may_pass(self, queue_id: int, begin: int, end: int) -> bool:
-        return self._world.monitor.model.may_pass(TOPIC, queue_id, begin, end)
+        return self._context.model.may_pass(TOPIC, queue_id, begin, end)
 
     def _violation(self, invariant: str, queue_id: int, detail: str) -> Violation:
         violation = Violation(invariant, self._name, f"{self.group} at {TOPIC}/{queue_id}: {detail}")
-        self._world.found(violation)  # at once: the member's tasks take a while to end
+        self._context.journal.found(violation)  # at once: the member's tasks take a while to end
         return violation

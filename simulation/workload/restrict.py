@@ -7,7 +7,7 @@ are not refused: whoever asks for its route learns of it. `restrict_rules` says 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.consumer import Consumer
@@ -16,17 +16,15 @@ from broker.client.errors import ClientError, ConnectionFailed
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.core import BUSY_CODES
+from broker.client.transport.runtime import Runtime
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.json_body import decode_body, encode_body
 from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
+from simulation.workload.context import Context
 from simulation.workload.restrict_rules import GROUP, NOTE, TOPIC, Order, Restrictions
 from simulation.workload.watched_pool import WatchedPool
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 __all__ = ["restrict"]
 
@@ -42,21 +40,21 @@ _ALLOWED: Final = 0.6
 _LIMITS: Final = FetchLimits(suspend_s=2.0)
 
 
-async def restrict(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def restrict(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Changes settings, asks for them, sends and reads."""
-    rules = world.invariant(Restrictions)
+    rules = context.invariant(Restrictions)
     random = runtime.random
     async with (
-        AdminClient(world.name_server_addresses, runtime=runtime) as admin,
+        AdminClient(context.name_servers, runtime=runtime) as admin,
         runtime.task_group() as group,
     ):
         for _ in range(_LANES):
-            group.start_soon(_administer, world, runtime, rules, admin)
-            group.start_soon(_ask, world, runtime, rules, admin)
-        group.start_soon(_send, world, runtime)
+            group.start_soon(_administer, context, runtime, rules, admin)
+            group.start_soon(_ask, context, runtime, rules, admin)
+        group.start_soon(_send, context, runtime)
         while True:
             consumer = Consumer(
-                world.name_server_addresses,
+                context.name_servers,
                 group=GROUP,
                 topics=TOPIC,
                 start="first",
@@ -67,7 +65,7 @@ async def restrict(world: World, runtime: ClientRuntime, writer: TraceWriter) ->
                 consumer.core.pool = WatchedPool(
                     consumer.core.pool, (RequestCode.PULL_MESSAGE,), rules.pulling
                 )
-                stay_s = random.expovariate(1 / 15) if not world.load_stopped else 3600.0
+                stay_s = random.expovariate(1 / 15) if not context.load_stopped else 3600.0
                 with runtime.move_on_after(stay_s):
                     async for message in consumer:
                         rules.read(message.queue.queue_id, message.queue_offset)
@@ -77,7 +75,7 @@ async def restrict(world: World, runtime: ClientRuntime, writer: TraceWriter) ->
 class _Brokers:
     """Where brokers are, as far as this process knows: also while no name server is reached."""
 
-    def __init__(self, runtime: ClientRuntime, admin: AdminClient) -> None:
+    def __init__(self, runtime: Runtime, admin: AdminClient) -> None:
         self._random = runtime.random
         self._admin = admin
         self._known: list[str] = []
@@ -94,16 +92,16 @@ class _Brokers:
         return self._known[0] if self._random.random() < _LEADER else self._random.choice(self._known)
 
 
-async def _administer(world: World, runtime: ClientRuntime, rules: Restrictions, admin: AdminClient) -> None:
+async def _administer(context: Context, runtime: Runtime, rules: Restrictions, admin: AdminClient) -> None:
     """Once faults are over everything is allowed, again and again: a request that was late may come in between."""
     random = runtime.random
     brokers = _Brokers(runtime, admin)
     is_topic = True
     while True:
-        is_calm = world.is_calm()
+        is_calm = context.is_calm()
         await runtime.sleep(random.expovariate(1 / _ORDER_PAUSE_S) if not is_calm else 3.0)
-        is_calm = world.is_calm()
-        if world.load_stopped:
+        is_calm = context.is_calm()
+        if context.load_stopped:
             continue
         is_topic = not is_topic if is_calm else random.random() < 0.5
         try:
@@ -114,7 +112,7 @@ async def _administer(world: World, runtime: ClientRuntime, rules: Restrictions,
         perm = (6 if is_calm else random.choice((4, 6))) if order.is_allowed else 2
         try:
             answer = await (
-                _set_topic(world, admin, address, order, perm)
+                _set_topic(context, admin, address, order, perm)
                 if is_topic
                 else _set_group(admin, address, order)
             )
@@ -129,13 +127,13 @@ async def _administer(world: World, runtime: ClientRuntime, rules: Restrictions,
 
 
 async def _set_topic(
-    world: World, admin: AdminClient, address: str, order: Order, perm: int
+    context: Context, admin: AdminClient, address: str, order: Order, perm: int
 ) -> tuple[int, str | None]:
     fields = {
         "topic": TOPIC,
         "defaultTopic": "TBW102",
-        "readQueueNums": str(world.plan.queues),
-        "writeQueueNums": str(world.plan.queues),
+        "readQueueNums": str(context.queues),
+        "writeQueueNums": str(context.queues),
         "perm": str(perm),
         "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": "0",
@@ -156,7 +154,7 @@ async def _set_group(admin: AdminClient, address: str, order: Order) -> tuple[in
     return answer.code, answer.remark
 
 
-async def _ask(world: World, runtime: ClientRuntime, rules: Restrictions, admin: AdminClient) -> None:
+async def _ask(context: Context, runtime: Runtime, rules: Restrictions, admin: AdminClient) -> None:
     random = runtime.random
     brokers = _Brokers(runtime, admin)
     while True:
@@ -164,7 +162,7 @@ async def _ask(world: World, runtime: ClientRuntime, rules: Restrictions, admin:
         is_topic = random.random() < 0.5
         try:
             address = await brokers.any()
-            since_ns = world.scheduler.now_ns
+            since_ns = context.scheduler.now_ns
             if is_topic:
                 answer = await admin.call(address, RequestCode.GET_TOPIC_CONFIG, {"topic": TOPIC})
             else:
@@ -179,12 +177,12 @@ async def _ask(world: World, runtime: ClientRuntime, rules: Restrictions, admin:
             rules.told(since_ns, None, is_topic=is_topic)
 
 
-async def _send(world: World, runtime: ClientRuntime) -> None:
+async def _send(context: Context, runtime: Runtime) -> None:
     random = runtime.random
-    async with Producer(world.name_server_addresses, group="hosts", runtime=runtime) as producer:
+    async with Producer(context.name_servers, group="hosts", runtime=runtime) as producer:
         while True:
             await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-            if world.load_stopped:
+            if context.load_stopped:
                 continue
             try:
                 await producer.send(Message(TOPIC, random.randbytes(30)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.transport.connection import Fields
 from broker.client.transport.runtime import Buffer
@@ -20,13 +20,11 @@ from broker.node.node import Node
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from broker.remoting.codes import Permission, ResponseCode
 from broker.state.commands import Command, PutGroup, PutTopic
-from simulation.broker_host import BrokerHost, BrokerProcess
-from simulation.group_model import CommittedMessage, Violation
-from simulation.workload.actor import Invariant
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
+from simulation.machines.broker_host import BrokerHost, BrokerProcess
+from simulation.workload.context import Context, Invariant
 from simulation.workload.watched_pool import Attempt
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 __all__ = ["GROUP", "NOTE", "TOPIC", "Order", "Restrictions"]
 
@@ -75,8 +73,8 @@ class _State:
 class Restrictions(Invariant):
     """Settings are what they were made, for everybody."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._orders: list[Order] = []
         self._states: dict[bool, list[_State]] = {True: [_State(0, None)], False: [_State(0, None)]}
         """Of the topic (True) and of the group, in the order of the log."""
@@ -94,7 +92,7 @@ class Restrictions(Invariant):
         """It is done, says a broker."""
         if not order.done:
             raise Violation("acknowledged settings are in the log", "clients", str(order))
-        self.world.did("topic's permission set" if order.is_topic else "group's switch set")
+        self.context.journal.did("topic's permission set" if order.is_topic else "group's switch set")
 
     def refused(self, order: Order, reason: str) -> None:
         """It is not, and will not be."""
@@ -125,7 +123,7 @@ class Restrictions(Invariant):
         """An answer to a question for the settings."""
         if config not in [state.config for state in self._since(since_ns, is_topic)]:
             raise Violation("settings are linearizable", "clients", f"{config}, asked at {since_ns}")
-        self.world.did("settings asked for")
+        self.context.journal.did("settings asked for")
 
     # ---- reading -------------------------------------------------------------------------------------
 
@@ -133,7 +131,7 @@ class Restrictions(Invariant):
     def pulling(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
         """A pull leaves."""
         attempt = Attempt()
-        since_ns = self.world.scheduler.now_ns
+        since_ns = self.context.scheduler.now_ns
         processes = self._processes()
         is_known = self._is_known_everywhere(processes)
         yield attempt
@@ -152,7 +150,7 @@ class Restrictions(Invariant):
         elif answer.code == ResponseCode.NO_PERMISSION:
             if all(allowed[True]) and all(allowed[False]):
                 raise Violation("who may read is not refused", "clients", f"{answer.remark} {fields}")
-            self.world.did("pull refused")
+            self.context.journal.did("pull refused")
 
     def committed(self, message: CommittedMessage) -> None:
         """Something to be read."""
@@ -162,7 +160,7 @@ class Restrictions(Invariant):
     def read(self, queue_id: int, offset: int) -> None:
         """A member has got it."""
         self._unread.pop((queue_id, offset), None)
-        self.world.did("message of a restricted topic read")
+        self.context.journal.did("message of a restricted topic read")
 
     # ---- at the end ----------------------------------------------------------------------------------
 
@@ -176,7 +174,7 @@ class Restrictions(Invariant):
 
     def check_end(self) -> None:
         """Everything was read, but what retention took before."""
-        model = self.world.monitor.model
+        model = self.context.model
         missing = [place for place, message in self._unread.items() if not model.may_be_gone(message)]
         if missing:
             queue_id, offset = missing[0]
@@ -196,7 +194,7 @@ class Restrictions(Invariant):
         ]
 
     def _processes(self) -> list[BrokerProcess | None]:
-        return [host.process for host in self.world.brokers]
+        return [host.process for host in self.context.members.machines]
 
     def _is_known_everywhere(self, processes: list[BrokerProcess | None]) -> bool:
         topic, group = self._states[True][-1].config, self._states[False][-1].config

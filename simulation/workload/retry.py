@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.admin import AdminClient
 from broker.client.consuming.consumer import Consumer
@@ -32,7 +32,8 @@ from broker.client.errors import ClientError
 from broker.client.message import Message, MessageView
 from broker.client.producing.producer import Producer
 from broker.client.transport.connection import Fields
-from broker.client.transport.runtime import Buffer
+from broker.client.transport.runtime import Buffer, Runtime
+from broker.node.node import Node
 from broker.remoting.bodies import SubscriptionGroupConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageHeaderV2
@@ -43,16 +44,12 @@ from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_
 from broker.trace import TraceWriter
 from log.message_id import offset_message_id
 from log.properties import parse_properties
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, Violation
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
+from simulation.machines.broker_host import BrokerHost
 from simulation.scheduler import SECOND
-from simulation.workload.actor import Invariant
+from simulation.workload.context import Context, Invariant
 from simulation.workload.watched_pool import Attempt, WatchedPool
-
-if TYPE_CHECKING:
-    from broker.node.node import Node
-    from simulation.broker_host import BrokerHost
-    from simulation.world import World
 
 __all__ = ["DELAY_LEVELS_S", "Retries", "Stage", "deliver"]
 
@@ -111,8 +108,8 @@ class _Place:
 class Retries(Invariant):
     """What failed comes again, in time, counted and as it was, or is a dead letter after the last retry."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._parcels: dict[str, _Parcel] = {}
         self._origins: dict[str, CommittedMessage] = {}
         """By message id."""
@@ -187,7 +184,7 @@ class Retries(Invariant):
         for place in self._places.values():
             if place.stage is stage and place.has_failed and self._is_deleted(place.message):
                 self._again[origin] = None
-                self.world.did("parcel sent again")
+                self.context.journal.did("parcel sent again")
                 return place
         raise Violation("given back where it is", "couriers", f"{origin} is sent again, {stage}")
 
@@ -214,7 +211,7 @@ class Retries(Invariant):
             self._retried(message)
         elif record.topic == _DEAD_LETTERS:
             self._stage_before(message).copies += 1
-            self.world.did("dead letter")
+            self.context.journal.did("dead letter")
 
     def _stage_before(self, message: CommittedMessage) -> Stage:
         """A copy is made: of which stage. It is the message that was sent, given back once more."""
@@ -281,7 +278,7 @@ class Retries(Invariant):
         if max(waited_ms, (message.time_ns - held.time_ns) / 0.94e6) < _delay_ms(held):
             raise Violation("no retry is early", "group", f"{what}: waited {waited_ms} ms, {held.record}")
         self._offer(message, origin)
-        self.world.did("retry delivered")
+        self.context.journal.did("retry delivered")
 
     def _offer(self, message: CommittedMessage, origin: str) -> None:
         record = message.record
@@ -317,15 +314,15 @@ class Retries(Invariant):
         """Nothing is overdue: no leader keeps a message waiting for longer than its delay, whatever clocks show."""
         if not node.replica.serving:
             return
-        now_ns = self.world.scheduler.now_ns
+        now_ns = self.context.scheduler.now_ns
         for held in self._waiting.values():
-            since_ns = max(held.time_ns, self.world.plan.calm_ns + _ELECTED_AFTER_NS)
+            since_ns = max(held.time_ns, self.context.calm_ns + _ELECTED_AFTER_NS)
             if now_ns - since_ns > _delay_ms(held) * 1.06e6 + _LATE_NS and not self._is_deleted(held):
                 raise Violation("what failed comes again", host.name, f"{held.record}: not there at {now_ns}")
 
     def check_end(self) -> None:
         """Everything that came, for the first time or again, has been accepted or taken back."""
-        long_ago_ns = self.world.scheduler.now_ns - _SETTLED_AFTER_NS
+        long_ago_ns = self.context.scheduler.now_ns - _SETTLED_AFTER_NS
         for place in self._places.values():
             if (
                 not place.is_settled
@@ -336,7 +333,7 @@ class Retries(Invariant):
 
     def _is_deleted(self, message: CommittedMessage) -> bool:
         """Whether the head of some node's log that has been deleted held it."""
-        return message.record.physical_offset < self.world.monitor.model.kept_from
+        return message.record.physical_offset < self.context.model.kept_from
 
     def _violation(self, invariant: str, place: _Place, detail: str) -> Violation:
         record = place.message.record
@@ -352,13 +349,13 @@ def _delay_ms(held: CommittedMessage) -> int:
     return DELAY_LEVELS_S[held.record.queue_id] * 1000
 
 
-async def _make_group(world: World, runtime: ClientRuntime) -> None:
+async def _make_group(context: Context, runtime: Runtime) -> None:
     """Before anybody is its member: one that comes first makes it as groups are by default, with sixteen retries."""
     config = SubscriptionGroupConfig(
         group_name=GROUP, retry_max_times=RETRIES_MAX, retry_queue_nums=_RETRY_QUEUES
     )
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-    async with AdminClient(world.name_server_addresses, runtime=runtime) as admin:
+    async with AdminClient(context.name_servers, runtime=runtime) as admin:
         while True:
             try:
                 for broker in (await admin.cluster_info()).broker_table.values():
@@ -371,19 +368,19 @@ async def _make_group(world: World, runtime: ClientRuntime) -> None:
             await runtime.sleep(0.2)
 
 
-async def deliver(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def deliver(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Sends parcels, and delivers them as a member that stays for a while and comes again."""
-    invariant = world.invariant(Retries)
+    invariant = context.invariant(Retries)
     random = runtime.random
-    await _make_group(world, runtime)
+    await _make_group(context, runtime)
 
     async def handle(message: MessageView) -> Handled:
         parcel = invariant.given(message)
         chance = random.random()
-        await runtime.sleep(random.random() * (_LONG_S if chance < 0.03 and not world.is_calm() else 0.02))
+        await runtime.sleep(random.random() * (_LONG_S if chance < 0.03 and not context.is_calm() else 0.02))
         if message.reconsume_times >= parcel.failures and chance < 0.97:
             invariant.accepted(message)
-            world.did("parcel accepted")
+            context.journal.did("parcel accepted")
             return Handled.DONE
         invariant.failed(message)
         if chance < 0.2:
@@ -394,16 +391,16 @@ async def deliver(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
         try:
             return await handle(message)
         except Violation as violation:
-            world.found(violation)  # the client takes it for the application's mistake, and goes on
+            context.journal.found(violation)  # the client takes it for the application's mistake, and goes on
             raise
 
     async def send() -> None:
         async with Producer(
-            world.name_server_addresses, group="shippers", compress_above=64, trace=writer, runtime=runtime
+            context.name_servers, group="shippers", compress_above=64, trace=writer, runtime=runtime
         ) as producer:
             while True:
                 await runtime.sleep(random.expovariate(1 / 1.0))
-                if world.load_stopped:
+                if context.load_stopped:
                     continue
                 failures = random.choices(range(RETRIES_MAX + 2), (50, 18, 10, 10, 12))[0]
                 body = random.choice((random.randbytes(20), random.randbytes(3) * 40))
@@ -425,7 +422,7 @@ async def deliver(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
         group.start_soon(send)
         while True:
             async with Consumer(
-                world.name_server_addresses,
+                context.name_servers,
                 group=GROUP,
                 topics=TOPIC,
                 start="first",
@@ -435,7 +432,7 @@ async def deliver(world: World, runtime: ClientRuntime, writer: TraceWriter) -> 
             ) as consumer:
                 codes = (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2)
                 consumer.core.pool = WatchedPool(consumer.core.pool, codes, invariant.giving_back)
-                stay_s = random.expovariate(1 / 20) if not world.load_stopped else 3600.0
+                stay_s = random.expovariate(1 / 20) if not context.load_stopped else 3600.0
                 with runtime.move_on_after(stay_s):
                     await listen(consumer, watched, concurrency=3)
             await runtime.sleep(random.random())

@@ -6,21 +6,19 @@ by the clock that the deliverer stamped on the message.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.errors import ClientError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
+from broker.client.transport.runtime import Runtime
+from broker.node.node import Node
 from broker.state.topic_rules import TIMER_TOPIC
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, Violation
-from simulation.workload.actor import Invariant
-
-if TYPE_CHECKING:
-    from broker.node.node import Node
-    from simulation.broker_host import BrokerHost
-    from simulation.world import World
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
+from simulation.machines.broker_host import BrokerHost
+from simulation.workload.context import Context, Invariant
 
 __all__ = ["Timers", "schedule"]
 
@@ -34,8 +32,8 @@ _LATE_MS: Final = 2_000
 class Timers(Invariant):
     """Each message that waits is delivered once, and not before its time by the clock of its deliverer."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._waiting: dict[tuple[str, str], list[CommittedMessage]] = {}
         """(key, due time) -> what waits, or waited, in the timer queue; a repeated send may have stored it twice."""
         self._delivered: dict[tuple[str, str], int] = {}
@@ -56,7 +54,7 @@ class Timers(Invariant):
             delivered = self._delivered[name] = self._delivered.get(name, 0) + 1
             if delivered > len(self._waiting.get(name, ())):
                 raise Violation("timed messages come once", "group", f"{name[0]}, due {name[1]}, once more")
-            self.world.did("timed message delivered")
+            self.context.journal.did("timed message delivered")
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
         """Nothing is forgotten: what is not delivered is not due by the leader's clock, and in its index.
@@ -69,7 +67,7 @@ class Timers(Invariant):
         while not timers.catch_up(progress.floor, progress.steps):
             pass
         known = dict.fromkeys(offset for _, offset in timers.due(progress.steps, 1 << 62, 1 << 20))
-        model = self.world.monitor.model
+        model = self.context.model
         for (name, due), waiting in self._waiting.items():
             kept = [message.record.queue_offset for message in waiting if not model.may_be_gone(message)]
             for offset in kept[self._delivered.get((name, due), 0) :]:
@@ -82,16 +80,16 @@ class Timers(Invariant):
                     )
 
 
-async def schedule(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def schedule(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Sends messages for later, from several lanes."""
-    invariant = world.invariant(Timers)
+    invariant = context.invariant(Timers)
     random = runtime.random
-    async with Producer(world.name_server_addresses, group="schedulers", runtime=runtime) as producer:
+    async with Producer(context.name_servers, group="schedulers", runtime=runtime) as producer:
 
         async def lane() -> None:
             while True:
                 await runtime.sleep(random.expovariate(1 / 0.6))
-                if world.load_stopped:
+                if context.load_stopped:
                     continue
                 invariant.number += 1
                 # Some at one time, some soon, some while the leader may change.

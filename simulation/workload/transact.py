@@ -6,24 +6,22 @@ application's database: whoever is asked finds it there, also after the process 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client.errors import BrokerError, ClientError
 from broker.client.message import Message, MessageView
 from broker.client.producing.transactions import Decision, TransactionalProducer
+from broker.client.transport.runtime import Runtime
+from broker.node.node import Node
 from broker.remoting.codes import ResponseCode
 from broker.state.commands import CheckTransactions, Command, Several
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from broker.trace import TraceWriter
 from log.record import SYS_FLAG_COMMIT, SYS_FLAG_TRANSACTION_MASK
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, Violation
-from simulation.workload.actor import Invariant
-
-if TYPE_CHECKING:
-    from broker.node.node import Node
-    from simulation.broker_host import BrokerHost
-    from simulation.world import World
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
+from simulation.machines.broker_host import BrokerHost
+from simulation.workload.context import Context, Invariant
 
 __all__ = ["Transactions", "transact"]
 
@@ -39,8 +37,8 @@ _UNKNOWN_AT_FIRST = 0.3
 class Transactions(Invariant):
     """Each transaction is decided once, as it should be; none is visible before, none is forgotten."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._number = 0
         self._fates: dict[str, Decision] = {}
         self._halves: list[CommittedMessage] = []
@@ -78,7 +76,7 @@ class Transactions(Invariant):
             raise Violation(
                 "questions are counted", "clients", f"{name}: asked {counted} times, it says {times!r}"
             )
-        self.world.did("transaction asked about")
+        self.context.journal.did("transaction asked about")
 
     def acknowledged(self, name: str) -> None:
         """A producer was told that its transaction is decided as it should be."""
@@ -94,7 +92,7 @@ class Transactions(Invariant):
         if not any(
             half.property(b"KEYS") == name
             and self._decided.get(half.record.queue_offset) == "rolled back"
-            and self.world.monitor.model.may_be_gone(half)
+            and self.context.model.may_be_gone(half)
             for half in self._halves
         ):
             raise Violation("decided as it should be", "clients", f"{name}: {answer}")
@@ -131,7 +129,7 @@ class Transactions(Invariant):
         half = self._decide(half_offset, "rolled back")
         name = half.property(b"KEYS") or ""
         # A half message that was deleted with the log's head cannot be committed any more.
-        if self.fate(name) is not Decision.ROLLBACK and not self.world.monitor.model.may_be_gone(half):
+        if self.fate(name) is not Decision.ROLLBACK and not self.context.model.may_be_gone(half):
             raise Violation("decided as it should be", "group", f"{name} was rolled back")
 
     def _given_up(self, message: CommittedMessage) -> None:
@@ -144,7 +142,7 @@ class Transactions(Invariant):
                 f"{message.property(b'KEYS')}: asked {asked} times, "
                 f"it says {message.property(b'TRANSACTION_CHECK_TIMES')}",
             )
-        self.world.did("transaction given up")
+        self.context.journal.did("transaction given up")
 
     def _delivered(self, message: CommittedMessage) -> None:
         name = message.property(b"KEYS") or ""
@@ -200,28 +198,28 @@ class Transactions(Invariant):
                 )
 
 
-async def transact(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
+async def transact(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Begins transactions for ever, from several lanes, and answers what the broker asks."""
-    invariant = world.invariant(Transactions)
+    invariant = context.invariant(Transactions)
     random = runtime.random
 
     async def check(message: MessageView) -> Decision:
         try:
             invariant.asked(message)
         except Violation as violation:
-            world.found(violation)  # the client takes it for the application's mistake, and goes on
-        if random.random() < _UNKNOWN_AT_FIRST and not world.load_stopped:
+            context.journal.found(violation)  # the client takes it for the application's mistake, and goes on
+        if random.random() < _UNKNOWN_AT_FIRST and not context.load_stopped:
             return Decision.UNKNOWN
         return invariant.fate(message.keys[0])
 
     async with TransactionalProducer(
-        world.name_server_addresses, group="transactors", check=check, runtime=runtime
+        context.name_servers, group="transactors", check=check, runtime=runtime
     ) as producer:
 
         async def lane() -> None:
             while True:
                 await runtime.sleep(random.expovariate(1 / 1.0))
-                if world.load_stopped:
+                if context.load_stopped:
                     continue
                 fate = Decision.COMMIT if random.random() < 0.7 else Decision.ROLLBACK
                 name = invariant.new(fate)
@@ -243,7 +241,7 @@ async def transact(world: World, runtime: ClientRuntime, writer: TraceWriter) ->
                     await runtime.sleep(0.05)
                 else:
                     invariant.acknowledged(name)
-                    world.did("transaction decided")
+                    context.journal.did("transaction decided")
 
         async with runtime.task_group() as group:
             for _ in range(_LANES):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.client_runtime import ClientRuntime
+from simulation.machines.client_runtime import ClientRuntime
 from tests.cli.conftest import CommandLine
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from simulation.plan import Fault, Plan
+from simulation.plans.plan import Fault, Plan
 from simulation.scheduler import SECOND
-from simulation.world import Result, run_plan
+from simulation.world.running import Result, run_plan
 from tests.simulation.planted_bugs import PLANTED, plan_of
 
 __all__ = ["AIMED", "AIMED_SEEDS", "aimed_plan", "hunt_aimed"]

@@ -15,8 +15,8 @@ from typing import Literal
 
 import pytest
 
-from simulation.plan import Plan, draw_plan, faults_of_actor
-from simulation.world import Result, run_plan
+from simulation.plans.plan import Plan, draw_plan, faults_of_actor
+from simulation.world.running import Result, run_plan
 from tests.simulation import (
     planted_answers,
     planted_disks,

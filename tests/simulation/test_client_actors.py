@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.plan import draw_plan
+from simulation.plans.plan import draw_plan
 from simulation.workload.retry import Retries
-from simulation.world import World
+from simulation.world.building import World
+from simulation.world.running import run_plan, run_world
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ from simulation.world import World
 )
 def test_actors_get_somewhere(actor: str, work: dict[str, int]) -> None:
     plan = replace(draw_plan(1, seconds=40), faults=(), actors=("administrator", "operator", actor))
-    result = World(plan).run()
+    result = run_plan(plan)
     assert result.violation is None
     for kind, at_least in work.items():
         assert result.work_counts[kind] >= at_least, kind
@@ -54,7 +55,7 @@ def test_without_faults_each_request_makes_one_copy() -> None:
     """Members leave, and a delivery may come again: its listener fails again. Nothing else stores a message twice."""
     plan = replace(draw_plan(2, seconds=40), faults=(), actors=("administrator", "operator", "courier"))
     world = World(plan)
-    assert world.run().violation is None
+    assert run_world(world).violation is None
     given_back = [stage for stage in world.invariant(Retries).stages() if stage.requests]
     assert len(given_back) > 20
     assert all(stage.copies == stage.requests for stage in given_back)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from broker.state.commands import Command, CommitOffsets, EndResets, PutTopic, ResetOffsets, encode_command
 from broker.state.topic_rules import topic_config
-from simulation.client_judge import ClientJudge
-from simulation.group_model import CommittedQueue, GroupModel, Violation
-from simulation.stored_positions import NEVER, PositionRequest, first_unasked
+from simulation.journal import Violation
+from simulation.judges.client_judge import ClientJudge
+from simulation.judges.group_model import CommittedQueue, GroupModel
+from simulation.judges.stored_positions import NEVER, PositionRequest, first_unasked
 
 KEY = ("readers", "events", 0)
 

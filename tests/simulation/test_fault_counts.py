@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from simulation.faults import _INJECTORS
-from simulation.plan import FAULT_KINDS, Fault, draw_plan
+from simulation.faults.injection import _INJECTORS
+from simulation.plans.plan import FAULT_KINDS, Fault, draw_plan
 from simulation.scheduler import SECOND
-from simulation.world import World
+from simulation.world.building import World
+from simulation.world.running import run_world
 
 _CALM_S = 12
 _LONG_NS = 3 * SECOND
@@ -31,7 +32,7 @@ def counts(faults: Iterable[Fault]) -> dict[str, int]:
         end_ns=(_CALM_S + 20) * SECOND,
     )
     world = World(plan)
-    result = world.run()
+    result = run_world(world)
     assert result.violation is None, str(result.violation)
     return result.fault_counts
 

@@ -14,11 +14,11 @@ import pytest
 from broker.reading.pull_processor import PullProcessor
 from broker.transactions.checks import TransactionChecks
 from log.timer_index import Steps, TimerIndex
-from simulation.plan import Fault, Plan, draw_plan
+from simulation.plans.plan import Fault, Plan, draw_plan
 from simulation.scheduler import SECOND
 from simulation.workload.order import TOPIC as ORDERS
 from simulation.workload.pick import TOPIC as OFFERS
-from simulation.world import run_plan
+from simulation.world.running import run_plan
 from tests.simulation.planted_bugs import Patch
 
 _SEEDS = 3

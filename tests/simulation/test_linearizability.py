@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.client_judge import ClientJudge
-from simulation.plan import draw_plan
-from simulation.world import World, run_plan
+from simulation.judges.client_judge import ClientJudge
+from simulation.plans.plan import draw_plan
+from simulation.world.building import World
+from simulation.world.running import run_plan, run_world
 from spark_analysis.checking.plain import PlainVerdict, check_traces
 from tests.simulation.planted_bugs import PLANTED
 
@@ -45,8 +46,8 @@ def test_it_finds_what_the_judge_within_the_run_would(monkeypatch: pytest.Monkey
         monkeypatch.setattr(ClientJudge, name, lambda *_: None)
     for seed in range(12):
         world = World(draw_plan(seed, seconds=30), keep_traces=True)
-        result = world.run()
-        traces = {name: data for name, data in result.traces.items() if name in world.histories}
+        result = run_world(world)
+        traces = {name: data for name, data in result.traces.items() if name in world.traces.histories}
         if check(traces).verdict == "violated":
             return
     pytest.fail("not found")

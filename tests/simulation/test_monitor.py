@@ -13,25 +13,33 @@ from log.hard_state import HardState, HardStateFile
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from raft.configuration import Configuration
-from simulation.disk import SimulatedDisk
-from simulation.group_model import Violation
-from simulation.monitor import Monitor, _Watched
+from simulation.journal import Violation
+from simulation.judges.monitor import Monitor, _Watched
+from simulation.machines.disk import SimulatedDisk
 from tests.log.messages import make_record
+from tests.simulation.journals import empty_journal
 
 
 class Voter:
     """A host that votes, its disk, and the monitor that watches."""
 
     def __init__(self) -> None:
-        self.monitor = Monitor(lambda: 0, lambda node, text: None, sync_flush=True, random=Random(1))
-        self.host: Any = SimpleNamespace(name="n0", disk=SimulatedDisk(Random(1)), options=StoreOptions())
+        self.monitor = Monitor(
+            lambda: 0,
+            empty_journal(),
+            sync_flush=True,
+            random=Random(1),
+        )
+        host: Any = SimpleNamespace(name="n0", disk=SimulatedDisk(Random(1)), options=StoreOptions())
+        self.host = host
+        self.monitor._watched["n0"] = _Watched(host)
 
     def vote(self, term: int, candidate: str, *, saved: bool = True) -> None:
         """It votes, and has saved that before or not."""
         if saved:
             path = f"{self.host.options.dledger_directory}/currterm"
             HardStateFile(self.host.disk, path).write(HardState(term, candidate))
-        self.monitor.voted(self.host, term, candidate)
+        self.monitor.voted("n0", term, candidate)
 
     def get_new_disk(self) -> None:
         """The old one is gone."""
@@ -62,7 +70,12 @@ class Group:
     """Machines with logs, of which `holders` have flushed the one entry that their leader commits."""
 
     def __init__(self, holders: set[str]) -> None:
-        self.monitor = Monitor(lambda: 0, lambda node, text: None, sync_flush=True, random=Random(1))
+        self.monitor = Monitor(
+            lambda: 0,
+            empty_journal(),
+            sync_flush=True,
+            random=Random(1),
+        )
         options = StoreOptions(data_file_bytes=4096, index_file_units=256)
         for number in range(4):
             name = f"n{number}"

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from simulation.faults import inject
-from simulation.network import Endpoint, Network
-from simulation.plan import Fault, draw_plan
+from simulation.faults.injection import inject
+from simulation.machines.network import Endpoint, Network
+from simulation.plans.plan import Fault, draw_plan
 from simulation.scheduler import MILLISECOND, SECOND, Scheduler
-from simulation.world import World
+from simulation.world.building import World
 
 
 def test_a_link_is_whole_when_the_last_of_its_cuts_has_ended() -> None:
@@ -46,11 +46,11 @@ def test_one_direction_of_any_link_of_a_broker_is_hit(kind: str) -> None:
     hit: dict[tuple[bool, bool], int] = {}
     for _ in range(300):
         fault = Fault(0, kind, random.randrange(1 << 16), SECOND, random.random())
-        inject(world, fault)
+        inject(world.stage, fault)
         cut = [
             (source, target)
-            for source in world.host_names
-            for target in world.host_names
+            for source in world.stage.host_names
+            for target in world.stage.host_names
             if source != target and world.network.link(source, target).cut
         ]
         assert len(cut) == 1

@@ -9,10 +9,10 @@ import pytest
 from log.disk import Disk
 from log.options import StoreOptions
 from log.store import RecoveryReport, Store
-from simulation.plan import Fault, Plan, draw_plan
-from simulation.report import describe_finding
+from simulation.findings.report import describe_finding
+from simulation.plans.plan import Fault, Plan, draw_plan
 from simulation.scheduler import SECOND
-from simulation.world import run_plan
+from simulation.world.running import run_plan
 
 _PLAIN, _POWER_BEHIND = 0.3, 0.6
 

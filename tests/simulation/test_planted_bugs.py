@@ -5,7 +5,7 @@ docs/simulation.md has the table of all; `python -m tests.simulation.planted_bug
 
 import pytest
 
-from simulation.world import Result, run_plan
+from simulation.world.running import Result, run_plan
 from tests.simulation.aimed_plans import AIMED, AIMED_SEEDS, aimed_plan
 from tests.simulation.planted_bugs import PLANTED, hunt
 

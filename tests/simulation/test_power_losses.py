@@ -11,14 +11,17 @@ from log.entry_log import EntryLog
 from log.layout import HEADER_BYTES, file_name
 from log.options import StoreOptions
 from raft.recovery_loss import Loss
-from simulation.broker_host import BrokerHost
-from simulation.disk import PAGE_BYTES, PowerFailure, SimulatedDisk, _Inode
-from simulation.group_model import GroupModel, Violation
-from simulation.plan import Fault, Plan, draw_plan
-from simulation.power_losses import FAILED_FLUSH, LostBy, PowerLosses
-from simulation.report import describe_finding, summary_line
+from simulation.findings.report import describe_finding, summary_line
+from simulation.journal import Violation
+from simulation.judges.group_model import GroupModel
+from simulation.judges.power_losses import FAILED_FLUSH, LostBy, PowerLosses
+from simulation.machines.broker_host import BrokerHost
+from simulation.machines.data_files import cached_files
+from simulation.machines.disk import PAGE_BYTES, PowerFailure, SimulatedDisk, _Inode
+from simulation.plans.plan import Fault, Plan, draw_plan
 from simulation.scheduler import MILLISECOND, SECOND
-from simulation.world import Result, World, run_plan
+from simulation.world.building import World
+from simulation.world.running import Result, run_plan, run_world
 from tests.log.messages import make_record
 
 _SEEDS = range(8)
@@ -96,7 +99,7 @@ def test_a_failed_flush_takes_the_last_copy_as_a_power_failure_does() -> None:
             failing.disk_faulty = True
 
         world.scheduler.at(9 * SECOND + seed * 61 * MILLISECOND, fail)
-        result = world.run()
+        result = run_world(world)
         assert result.violation is None, describe_finding(result, "this test")
         if result.data_loss is not None:
             lost.append({one.node: one.fault for one in result.data_loss.nodes})
@@ -112,10 +115,10 @@ def test_a_loss_that_no_power_failure_explains_is_a_finding() -> None:
             host.kill()
             host.disk.wipe()
             world.monitor.wiped(host)
-        world.look_for_data_loss()
+        world.losses.look()
 
     world.scheduler.at(8 * SECOND, lose_all_disks)
-    result = world.run()
+    result = run_world(world)
     assert result.violation is not None
     assert (result.violation.invariant, result.violation.node) == ("durability", "group")
     assert "from none of n0 n1 n2" in result.violation.detail
@@ -153,7 +156,7 @@ def test_what_nodes_that_have_stopped_hold_is_what_their_data_files_show() -> No
         look()
 
     world.scheduler.at(8 * SECOND, stop_all)
-    result = world.run()
+    result = run_world(world)
     assert result.violation is not None
     assert result.violation.invariant == "durability", describe_finding(result, "this test")
     assert f"no voter holds entries {torn[0]}.." in result.violation.detail
@@ -209,7 +212,7 @@ def test_votes_can_go_with_sync_flush_too(monkeypatch: pytest.MonkeyPatch) -> No
             host.start_after(SECOND)
 
     world.scheduler.at(8 * SECOND, lose_power_of_all)
-    result = world.run()
+    result = run_world(world)
     assert result.violation is None, describe_finding(result, "this test")
     loss = result.data_loss
     assert loss is not None
@@ -241,15 +244,15 @@ def test_what_was_being_cut_off_is_not_lost_when_it_is_still_there() -> None:
     host.disk.arm_power_failure(1)
     with pytest.raises(PowerFailure):
         log.truncate(1)
-    before = losses.page_cache(host)
+    before = cached_files(host.disk, host.options, log)
     host.disk.lose_power()
-    assert losses.page_cache(host) != before, "entry 2 is there again"
+    assert cached_files(host.disk, host.options, log) != before, "entry 2 is there again"
     losses.power_failed(host, before, "power inside", SECOND)
 
 
 def test_what_a_flush_covered_is_a_finding_when_it_has_gone() -> None:
-    losses, host, _ = _dark_host(3)
-    before = losses.page_cache(host)
+    losses, host, log = _dark_host(3)
+    before = cached_files(host.disk, host.options, log)
     path = f"{host.options.dledger_directory}/data/{file_name(0)}"
     host.disk.open(path, 4096, create=False).buffer[HEADER_BYTES] ^= 1
     with pytest.raises(Violation, match=r"took entries from 0 on; flushed were those up to 2"):

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.plan import Fault, draw_plan
+from simulation.plans.plan import Fault, draw_plan
 from simulation.scheduler import SECOND
-from simulation.world import World
+from simulation.world.running import run_plan
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_readers_get_somewhere(actor: str, work: dict[str, int]) -> None:
     faults = (Fault(10 * SECOND, "retention", 0, SECOND, 0.1),)
     plan = replace(draw_plan(1, seconds=40), faults=faults, actors=("producer", "administrator", actor))
     plan = replace(plan, data_file_bytes=16 * 1024, think_ms=300)
-    result = World(plan).run()
+    result = run_plan(plan)
     assert result.violation is None, str(result.violation)
     assert result.fault_counts["retention"] >= plan.nodes
     for kind, at_least in work.items():

@@ -28,11 +28,12 @@ from log.options import StoreOptions
 from log.record import encode_record, pack_host
 from log.store import Store
 from raft.core import Raft
-from simulation.disk import PAGE_BYTES, SimulatedDisk
-from simulation.plan import Fault, Plan, draw_plan
-from simulation.report import describe_finding
+from simulation.findings.report import describe_finding
+from simulation.machines.disk import PAGE_BYTES, SimulatedDisk
+from simulation.plans.plan import Fault, Plan, draw_plan
 from simulation.scheduler import SECOND
-from simulation.world import Result, World, run_plan
+from simulation.world.building import World
+from simulation.world.running import Result, run_plan, run_world
 
 
 def quiet_plan(*faults: Fault) -> Plan:
@@ -64,7 +65,7 @@ def test_a_leader_still_sends_to_a_peer_whose_own_link_broke() -> None:
     world = World(quiet_plan())
 
     def break_accepted_link() -> None:
-        leader = world.leader()
+        leader = world.members.leader()
         assert leader is not None
         assert leader.process is not None
         inbound = leader.process.links.accepted()
@@ -72,7 +73,7 @@ def test_a_leader_still_sends_to_a_peer_whose_own_link_broke() -> None:
         inbound[0].peer.reset()  # of one follower: a majority goes on, and nobody elects a new leader
 
     world.scheduler.at(8 * SECOND, break_accepted_link)
-    check_holds(world.run())
+    check_holds(run_world(world))
 
 
 def test_a_digest_does_not_ask_for_what_retention_deleted_first() -> None:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import simulation.shrink
+import simulation.findings.shrink
 from broker.tools.cli.simulate import simulate
-from simulation.group_model import Violation
-from simulation.plan import FAULT_KINDS, Fault, Plan, decode_plan, draw_plan, encode_plan
-from simulation.report import describe_finding
+from simulation.findings.report import describe_finding
+from simulation.findings.shrink import Shrunk, cause_of, run_until, shrink
+from simulation.journal import Violation
+from simulation.plans.plan import FAULT_KINDS, Fault, Plan, decode_plan, draw_plan, encode_plan
 from simulation.scheduler import SECOND
-from simulation.shrink import Shrunk, cause_of, run_until, shrink
 from simulation.workload import ACTORS
-from simulation.world import Result, run_plan
+from simulation.world.running import Result, run_plan
 from tests.simulation.planted_bugs import PLANTED
 
 MISTAKE = "failed flush passed over"
@@ -273,7 +273,7 @@ def file(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_replay_runs_the_plan_once_and_writes_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(simulation.shrink, "shrink", None)
+    monkeypatch.setattr(simulation.findings.shrink, "shrink", None)
     assert simulate(replay=file) == 1
     printed = capsys.readouterr().out
     assert printed.startswith("seed 1\n")
@@ -298,7 +298,7 @@ def stub_shrink(
         results.append(run_until(plan, limit_ns))
         return results[-1]
 
-    monkeypatch.setattr(simulation.shrink, "run_until", run)
+    monkeypatch.setattr(simulation.findings.shrink, "run_until", run)
     return results
 
 
@@ -337,9 +337,9 @@ def test_a_seed_with_a_finding_leaves_both_plans_where_it_was_told(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("simulation.plan.draw_plan", lambda *_, **__: plan)
+    monkeypatch.setattr("simulation.plans.plan.draw_plan", lambda *_, **__: plan)
     monkeypatch.setattr(
-        simulation.shrink, "shrink", lambda failed, **_: Shrunk(failed, runs=0, end="minimal")
+        simulation.findings.shrink, "shrink", lambda failed, **_: Shrunk(failed, runs=0, end="minimal")
     )
     assert simulate(seed=1, out=tmp_path / "out") == 1
     assert (tmp_path / "out" / "seed-1.json").read_bytes() == encode_plan(plan)
@@ -352,7 +352,7 @@ def test_a_batch_reports_a_finding_and_shrinks_it_when_all_seeds_have_run(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "simulation.plan.draw_plan", lambda *_, **__: plan
+        "simulation.plans.plan.draw_plan", lambda *_, **__: plan
     )  # in the worker as well: it is a fork
     assert simulate(seeds="1-1", out=tmp_path, shrink_runs=1) == 1
     printed = capsys.readouterr().out

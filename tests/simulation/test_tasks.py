@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from simulation.client_runtime import ClientRuntime
-from simulation.clock import HostClock
-from simulation.network import Endpoint, Network
+from simulation.machines.client_runtime import ClientRuntime
+from simulation.machines.clock import HostClock
+from simulation.machines.network import Endpoint, Network
+from simulation.machines.tasks import Cancelled
 from simulation.scheduler import MILLISECOND, SECOND, Scheduler
-from simulation.tasks import Cancelled
 
 
 class Machine:

@@ -17,10 +17,11 @@ from log.entry_log import EntryLog
 from log.layout import HEADER_BYTES
 from log.options import StoreOptions
 from raft.effects import Role
-from simulation.disk import SimulatedDisk
-from simulation.group_model import Violation
-from simulation.monitor import Monitor
+from simulation.journal import Violation
+from simulation.judges.monitor import Monitor
+from simulation.machines.disk import SimulatedDisk
 from tests.log.messages import make_record
+from tests.simulation.journals import empty_journal
 
 
 class Machine:
@@ -52,7 +53,7 @@ class Group:
     """Two machines that a monitor watches; the first leads term 1 and has written two entries, both have them."""
 
     def __init__(self) -> None:
-        self.monitor = Monitor(lambda: 0, lambda node, text: None, sync_flush=False, random=Random(1))
+        self.monitor = Monitor(lambda: 0, empty_journal(), sync_flush=False, random=Random(1))
         self.first, self.second = Machine("n0"), Machine("n1")
         for machine in (self.first, self.second):
             self.monitor.started(machine.host, machine.node(applied=-1))

@@ -7,22 +7,25 @@ import pytest
 from broker.client.errors import ClientError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
+from broker.client.transport.runtime import Runtime
 from broker.state.commands import Command, PutTopic
 from broker.trace import TraceWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.group_model import CommittedMessage, Violation
-from simulation.plan import Plan, draw_plan
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedMessage
+from simulation.plans.plan import Plan, draw_plan
 from simulation.workload import ACTORS
-from simulation.workload.actor import Actor, Invariant
+from simulation.workload.actor import Actor
+from simulation.workload.context import Context, Invariant
 from simulation.workload.names import TOPIC
-from simulation.world import World
+from simulation.world.building import World
+from simulation.world.running import run_world
 
 
 class Greetings(Invariant):
     """Every greeting that was acknowledged is committed."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self.sent: list[str] = []
         self.seen: list[str] = []
         self.topics: list[str] = []
@@ -45,11 +48,9 @@ class Greetings(Invariant):
             raise Violation("greetings", "greeter", "one is missing")
 
 
-async def greet(world: World, runtime: ClientRuntime, writer: TraceWriter) -> None:
-    greetings = world.invariant(Greetings)
-    async with Producer(
-        world.name_server_addresses, group="greeters", trace=writer, runtime=runtime
-    ) as producer:
+async def greet(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
+    greetings = context.invariant(Greetings)
+    async with Producer(context.name_servers, group="greeters", trace=writer, runtime=runtime) as producer:
         for number in range(20):
             text = f"hello {number}"
             try:
@@ -57,7 +58,7 @@ async def greet(world: World, runtime: ClientRuntime, writer: TraceWriter) -> No
             except ClientError:
                 continue
             greetings.sent.append(text)
-            world.did("greeting")
+            context.journal.did("greeting")
             await runtime.sleep(0.2)
 
 
@@ -70,7 +71,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
 def test_an_invariant_is_told_everything_and_may_end_the_run(plan: Plan) -> None:
     assert "greeter" in plan.actors
     world = World(plan)
-    result = world.run()
+    result = run_world(world)
     assert result.violation is None
     greetings = world.invariant(Greetings)
     assert result.work_counts["greeting"] == len(greetings.sent) > 10
@@ -79,7 +80,7 @@ def test_an_invariant_is_told_everything_and_may_end_the_run(plan: Plan) -> None
 
     broken = World(plan)
     broken.invariant(Greetings).broken = True
-    violation = broken.run().violation
+    violation = run_world(broken).violation
     assert violation is not None
     assert violation.invariant == "greetings"
 

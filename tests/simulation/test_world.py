@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from simulation.plan import FAULT_KINDS, Fault, decode_plan, draw_plan, encode_plan
-from simulation.report import describe_finding
+from simulation.faults.stage import Stage
+from simulation.findings.report import describe_finding
+from simulation.plans.plan import FAULT_KINDS, Fault, decode_plan, draw_plan, encode_plan
 from simulation.scheduler import SECOND
-from simulation.world import World, run_plan
+from simulation.workload.context import Context
+from simulation.world.running import run_plan
 
 _ROOT = Path(__file__).parents[2]
 
@@ -58,13 +60,13 @@ def test_another_seed_gives_other_traces() -> None:
 
 def test_a_message_that_no_consumer_got_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though positions went past it: what only looks at how far a group has come does not see it."""
-    consumed = World.consumed
+    consumed = Context.consumed
 
-    def consumed_but_one(self: World, queue_id: int, offset: int) -> None:
+    def consumed_but_one(self: Context, queue_id: int, offset: int) -> None:
         if offset != 3:
             consumed(self, queue_id, offset)
 
-    monkeypatch.setattr(World, "consumed", consumed_but_one)
+    monkeypatch.setattr(Context, "consumed", consumed_but_one)
     plan = replace(draw_plan(92, seconds=30), faults=(), actors=("producer", "consumer", "administrator"))
     result = run_plan(replace(plan, calm_ns=4 * SECOND, end_ns=18 * SECOND))
     assert result.violation is not None
@@ -85,10 +87,10 @@ def test_plans_survive_their_file_and_cover_all_kinds() -> None:
 def test_a_mistake_of_the_simulator_is_a_finding_with_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the end of a batch that does not even say which seed it was."""
 
-    def inject(world: World, fault: Fault) -> None:
+    def inject(stage: Stage, fault: Fault) -> None:
         raise KeyError("nobody thought of this")
 
-    monkeypatch.setattr("simulation.world.inject", inject)
+    monkeypatch.setattr("simulation.world.running.inject", inject)
     result = run_plan(replace(draw_plan(92, seconds=30), actors=(), end_ns=10 * SECOND))
     assert result.violation is not None
     assert result.violation.invariant == "the simulator fails"

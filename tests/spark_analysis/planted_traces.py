@@ -26,13 +26,14 @@ from broker.trace import (
     TraceHeader,
     read_trace,
 )
-from simulation.client_judge import ClientJudge
-from simulation.group_model import GroupModel, Violation
-from simulation.monitor import Monitor
-from simulation.plan import Fault, Plan
+from simulation.journal import Journal, Violation
+from simulation.judges.client_judge import ClientJudge
+from simulation.judges.group_model import GroupModel
+from simulation.judges.monitor import Monitor
+from simulation.plans.plan import Fault, Plan
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload.names import TOPIC
-from simulation.world import Result, World
+from simulation.world.running import Result, run_plan
 from spark_analysis.checking.plain import check_traces
 from spark_analysis.checking.replicas.reference import ReplicaEvent, replica_findings
 from tests.simulation.planted_bugs import PLANTED, plan_of
@@ -122,11 +123,6 @@ def _plan(case: Case, seed: int) -> Plan:
     return replace(plan, faults=tuple(faults))
 
 
-class _Unstopped(World):
-    def found(self, violation: Violation) -> None:
-        """Goes on."""
-
-
 def _run_unjudged(mistake: str, plan: Plan) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         for judge in (Monitor, GroupModel, ClientJudge):
@@ -134,7 +130,8 @@ def _run_unjudged(mistake: str, plan: Plan) -> Result:
                 if callable(function) and not method.startswith("__"):
                     patch.setattr(judge, method, _silenced(function))
         PLANTED[mistake].patch(patch)
-        return _Unstopped(plan, keep_traces=True).run()
+        patch.setattr(Journal, "found", lambda journal, violation: None)
+        return run_plan(plan, keep_traces=True)
 
 
 def _silenced(function: Callable[..., Any]) -> Callable[..., Any]:

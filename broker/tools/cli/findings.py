@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulation.plan import Plan
-    from simulation.shrink import Progress
-    from simulation.world import JudgeHistory, Result
+    from simulation.findings.shrink import Progress
+    from simulation.plans.plan import Plan
+    from simulation.world.end_checks import JudgeHistory
+    from simulation.world.running import Result
 
 __all__ = ["ShrinkBudget", "keep_plan", "replay_command", "report_finding", "run_once", "shrink_finding"]
 
@@ -39,7 +40,7 @@ class ShrinkBudget:
 
 def keep_plan(plan: Plan, directory: Path, mark: str = "") -> Path:
     """Writes the plan to ``seed-N{mark}.json`` in `directory`, whole or not at all, and says where."""
-    from simulation.plan import encode_plan
+    from simulation.plans.plan import encode_plan
 
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"seed-{plan.seed}{mark}.json"
@@ -56,11 +57,12 @@ def replay_command(path: Path) -> str:
 def run_once(plan: Plan, *, keep_traces: bool = False, judge: JudgeHistory | None = None) -> Result:
     """Runs the plan. Where Ctrl-C would raise KeyboardInterrupt it does so behind an event, and not within one: there
     the code under test, or a client's task, might take it for an error of its own, and it would be a finding."""
-    from simulation.world import World
+    from simulation.world.building import World
+    from simulation.world.running import run_world
 
-    world = World(plan, keep_traces=keep_traces, judge_history=judge)
+    world = World(plan, keep_traces=keep_traces or judge is not None)
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return world.run()
+        return run_world(world, judge)
 
     def interrupt(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -68,14 +70,14 @@ def run_once(plan: Plan, *, keep_traces: bool = False, judge: JudgeHistory | Non
 
     signal.signal(signal.SIGINT, interrupt)
     try:
-        return world.run()
+        return run_world(world, judge)
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def report_finding(result: Result, path: Path, *, shrunk: bool) -> None:
     """Prints the report of a finding whose plan is at `path`."""
-    from simulation.report import describe_finding
+    from simulation.findings.report import describe_finding
 
     print(describe_finding(result, replay_command(path)), flush=True)
     if not shrunk:
@@ -84,8 +86,8 @@ def report_finding(result: Result, path: Path, *, shrunk: bool) -> None:
 
 def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge: JudgeHistory) -> None:
     """Shrinks a finding within the budget, keeps the small plan in `directory`, and prints its report."""
-    from simulation.report import describe_size
-    from simulation.shrink import run_until, shrink
+    from simulation.findings.report import describe_size
+    from simulation.findings.shrink import run_until, shrink
 
     assert failed.violation is not None
     # The checker of client histories costs as much as the run; it is asked only if the finding is its own.
@@ -156,7 +158,7 @@ class _Display:
         self._width = 0
 
     def show(self, progress: Progress) -> None:
-        from simulation.report import describe_size
+        from simulation.findings.report import describe_size
 
         now = time.monotonic()
         text = (

@@ -30,8 +30,8 @@ from broker.tools.cli.findings import (
 )
 
 if TYPE_CHECKING:
-    from simulation.plan import Plan
-    from simulation.world import Result
+    from simulation.plans.plan import Plan
+    from simulation.world.running import Result
 
 _RERUN_EVERY = 20
 """Of a batch, the first and every so manieth seed is run again in a process with another hash seed."""
@@ -161,7 +161,7 @@ def _seed_range(text: str) -> range:
 
 def _single(seed: int, seconds: int, nodes: int, out: Path | None, budget: ShrinkBudget | None) -> int:
     print(f"seed {seed}", flush=True)
-    from simulation.plan import draw_plan
+    from simulation.plans.plan import draw_plan
 
     result = _run_and_tell(draw_plan(seed, seconds=seconds, nodes=nodes), out)
     if result.violation is None:
@@ -179,7 +179,7 @@ def _replay(path: Path, out: Path | None, budget: ShrinkBudget | None) -> int:
     """Exactly that plan, once; its file stays as it is."""
     import msgspec
 
-    from simulation.plan import decode_plan
+    from simulation.plans.plan import decode_plan
 
     try:
         plan = decode_plan(path.read_bytes())
@@ -200,7 +200,7 @@ def _replay(path: Path, out: Path | None, budget: ShrinkBudget | None) -> int:
 
 def _run_and_tell(plan: Plan, out: Path | None) -> Result:
     """Runs the plan, prints what it came to in short, and writes its traces to `out`."""
-    from simulation.report import summary_line
+    from simulation.findings.report import summary_line
 
     result, cpu_s = _run_and_time(plan, keep_traces=out is not None)
     print(summary_line(result, cpu_s))
@@ -213,7 +213,7 @@ def _run_and_tell(plan: Plan, out: Path | None) -> Result:
 
 def _run_and_time(plan: Plan, *, keep_traces: bool = False) -> tuple[Result, float]:
     """The result of a run, and its CPU seconds: without those that go into loading what the first run needs."""
-    import simulation.world  # noqa: F401
+    import simulation.world.running  # noqa: F401
 
     _judge_history({})
     begin = time.process_time()
@@ -304,7 +304,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 def _shrink_again(seed: int, seconds: int, nodes: int, directory: Path, budget: ShrinkBudget) -> None:
     """A finding that another process has made is made here again, and shrunk."""
-    from simulation.plan import draw_plan
+    from simulation.plans.plan import draw_plan
 
     result = _run(draw_plan(seed, seconds=seconds, nodes=nodes))
     if result.violation is None:
@@ -316,7 +316,7 @@ def _shrink_again(seed: int, seconds: int, nodes: int, directory: Path, budget: 
 def _tell_of_batch(
     outcomes: list[_Outcome], findings: int, reruns: int, differences: int, wall_s: float
 ) -> None:
-    from simulation.plan import FAULT_KINDS
+    from simulation.plans.plan import FAULT_KINDS
 
     faults, work = dict.fromkeys(FAULT_KINDS, 0), dict[str, int]()
     for outcome in outcomes:
@@ -341,8 +341,8 @@ def _tell_of_batch(
 
 
 def _run_for_batch(arguments: tuple[int, int, int, str]) -> _Outcome:
-    from simulation.plan import draw_plan
-    from simulation.report import describe_finding, summary_line
+    from simulation.findings.report import describe_finding, summary_line
+    from simulation.plans.plan import draw_plan
 
     seed, seconds, nodes, directory = arguments
     result, cpu_s = _run_and_time(draw_plan(seed, seconds=seconds, nodes=nodes))

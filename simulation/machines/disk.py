@@ -24,11 +24,11 @@ errors, no space left, bits that rot and pages that were written to the wrong pl
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from random import Random
 from typing import Any
 
 from log.disk import DiskUsage, StoreLock
 from log.errors import DiskError, DiskFullError, FlushError, StoreLockedError
+from simulation.randomness import Random
 
 __all__ = ["PAGE_BYTES", "SECTOR_BYTES", "PowerFailure", "SimulatedDisk"]
 

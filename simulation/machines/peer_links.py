@@ -23,11 +23,11 @@ from broker.peers.protocol import (
 )
 from broker.requests.connection import Connection
 from raft.messages import AppendRequest, TimeoutNow, VoteResponse
-from simulation.network import Endpoint
+from simulation.machines.network import Endpoint
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Timer
 
 if TYPE_CHECKING:
-    from simulation.broker_host import BrokerProcess
+    from simulation.machines.broker_host import BrokerProcess
 
 __all__ = ["FrameFaults", "PeerLinks"]
 
@@ -136,7 +136,7 @@ class PeerLinks:
                 self._again(dialled)
 
         timeout: Timer = process.call_after(_CONNECT_TIMEOUT_NS, too_slow)
-        host.world.network.connect(host.name, host.ip, dialled.address, process.guarded(opened))
+        host.surroundings.network.connect(host.name, host.ip, dialled.address, process.guarded(opened))
 
     def _again(self, dialled: _Dialled, retry_ns: int = 0) -> None:
         retry_ns = retry_ns or dialled.retry_ns
@@ -270,11 +270,11 @@ class PeerLinks:
         """Whether it wants a turn."""
         node = self._node
         assert link.source is not None, "the handshake is over"
-        world = self._process.host.world
         if isinstance(frame, RaftFrame):
             message = frame.message
             if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
-                world.monitor.voted(world.broker(link.source), message.request_term, message.target)
+                watcher = self._process.host.surroundings.watcher
+                watcher.voted(link.source, message.request_term, message.target)
         faults = self._process.host.frame_faults
         if isinstance(frame, RaftFrame) and faults is not None:
             self._frame_with_faults(link, frame, faults)
@@ -282,29 +282,30 @@ class PeerLinks:
         return node.peer_received(link.source, frame)
 
     def _frame_with_faults(self, link: _Inbound, frame: RaftFrame, faults: FrameFaults) -> None:
-        world = self._process.host.world
-        random, source = world.network.random, link.source
+        surroundings = self._process.host.surroundings
+        random, source = surroundings.network.random, link.source
+        fired = surroundings.journal.fired
         assert source is not None
         is_append = isinstance(frame.message, AppendRequest) and bool(frame.body)
         if is_append and random.random() < faults.corruption:
-            world.fired("message corruption")
+            fired("message corruption")
             faults.told()
             body = bytearray(frame.body)
             body[random.randrange(len(body))] ^= 1 << random.randrange(8)
             frame = frame._replace(body=body)
         drawn = random.random()
         if drawn < faults.loss:
-            world.fired("message loss")
+            fired("message loss")
             faults.told()
             return
         if drawn < faults.loss + faults.reordering:
-            world.fired("message reordering")
+            fired("message reordering")
             faults.told()
             delay = random.randrange(MICROSECOND, 30 * MILLISECOND)
             self._process.call_after(delay, self._late, link, frame)
             return
         if drawn < faults.loss + faults.reordering + faults.duplication:
-            world.fired("message duplication")
+            fired("message duplication")
             faults.told()
             delay = random.randrange(MICROSECOND, 30 * MILLISECOND)
             self._process.call_after(delay, self._late, link, frame)
@@ -316,7 +317,7 @@ class PeerLinks:
         if link is None:
             return False
         process = self._process
-        delay = process.host.world.network.random.randrange(MICROSECOND, MILLISECOND)
+        delay = process.host.surroundings.network.random.randrange(MICROSECOND, MILLISECOND)
         process.call_after(delay, self._late, link, RaftFrame(TimeoutNow(leader, process.host.name, term)))
         return True
 

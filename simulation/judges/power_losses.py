@@ -24,17 +24,17 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from log.entry_log import EntryLog
-from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES, file_name
+from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
 from raft.recovery_loss import Loss
-from simulation.clock import RATE_MAX_PPM
-from simulation.group_model import GroupModel, Violation
+from simulation.journal import Violation
+from simulation.judges.group_model import GroupModel
+from simulation.machines.broker_host import BrokerHost
+from simulation.machines.clock import RATE_MAX_PPM
+from simulation.machines.data_files import data_file
 from simulation.scheduler import MILLISECOND, SECOND
-
-if TYPE_CHECKING:
-    from simulation.broker_host import BrokerHost
 
 __all__ = ["DataLoss", "LostBy", "PowerLosses"]
 
@@ -151,20 +151,8 @@ class PowerLosses:
 
     # ---- power failures ------------------------------------------------------------------------------
 
-    def page_cache(self, host: BrokerHost) -> dict[int, bytes]:
-        """The data files of a running node's log, by the position where each begins."""
-        holder = self._holders.get(host.name)
-        if host.process is None or holder is None or holder.log is None:
-            return {}
-        log, file_bytes = holder.log.bounds, host.options.data_file_bytes
-        first = log.first_position - log.first_position % file_bytes
-        return {
-            start: host.disk.cached_bytes(_path(host, start))
-            for start in range(first, log.end_position, file_bytes)
-        }
-
     def power_failed(self, host: BrokerHost, before: dict[int, bytes], fault: str, now_ns: int) -> None:
-        """Its machine went dark; `before` is what `page_cache` said right before that. Raises Violation."""
+        """Its machine went dark; `before` is what its page cache held right before that. Raises Violation."""
         if not before:
             return  # the process was starting, or had ended, in order if so: its log stays as it was at its end
         taken = self._taken(host, before, fault, now_ns)
@@ -267,7 +255,7 @@ class PowerLosses:
             start = begin - begin % file_bytes
             next_file = bisect_left(positions, start + file_bytes, index, last + 1)
             end = positions[next_file - 1] + HEADER.unpack_from(image, positions[next_file - 1])[1]
-            stored = host.disk.cached_bytes(_path(host, start))[begin - start : end - start]
+            stored = host.disk.cached_bytes(data_file(host.options, start))[begin - start : end - start]
             differs = _first_difference(image[begin:end], stored)
             if differs is not None:
                 return bisect_right(positions, begin + differs, index, next_file) - 2
@@ -275,14 +263,10 @@ class PowerLosses:
         return index - 1
 
 
-def _path(host: BrokerHost, start: int) -> str:
-    return f"{host.options.dledger_directory}/data/{file_name(start)}"
-
-
 def _first_change(host: BrokerHost, before: dict[int, bytes]) -> int | None:
     """The position of the first byte that is another one on the disk now."""
     for start, old in before.items():
-        differs = _first_difference(old, host.disk.cached_bytes(_path(host, start)))
+        differs = _first_difference(old, host.disk.cached_bytes(data_file(host.options, start)))
         if differs is not None:
             return start + differs
     return None

@@ -1,8 +1,8 @@
 """A machine that runs a broker: disk, clock and network name outlive the process, which crashes and starts again.
 
 `BrokerProcess` does for a `broker.node.node.Node` what the Trio shell does in production, and nothing else: it
-brings bytes
-and time, lets a turn follow a few microseconds after whatever arrived, writes the outboxes, runs the jobs that a turn
+brings bytes and
+time, lets a turn follow a few microseconds after whatever arrived, writes the outboxes, runs the jobs that a turn
 asks for with a duration of their own, and keeps links and registrations alive.
 
 How a process ends: in order (`orderly_stop`), killed (its page cache stays), by a power failure (what was not flushed
@@ -15,33 +15,32 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from random import Random
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from broker.assembly import build_node
+from broker.node.node import Node
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.replica.jobs import Job, flush_job, other_jobs
 from broker.requests.connection import Connection, Outgoing
 from broker.settings.tables import BrokerConfig
+from broker.trace import TraceWriter
 from log.errors import DamagedFileError, DiskError, LogFault
 from log.options import StoreOptions
 from log.record import pack_host
-from simulation.clock import HostClock
-from simulation.disk import PowerFailure, SimulatedDisk
-from simulation.draw import draw_range
-from simulation.group_model import Violation
-from simulation.network import Endpoint
-from simulation.orderly_stop import OrderlyStop
-from simulation.peer_links import FrameFaults, PeerLinks
-from simulation.registrar import Registrar
-from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Timer
+from simulation.journal import Journal, Violation
+from simulation.machines.clock import HostClock
+from simulation.machines.data_files import cached_files
+from simulation.machines.disk import PowerFailure, SimulatedDisk
+from simulation.machines.network import Endpoint, Network
+from simulation.machines.orderly_stop import OrderlyStop
+from simulation.machines.peer_links import FrameFaults, PeerLinks
+from simulation.machines.registrar import Registrar
+from simulation.randomness import Random, branch, draw_range
+from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
 
-if TYPE_CHECKING:
-    from simulation.world import World
-
-__all__ = ["BrokerHost", "BrokerProcess"]
+__all__ = ["BrokerHost", "BrokerProcess", "BrokerWatcher", "PowerWatcher", "Surroundings"]
 
 _SWEEP_NS = 30 * SECOND
 _TURN_DELAY_NS_MIN = 20 * MICROSECOND
@@ -57,12 +56,57 @@ def _hour_of_day(wall_ms: int) -> int:
     return wall_ms // 3_600_000 % 24
 
 
+class BrokerWatcher(Protocol):
+    """Looks at brokers while they run. Each hook may raise `Violation`."""
+
+    def started(self, host: BrokerHost, node: Node) -> None:
+        """A process has recovered; its log is what the disk gave it."""
+
+    def stopped(self, host: BrokerHost) -> None:
+        """A process has ended."""
+
+    def turned(self, host: BrokerHost, node: Node) -> None:
+        """A turn is over."""
+
+    def committed(self, host: BrokerHost, index: int, term: int) -> None:
+        """A node's commit index rose."""
+
+    def voted(self, name: str, term: int, candidate: str) -> None:
+        """A node has granted its vote, and the vote has arrived."""
+
+
+class PowerWatcher(Protocol):
+    """Is told of each machine that may have lost what it had not flushed.
+
+    `before` holds the data files of the log as they were right before that (`BrokerHost.page_cache`).
+    """
+
+    def power_failed(self, host: BrokerHost, before: dict[int, bytes], fault: str) -> None:
+        """A machine went dark, by a fault of that kind."""
+
+    def pages_left(self, host: BrokerHost, before: dict[int, bytes]) -> None:
+        """A process has ended behind a failed flush, maybe with the only copy of something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """All that a machine with a broker knows of the world around it."""
+
+    scheduler: Scheduler
+    network: Network
+    journal: Journal
+    watcher: BrokerWatcher
+    power_watcher: PowerWatcher
+    replica_writer: Callable[[BrokerHost], TraceWriter]
+    """Makes a trace writer for a new process."""
+
+
 class BrokerHost:
     """One machine. `process` is None while no broker runs on it."""
 
     def __init__(
         self,
-        world: World,
+        surroundings: Surroundings,
         name: str,
         ip: str,
         config: BrokerConfig,
@@ -70,7 +114,7 @@ class BrokerHost:
         clock: HostClock,
         random: Random,
     ) -> None:
-        self.world = world
+        self.surroundings = surroundings
         self.name = name
         self.ip = ip
         self.config = config
@@ -79,8 +123,8 @@ class BrokerHost:
         self.options = replace(options, dledger_directory=f"dledger-{config.node.id}")
         self.clock = clock
         self.random = random
-        self.disk = SimulatedDisk(Random(random.getrandbits(64)))
-        self.disk.fired = world.fired
+        self.disk = SimulatedDisk(branch(random))
+        self.disk.fired = surroundings.journal.fired
         self.process: BrokerProcess | None = None
         self.paused = False
         self.in_service = True
@@ -111,7 +155,30 @@ class BrokerHost:
 
     def note(self, text: str) -> None:
         """Adds a line to the transcript."""
-        self.world.note(self.name, text)
+        self.surroundings.journal.note(self.name, text)
+
+    def page_cache(self) -> dict[int, bytes]:
+        """The data files of a running node's log as the process sees them, by the position where each begins."""
+        if self.process is None:
+            return {}
+        return cached_files(self.disk, self.options, self.process.node.replica.store.log)
+
+    def describe_state(self) -> str:
+        """The state of its replica in one line, for people."""
+        process = self.process
+        if process is None:
+            failed = f", failed as {self.failed_as}" if self.failed_as else ""
+            return f"down{', needs a new disk' if self.needs_new_disk else ''}{failed}"
+        replica = process.node.replica
+        raft = replica.raft
+        return (
+            f"{raft.role.value} of term {raft.term}, leader {raft.leader}, "
+            f"log {raft.log_terms.first_index}..{raft.log_terms.last_index}, persisted {raft.persisted_index}, "
+            f"commit {raft.commit_index}, applied {replica.applied_index}"
+            f"{', serving' if replica.serving else ''}{', paused' if self.paused else ''}"
+            f"{'' if raft.recovering is None else ', recovering ' + raft.recovering.value}"
+            f", voters {' '.join(raft.configuration.voters)}, links {' '.join(replica.links)}"
+        )
 
     # ---- starting and stopping -----------------------------------------------------------------------
 
@@ -119,28 +186,30 @@ class BrokerHost:
         """Starts a process over what the disk holds; does nothing while one runs."""
         if self.process is not None or self.needs_new_disk or not self.in_service:
             return
-        self.world.network.set_dark(self.name, False)
+        self.surroundings.network.set_dark(self.name, False)
         self.incarnation += 1
-        self.world.acting = self.name
+        self.surroundings.journal.acting = self.name
         try:
             self.process = BrokerProcess(self)
             self._check_kept(self.process)
             self.process.run()
         except PowerFailure as failure:
             self.note(f"power fails while starting, in {failure}")
-            self.world.fired("power inside")
+            self.surroundings.journal.fired("power inside")
             self.lose_power("power inside")
             self.start_after(_RESTART_NS)
         except LogFault as error:
             self._cannot_start(error)
         except Violation as violation:
-            self.world.found(violation)
+            self.surroundings.journal.found(violation)
         except Exception:  # whatever the code under test raises is a finding
-            self.world.violation("a node fails to start", self.name, traceback.format_exc())
+            self.surroundings.journal.found(
+                Violation("a node fails to start", self.name, traceback.format_exc())
+            )
 
     def start_after(self, delay_ns: int) -> None:
         """Starts a process some time from now."""
-        self.world.scheduler.after(delay_ns, self.start)
+        self.surroundings.scheduler.after(delay_ns, self.start)
 
     def _cannot_start(self, error: LogFault) -> None:
         self._drop_process()
@@ -148,13 +217,17 @@ class BrokerHost:
         self.note(f"cannot start: {error}")
         kept, self.kept_index = self.kept_index, None
         if isinstance(error, DamagedFileError) and kept is not None:
-            self.world.violation(_KEPT, self.name, f"log ended at {kept}, now it cannot start: {error}")
+            self.surroundings.journal.found(
+                Violation(_KEPT, self.name, f"log ended at {kept}, now it cannot start: {error}")
+            )
         elif isinstance(error, DamagedFileError) and self.disk_faulty:
             self.needs_new_disk = True
         elif isinstance(error, DiskError) and self.disk_faulty:
             self.start_after(SECOND)
         else:
-            self.world.violation("a node refuses its own disk", self.name, f"{type(error).__name__}: {error}")
+            self.surroundings.journal.found(
+                Violation("a node refuses its own disk", self.name, f"{type(error).__name__}: {error}")
+            )
 
     def _check_kept(self, process: BrokerProcess) -> None:
         kept, self.kept_index = self.kept_index, None
@@ -173,29 +246,27 @@ class BrokerHost:
     def kill(self) -> None:
         """SIGKILL: the kernel closes the connections and keeps the page cache."""
         self.kept_index = None
-        losses = self.world.monitor.power_losses
-        before = losses.page_cache(self) if self.disk.may_evict else {}
+        before = self.page_cache() if self.disk.may_evict else {}
         self._drop_process()
         self.disk.lose_process()
-        for endpoint in self.world.network.endpoints_of(self.name):
+        for endpoint in self.surroundings.network.endpoints_of(self.name):
             endpoint.close()
-        self.world.network.kick(self.name)  # a paused process's sockets were full
+        self.surroundings.network.kick(self.name)  # a paused process's sockets were full
         if before:
-            self.world.pages_left(self, before)
+            self.surroundings.power_watcher.pages_left(self, before)
 
     def lose_power(self, fault: str) -> None:
         """The plug is pulled, by a fault of that kind."""
-        losses = self.world.monitor.power_losses
-        before = losses.page_cache(self)
+        before = self.page_cache()
         if self.paused:
-            self.was_held_up(self.world.scheduler.now_ns)
+            self.was_held_up(self.surroundings.scheduler.now_ns)
         self._drop_process()
         self.boots += 1
-        for endpoint in self.world.network.endpoints_of(self.name):
+        for endpoint in self.surroundings.network.endpoints_of(self.name):
             endpoint.vanish()
         self.disk.lose_power()
-        self.world.network.set_dark(self.name, True)
-        self.world.power_failed(self, before, fault)
+        self.surroundings.network.set_dark(self.name, True)
+        self.surroundings.power_watcher.power_failed(self, before, fault)
 
     def was_held_up(self, until_ns: int) -> None:
         """See `held_up_until_ns`."""
@@ -206,25 +277,25 @@ class BrokerHost:
         self.paused = False
         self.deferred.clear()
         self.backlog.clear()
-        self.world.network.stop_listening(self.address)
-        self.world.network.stop_listening(self.peer_address)
+        self.surroundings.network.stop_listening(self.address)
+        self.surroundings.network.stop_listening(self.peer_address)
         if process is not None:
             process.dead = True
-            self.world.monitor.stopped(self)
+            self.surroundings.watcher.stopped(self)
 
     def failed(self, error: BaseException) -> None:
         """An exception came out of the process."""
         if isinstance(error, Violation):
-            self.world.found(error)
+            self.surroundings.journal.found(error)
             return
         if isinstance(error, PowerFailure):
             self.note(f"power fails in {error}")
-            self.world.fired("power inside")
+            self.surroundings.journal.fired("power inside")
             self.lose_power("power inside")
             self.start_after(_RESTART_NS)
             return
         text = "".join(traceback.format_exception(error))
-        state = self.world.state_of(self)
+        state = self.describe_state()
         if self.process is not None and self.process.stop is not None:
             self.process.stop.failed()
         self.kill()
@@ -233,7 +304,7 @@ class BrokerHost:
             self.start_after(_RESTART_NS)
         else:
             self.failed_as = state
-            self.world.violation("a node fails", self.name, text)
+            self.surroundings.journal.found(Violation("a node fails", self.name, text))
 
     # ---- pauses --------------------------------------------------------------------------------------
 
@@ -241,7 +312,7 @@ class BrokerHost:
         """The process stands still (SIGSTOP, a stopped machine); the network goes on filling its sockets."""
         if self.process is not None and not self.paused:
             self.paused = True
-            for endpoint in self.world.network.endpoints_of(self.name):
+            for endpoint in self.surroundings.network.endpoints_of(self.name):
                 endpoint.readable = False
 
     def resume(self) -> None:
@@ -249,21 +320,21 @@ class BrokerHost:
         if not self.paused:
             return
         self.paused = False
-        self.was_held_up(self.world.scheduler.now_ns)
+        self.was_held_up(self.surroundings.scheduler.now_ns)
         deferred, self.deferred = self.deferred, deque()
         later: list[tuple[Callable[..., object], tuple[Any, ...]]] = [*deferred]
         # Both are ready at once, and an event loop takes either first.
         later.insert(0 if self.random.random() < 0.5 else len(later), (self._read_sockets, ()))
         backlog, self.backlog = self.backlog, deque()
         for accept, endpoint in backlog:
-            self.world.scheduler.after(0, accept, endpoint)
+            self.surroundings.scheduler.after(0, accept, endpoint)
         for callback, arguments in later:
-            self.world.scheduler.after(0, callback, *arguments)
+            self.surroundings.scheduler.after(0, callback, *arguments)
 
     def _read_sockets(self) -> None:
         if self.paused:
             return
-        for endpoint in self.world.network.endpoints_of(self.name):
+        for endpoint in self.surroundings.network.endpoints_of(self.name):
             endpoint.readable = True
             endpoint.peer.kick()
 
@@ -273,7 +344,7 @@ class BrokerProcess:
 
     def __init__(self, host: BrokerHost) -> None:
         """Raises what `build_node` raises, and `PowerFailure`."""
-        world = host.world
+        surroundings = host.surroundings
         self.host = host
         self.dead = False
         self.outgoing = Outgoing()
@@ -285,15 +356,15 @@ class BrokerProcess:
         self._turn_planned = False
         self._deadline_ns = 0
         self._timer: Timer | None = None
-        self._scheduler = world.scheduler
+        self._scheduler = surroundings.scheduler
         self._guarded_turn = self.guarded(self._turn)
         self._guarded_deadline = self.guarded(self._deadline_passed)
-        self.writer = world.replica_writer(host)
+        self.writer = surroundings.replica_writer(host)
         self.node = build_node(
             host.config,
             host.disk,
             self.outgoing,
-            Random(host.random.getrandbits(64)),
+            branch(host.random),
             host.clock.now_ns(),
             host.clock.wall_ms(),
             self.writer,
@@ -308,8 +379,8 @@ class BrokerProcess:
     def run(self) -> None:
         """Begins to listen, to dial and to register."""
         host = self.host
-        network = host.world.network
-        host.world.monitor.started(host, self.node)
+        network = host.surroundings.network
+        host.surroundings.watcher.started(host, self.node)
         network.listen(host.address, host.name, self.guarded_accept(self._accept_client))
         network.listen(host.peer_address, host.name, self.guarded_accept(self.links.accept))
         self.links.follow_membership()
@@ -324,7 +395,7 @@ class BrokerProcess:
         """The callback as something that the world may call: not when dead, later when paused, its errors caught."""
 
         host = self.host
-        world, name = host.world, host.name
+        journal, name = host.surroundings.journal, host.name
 
         def call(*arguments: Any) -> None:
             if self.dead:
@@ -332,7 +403,7 @@ class BrokerProcess:
             if host.paused:
                 host.deferred.append((self._call, (callback, arguments)))
                 return
-            world.acting = name
+            journal.acting = name
             try:
                 callback(*arguments)
             except (PowerFailure, Exception) as error:
@@ -386,7 +457,7 @@ class BrokerProcess:
         host = self.host
         self._turn_planned = False
         deadline_ns = self.node.turn(*host.clock.read(), self._send)
-        host.world.monitor.turned(host, self.node)
+        host.surroundings.watcher.turned(host, self.node)
         self._send()
         replica = self.node.replica
         if replica.members.peers is not self.links.peers:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from random import Random
 
 from broker.client.transport.runtime import Buffer, ByteStream, CancelScope, Event
 from broker.client.transport.runtime import TaskGroup as TaskGroupProtocol
-from simulation.clock import HostClock
-from simulation.network import Endpoint, Network
+from simulation.machines.clock import HostClock
+from simulation.machines.network import Endpoint, Network
+from simulation.machines.tasks import Scope, SimulatedEvent, TaskGroup, TaskProcess
+from simulation.randomness import Random
 from simulation.scheduler import Scheduler
-from simulation.tasks import Scope, SimulatedEvent, TaskGroup, TaskProcess
 
 __all__ = ["ClientRuntime"]
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from broker.client.message import SendResult
 from broker.trace import TraceHeader, TraceWriter
-from simulation.group_model import CommittedQueue, GroupModel, Violation
+from simulation.journal import Violation
+from simulation.judges.group_model import CommittedQueue, GroupModel
+from simulation.judges.stored_positions import NEVER, PositionRequest, first_unasked
 from simulation.scheduler import SECOND
-from simulation.stored_positions import NEVER, PositionRequest, first_unasked
 
 __all__ = ["ClientJudge", "ClientWriter"]
 

@@ -8,8 +8,8 @@ process, or the next change meets a full disk, a flush that fails, or a power fa
 from __future__ import annotations
 
 import errno
-from random import Random
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from broker.name_server import NameServer
 from broker.remoting.command import RemotingCommand
@@ -17,13 +17,12 @@ from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.settings.tables import NameServerConfig
 from log.errors import DiskError
-from simulation.clock import HostClock
-from simulation.disk import PowerFailure, SimulatedDisk
-from simulation.network import Endpoint
+from simulation.journal import Journal
+from simulation.machines.clock import HostClock
+from simulation.machines.disk import PowerFailure, SimulatedDisk
+from simulation.machines.network import Endpoint, Network
+from simulation.randomness import Random
 from simulation.scheduler import SECOND
-
-if TYPE_CHECKING:
-    from simulation.world import World
 
 __all__ = ["KeptConfiguration", "NameServerHost", "NameServerWatcher"]
 
@@ -85,9 +84,20 @@ class KeptConfiguration:
 class NameServerHost:
     """One name server; `kill` and `start` lose everything it knew, but what it keeps in a file."""
 
-    def __init__(self, world: World, name: str, ip: str, clock: HostClock, random: Random) -> None:
+    def __init__(
+        self,
+        network: Network,
+        journal: Journal,
+        watchers: Sequence[NameServerWatcher],
+        name: str,
+        ip: str,
+        clock: HostClock,
+        random: Random,
+    ) -> None:
         """`random` says whether it has a file, and what its disk does."""
-        self._world = world
+        self._network = network
+        self._journal = journal
+        self._watchers = watchers
         self._disk = SimulatedDisk(random) if random.random() < _HAS_FILE else None
         self.storage: KeptConfiguration | None = None
         """Of the running process; None without a file."""
@@ -97,7 +107,7 @@ class NameServerHost:
         self._core: NameServer | None = None
         self._endpoints: dict[int, Endpoint] = {}
         self._next_number = 0
-        world.network.name_address(self.address, name)
+        network.name_address(self.address, name)
 
     @property
     def has_file(self) -> bool:
@@ -119,10 +129,10 @@ class NameServerHost:
             if self._disk is not None:
                 self.storage = KeptConfiguration(self._disk)
             self._core = NameServer(NameServerConfig(listen=self.address), self.storage)
-            for watcher in self._world.name_server_watchers:
+            for watcher in self._watchers:
                 watcher.name_server_started(self, self._core)
-            self._world.network.listen(self.address, self.name, self._accept)
-            self._world.scheduler.after(_EXPIRY_CHECK_NS, self._expire, self._core)
+            self._network.listen(self.address, self.name, self._accept)
+            self._network.scheduler.after(_EXPIRY_CHECK_NS, self._expire, self._core)
 
     def fail(self, amount: float) -> None:
         """Its process ends, and something may happen to its disk."""
@@ -151,14 +161,14 @@ class NameServerHost:
     def kill(self) -> None:
         """Its process ends."""
         if self._core is not None:
-            for watcher in self._world.name_server_watchers:
+            for watcher in self._watchers:
                 watcher.name_server_stopped(self)
             if self._disk is not None:
                 self._disk.lose_process()
         self._core = None
         self._endpoints.clear()
-        self._world.network.stop_listening(self.address)
-        for endpoint in self._world.network.endpoints_of(self.name):
+        self._network.stop_listening(self.address)
+        for endpoint in self._network.endpoints_of(self.name):
             endpoint.close()
 
     def _accept(self, endpoint: Endpoint) -> None:
@@ -186,7 +196,7 @@ class NameServerHost:
                 except PowerFailure:
                     self._goes_dark(command)
                     return
-                for watcher in self._world.name_server_watchers:
+                for watcher in self._watchers:
                     watcher.name_server_asked(self, number, command, answer)
                 if answer is not None:
                     endpoint.send([answer])
@@ -194,7 +204,7 @@ class NameServerHost:
         def closed(_: str) -> None:
             if self._core is core and self._endpoints.pop(number, None) is not None:
                 core.connection_closed(number)
-                for watcher in self._world.name_server_watchers:
+                for watcher in self._watchers:
                     watcher.name_server_lost(self, number)
 
         endpoint.on_data = received
@@ -202,18 +212,18 @@ class NameServerHost:
 
     def _goes_dark(self, command: RemotingCommand) -> None:
         assert self._disk is not None, "without a disk nothing is saved"
-        self._world.note(self.name, "power fails while it saves a change")
-        for watcher in self._world.name_server_watchers:
+        self._journal.note(self.name, "power fails while it saves a change")
+        for watcher in self._watchers:
             watcher.name_server_interrupted(self, command)
         self.kill()
         self._disk.lose_power()
-        self._world.scheduler.after(_DARK_NS, self.start)
+        self._network.scheduler.after(_DARK_NS, self.start)
 
     def _expire(self, core: NameServer) -> None:
         if self._core is not core:
             return
         silent = core.expire(self._clock.now_ns())
-        for watcher in self._world.name_server_watchers:
+        for watcher in self._watchers:
             watcher.name_server_expired(self)
         for number in silent:
             assert isinstance(number, int)
@@ -221,6 +231,6 @@ class NameServerHost:
             if endpoint is not None:
                 endpoint.close()
                 core.connection_closed(number)
-                for watcher in self._world.name_server_watchers:
+                for watcher in self._watchers:
                     watcher.name_server_lost(self, number)
-        self._world.scheduler.after(_EXPIRY_CHECK_NS, self._expire, core)
+        self._network.scheduler.after(_EXPIRY_CHECK_NS, self._expire, core)

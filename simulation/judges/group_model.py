@@ -31,20 +31,11 @@ from log.entry_log import EntryLog
 from log.layout import HEADER, HEADER_BYTES
 from log.properties import TAGS, UNIQ_KEY, get_property
 from log.record import Record, decode_record, peek
+from simulation.journal import Violation
 
-__all__ = ["CommittedMessage", "CommittedQueue", "GroupModel", "Violation"]
+__all__ = ["CommittedMessage", "CommittedQueue", "GroupModel"]
 
 _RUN_BYTES_MAX = 1 << 20
-
-
-class Violation(Exception):  # noqa: N818 - what is found, not an error of this program
-    """An invariant does not hold. `invariant` names it, `node` the host concerned."""
-
-    def __init__(self, invariant: str, node: str, detail: str) -> None:
-        super().__init__(f"{invariant} ({node}): {detail}")
-        self.invariant = invariant
-        self.node = node
-        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)

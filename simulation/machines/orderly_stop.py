@@ -17,7 +17,7 @@ from log.errors import LogFault
 from simulation.scheduler import SECOND
 
 if TYPE_CHECKING:
-    from simulation.broker_host import BrokerProcess
+    from simulation.machines.broker_host import BrokerProcess
 
 __all__ = ["OrderlyStop"]
 
@@ -86,5 +86,5 @@ class OrderlyStop:
         if replica.raft.commit_index > replica.applied_index:
             # By the last flush; no turn applies it any more, and so no trace tells of it, but the store's notes do.
             host = process.host
-            host.world.monitor.committed(host, replica.raft.commit_index, replica.term)
+            host.surroundings.watcher.committed(host, replica.raft.commit_index, replica.term)
         replica.close(process.host.clock.now_ns())

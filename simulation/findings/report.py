@@ -1,9 +1,9 @@
 """Results as text: one line for a run that holds, a page for a finding."""
 
-from simulation.plan import Plan
+from simulation.findings.transcript import last_events
+from simulation.plans.plan import Plan
 from simulation.scheduler import SECOND
-from simulation.transcript import last_events
-from simulation.world import Result
+from simulation.world.running import Result
 
 __all__ = ["describe_finding", "describe_plan", "describe_size", "summary_line"]
 

@@ -8,11 +8,11 @@ with a rate of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
 from typing import Final, Literal
 
 import msgspec
 
+from simulation.randomness import Random, stream
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.workload import ACTORS
 
@@ -103,7 +103,7 @@ class Plan:
 
 def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
     """The plan of a seed; `seconds` is the whole run, of which the last third is calm (at least 20 s)."""
-    random = Random(f"plan {seed}")
+    random = stream(f"plan {seed}")
     end_ns = seconds * SECOND
     calm_ns = max(_FIRST_FAULT_NS, end_ns - max(20 * SECOND, end_ns // 3))
     flush: Literal["sync", "async"] = "sync" if random.random() < 0.6 else "async"
@@ -115,7 +115,7 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
             continue
         faults += _draw_faults(random, kind, calm_ns)
     for kind in _DRAWN_APART:
-        apart = Random(f"faults {kind} {seed}")
+        apart = stream(f"faults {kind} {seed}")
         if apart.random() < _SHARE:
             faults += _draw_faults(apart, kind, calm_ns)
     actors = tuple(name for name, actor in ACTORS.items() if _is_on(seed, name, actor.share))
@@ -141,7 +141,7 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
 
 def _draw_outage(seed: int, calm_ns: int) -> list[Fault]:
     """A power failure of all in the last fifth of the time of faults, from a stream of its own."""
-    random = Random(f"outage {seed}")
+    random = stream(f"outage {seed}")
     if random.random() >= _ASYNC_OUTAGE_SHARE:
         return []
     at = random.randrange(calm_ns - (calm_ns - _FIRST_FAULT_NS) // 5, calm_ns + 1)
@@ -151,14 +151,14 @@ def _draw_outage(seed: int, calm_ns: int) -> list[Fault]:
 def faults_of_actor(seed: int, actor: str, calm_ns: int) -> list[Fault]:
     """Those that an actor brings, from a stream of its own."""
     kind = _OF_ACTORS.get(actor)
-    random = Random(f"faults of {actor} {seed}")
+    random = stream(f"faults of {actor} {seed}")
     if kind is None or random.random() >= _OF_ACTORS_SHARE:
         return []
     return _draw_faults(random, kind, calm_ns)
 
 
 def _is_on(seed: int, actor: str, share: float) -> bool:
-    return Random(f"actor {actor} {seed}").random() < share
+    return stream(f"actor {actor} {seed}").random() < share
 
 
 def _draw_faults(random: Random, kind: str, calm_ns: int) -> list[Fault]:

@@ -8,11 +8,11 @@ from broker.node.registration import registration, unregistration
 from broker.remoting.command import encode
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
-from simulation.network import Endpoint
+from simulation.machines.network import Endpoint
 from simulation.scheduler import MILLISECOND, SECOND, Timer
 
 if TYPE_CHECKING:
-    from simulation.broker_host import BrokerProcess
+    from simulation.machines.broker_host import BrokerProcess
 
 __all__ = ["Registrar"]
 
@@ -65,7 +65,7 @@ class Registrar:
 
         process.call_after(_TIMEOUT_NS, too_slow)
         host = process.host
-        host.world.network.connect(host.name, host.ip, self._address, process.guarded(opened))
+        host.surroundings.network.connect(host.name, host.ip, self._address, process.guarded(opened))
 
     def changed(self) -> None:
         """There is something new to say."""

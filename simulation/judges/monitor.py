@@ -7,22 +7,21 @@ Each check is named for what it protects; see docs/simulation.md for the list.
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.node.node import Node
 from broker.trace import TraceHeader, TraceWriter
 from log.dispatch import Arrival
 from log.entry_log import EntryLog
 from log.hard_state import HardState, HardStateFile
-from log.layout import file_name
 from raft.core import Raft
 from raft.effects import Role
-from simulation.group_model import GroupModel, Violation
-from simulation.power_losses import PowerLosses
-
-if TYPE_CHECKING:
-    from simulation.broker_host import BrokerHost
+from simulation.journal import Journal, Violation
+from simulation.judges.group_model import GroupModel
+from simulation.judges.power_losses import PowerLosses
+from simulation.machines.broker_host import BrokerHost
+from simulation.machines.data_files import data_file
+from simulation.randomness import Random
 
 __all__ = ["Monitor", "ReplicaWriter"]
 
@@ -103,7 +102,7 @@ class Monitor:
     def __init__(
         self,
         now_ns: Callable[[], int],
-        note: Callable[[str, str], object],
+        journal: Journal,
         *,
         sync_flush: bool,
         random: Random,
@@ -111,7 +110,8 @@ class Monitor:
         self.model = GroupModel()
         self._random = random
         self._now_ns = now_ns
-        self._note = note
+        self._journal = journal
+        self._note = journal.note
         self._sync_flush = sync_flush
         self.power_losses = PowerLosses(self.model, sync_flush=sync_flush)
         self._watched: dict[str, _Watched] = {}
@@ -172,7 +172,7 @@ class Monitor:
         """Role, term or leader changed."""
         self._note(host.name, f"{role} of term {term}, leader {leader or 'unknown'}")
         if role == "candidate":
-            self.voted(host, term, host.name)
+            self.voted(host.name, term, host.name)
         watched = self._watched.get(host.name)
         if role == "leader" and watched is not None and watched.log is not None:
             self.elections += 1
@@ -256,7 +256,7 @@ class Monitor:
             watched.first_index = first_index
             self.model.begins_at(host.name, replica.store.log, self._now_ns())
             self._note(host.name, f"deletes its log before {first_index}")
-            host.world.fired("retention")
+            self._journal.fired("retention")
         raft = replica.raft
         if raft.recovering is None:
             self.power_losses.is_whole(host.name)
@@ -272,18 +272,19 @@ class Monitor:
         if replica.applied_index > self.model.last_index:
             raise Violation("dispatch after commit", host.name, f"applied {replica.applied_index}")
 
-    def voted(self, host: BrokerHost, term: int, candidate: str) -> None:
+    def voted(self, name: str, term: int, candidate: str) -> None:
         """One vote a term, on the disk before it is sent, also across restarts (Raft 5.2)."""
-        known = self._votes.setdefault((host.name, term), candidate)
+        known = self._votes.setdefault((name, term), candidate)
         if known != candidate:
-            raise Violation("one vote a term", host.name, f"voted for {known} and {candidate} in term {term}")
+            raise Violation("one vote a term", name, f"voted for {known} and {candidate} in term {term}")
+        host = self._watched[name].host
         with host.disk.reads_succeed():
             saved = (
                 HardStateFile(host.disk, f"{host.options.dledger_directory}/currterm").read() or HardState()
             )
         if saved.term < term or (saved.term == term and saved.vote != candidate):
             raise Violation(
-                "votes are durable", host.name, f"voted for {candidate} in term {term}, saved is {saved}"
+                "votes are durable", name, f"voted for {candidate} in term {term}, saved is {saved}"
             )
 
     def _arrived(self, watched: _Watched, arrivals: Any) -> None:
@@ -341,7 +342,7 @@ class Monitor:
         while begin < end:
             start = begin - begin % file_bytes
             piece_end = min(end, start + file_bytes)
-            durable = host.disk.durable_bytes(f"{host.options.dledger_directory}/data/{file_name(start)}")
+            durable = host.disk.durable_bytes(data_file(host.options, start))
             wanted = image[begin:piece_end]
             held = durable[begin - start : piece_end - start]
             if held != wanted and not _only_padding_differs(held, wanted):

@@ -1,17 +1,14 @@
-"""A machine with one client process, which can be killed and started again, as an actor of the workload asks for."""
+"""A machine with one client process, which can be killed and started again."""
 
 from __future__ import annotations
 
-from random import Random
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
-from simulation.client_judge import ClientWriter
-from simulation.client_runtime import ClientRuntime
-from simulation.clock import HostClock
-from simulation.workload.actor import Main
-
-if TYPE_CHECKING:
-    from simulation.world import World
+from broker.trace import TraceWriter
+from simulation.machines.client_runtime import ClientRuntime
+from simulation.machines.clock import HostClock
+from simulation.machines.network import Network
+from simulation.randomness import Random, branch
 
 __all__ = ["ClientHost"]
 
@@ -21,26 +18,28 @@ class ClientHost:
 
     def __init__(
         self,
-        world: World,
+        network: Network,
         name: str,
         ip: str,
         clock: HostClock,
         random: Random,
-        main: Main,
-        *,
-        at_most_once: bool,
+        main: Callable[[ClientRuntime, TraceWriter], Awaitable[None]],
+        new_writer: Callable[[str], TraceWriter],
+        main_failed: Callable[[str, BaseException], object],
     ) -> None:
-        self.world = world
+        """`new_writer` makes the trace of a process by its name; `main_failed` gets what `main` raises, by `name`."""
         self.name = name
-        self.ip = ip
-        self.clock = clock
+        self._network = network
+        self._ip = ip
+        self._clock = clock
         self._random = random
         self._main = main
-        self._at_most_once = at_most_once
+        self._new_writer = new_writer
+        self._main_failed = main_failed
         self._runtime: ClientRuntime | None = None
         self._failed: ClientRuntime | None = None
         self._incarnation = 0
-        self._writer: ClientWriter | None = None
+        self._writer: TraceWriter | None = None
 
     @property
     def is_running(self) -> bool:
@@ -51,25 +50,22 @@ class ClientHost:
         """Starts the process; does nothing while it runs."""
         if self._runtime is not None:
             return
-        world = self.world
         self._incarnation += 1
-        number = self._incarnation * 100 + int(self.ip.rpartition(".")[2])
-        writer = self._writer = world.client_writer(
-            f"{self.name}.{self._incarnation}", at_most_once=self._at_most_once
-        )
+        number = self._incarnation * 100 + int(self._ip.rpartition(".")[2])
+        writer = self._writer = self._new_writer(f"{self.name}.{self._incarnation}")
         runtime = self._runtime = ClientRuntime(
-            world.scheduler,
-            world.network,
-            self.clock,
-            Random(self._random.getrandbits(64)),
+            self._network.scheduler,
+            self._network,
+            self._clock,
+            branch(self._random),
             self.name,
-            self.ip,
+            self._ip,
             number,
             self._ended,
         )
 
         async def main() -> None:
-            await self._main(world, runtime, writer)
+            await self._main(runtime, writer)
 
         runtime.run(main())
 
@@ -79,7 +75,7 @@ class ClientHost:
         if runtime is None:
             runtime, self._failed = self._failed, None  # what its other tasks were doing ends here
         if runtime is not None:
-            for endpoint in self.world.network.endpoints_of(self.name):
+            for endpoint in self._network.endpoints_of(self.name):
                 endpoint.close()
             runtime.kill()
             self.flush()
@@ -93,4 +89,4 @@ class ClientHost:
         runtime, self._runtime = self._runtime, None
         if error is not None:
             self._failed = runtime
-            self.world.client_failed(self.name, error)
+            self._main_failed(self.name, error)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
-from simulation.clock import HostClock
+from simulation.machines.clock import HostClock
 from simulation.scheduler import MICROSECOND, Scheduler, Timer
 
 __all__ = ["Cancelled", "ProcessKilled", "TaskProcess"]

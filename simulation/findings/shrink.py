@@ -22,10 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from simulation.group_model import Violation
-from simulation.plan import Fault, Plan
+from simulation.journal import Violation
+from simulation.plans.plan import Fault, Plan
 from simulation.scheduler import MILLISECOND, SECOND
-from simulation.world import JudgeHistory, Result, World
+from simulation.world.building import World
+from simulation.world.end_checks import JudgeHistory
+from simulation.world.running import Result, run_world
 
 __all__ = ["Progress", "Shrunk", "cause_of", "run_until", "shrink"]
 
@@ -61,11 +63,11 @@ class Shrunk:
 
 def run_until(plan: Plan, limit_ns: int, judge_history: JudgeHistory | None = None) -> Result | None:
     """What a plan comes to by `limit_ns`, None for nothing; its end is looked at if that comes before."""
-    world = World(plan, judge_history=judge_history)
+    world = World(plan, keep_traces=judge_history is not None)
     if limit_ns < plan.end_ns:
         world.scheduler.at(limit_ns + 1, _nothing_found)
     try:
-        return world.run()
+        return run_world(world, judge_history)
     except _NothingFoundError:
         return None
 

@@ -12,9 +12,8 @@ Losing, repeating and reordering single Raft messages is not TCP's to do; see `b
 import errno
 from collections import deque
 from collections.abc import Callable, Sequence
-from random import Random
 
-from simulation.draw import draw_range
+from simulation.randomness import Random, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
 
 __all__ = ["Endpoint", "Link", "Network"]

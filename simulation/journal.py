@@ -1,0 +1,73 @@
+"""What a run notes: a transcript for people, counts of faults and work, and the first thing that does not hold.
+
+Machines, faults, actors and judges all write here, and only here: whoever finds a mistake need not know who runs the
+world.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from broker.trace import TraceWriter
+from simulation.scheduler import SECOND, Scheduler
+
+__all__ = ["Journal", "Violation"]
+
+_TRANSCRIPT_LINES: Final = 400
+
+
+class Violation(Exception):  # noqa: N818 - what is found, not an error of this program
+    """An invariant does not hold. `invariant` names it, `node` the host concerned."""
+
+    def __init__(self, invariant: str, node: str, detail: str) -> None:
+        super().__init__(f"{invariant} ({node}): {detail}")
+        self.invariant = invariant
+        self.node = node
+        self.detail = detail
+
+
+class Journal:
+    """The notes of one run. The first finding ends it: what follows a broken invariant says little."""
+
+    def __init__(self, scheduler: Scheduler, driver: TraceWriter) -> None:
+        """Faults are recorded with `driver`, too."""
+        self._scheduler = scheduler
+        self._driver = driver
+        self.transcript: deque[str] = deque(maxlen=_TRANSCRIPT_LINES)
+        self.fault_counts: dict[str, int] = {}
+        """How often each kind of fault took effect."""
+        self.work_counts: dict[str, int] = {}
+        """What actors have done, by kind: an actor that never gets anywhere checks nothing."""
+        self.finding: Violation | None = None
+        self.acting = ""
+        """The broker whose code runs, and so writes the log."""
+
+    def note(self, host: str, text: str) -> None:
+        """Adds a line to the transcript."""
+        self.transcript.append(f"{self._scheduler.now_ns / SECOND:11.6f}  {host:<8} {text}")
+
+    def fired(self, kind: str) -> None:
+        """Counts a fault that takes effect."""
+        self.fault_counts[kind] = self.fault_counts.get(kind, 0) + 1
+
+    def did(self, work: str) -> None:
+        """Counts something that an actor has done and an invariant depends on."""
+        self.work_counts[work] = self.work_counts.get(work, 0) + 1
+
+    def record_fault(self, kind: str, target: str, detail: str) -> None:
+        """Notes a fault in transcript and trace."""
+        self.note(target, f"FAULT {kind} {detail}".rstrip())
+        self._driver.fault(self._scheduler.now_ns, kind, (target,), detail)
+
+    def operated(self, kind: str, node: str, detail: str) -> None:
+        """Counts and notes an operator's request that was granted."""
+        self.fired(kind)
+        self.record_fault(kind, node, detail)
+
+    def found(self, violation: Violation) -> None:
+        """Keeps the first violation, and ends the run after the present event."""
+        if self.finding is None:
+            self.finding = violation
+            self.note(violation.node, f"VIOLATION {violation}")
+            self._scheduler.stopped = True

@@ -1,0 +1,25 @@
+"""The data files of a node's log on its simulated disk, by name and with what a process sees in them."""
+
+from __future__ import annotations
+
+from log.entry_log import EntryLog
+from log.layout import file_name
+from log.options import StoreOptions
+from simulation.machines.disk import SimulatedDisk
+
+__all__ = ["cached_files", "data_file"]
+
+
+def data_file(options: StoreOptions, start: int) -> str:
+    """The path of the data file that begins at that position of the log."""
+    return f"{options.dledger_directory}/data/{file_name(start)}"
+
+
+def cached_files(disk: SimulatedDisk, options: StoreOptions, log: EntryLog) -> dict[int, bytes]:
+    """The page cache of the log's data files, by the position where each begins."""
+    file_bytes = options.data_file_bytes
+    first = log.first_position - log.first_position % file_bytes
+    return {
+        start: disk.cached_bytes(data_file(options, start))
+        for start in range(first, log.end_position, file_bytes)
+    }

@@ -1,0 +1,123 @@
+"""Which machines belong to the group, as its operator sees it: who joins with an empty disk, who is taken away.
+
+A machine is *in service* from the moment at which the operator starts a node on it until it is known to be out of the
+group; only machines in service are started, hit by faults and looked at in the end. What the group has committed is
+known here and waited for: an operator who takes a machine away before that is certain breaks Raft's assumptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from simulation.machines.broker_host import BrokerHost
+
+__all__ = ["Committed", "Members"]
+
+
+class Committed(Protocol):
+    """What the group has committed."""
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...]
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last committed entry."""
+
+
+class Members:
+    """The operator's books."""
+
+    def __init__(
+        self, machines: Sequence[BrokerHost], model: Committed, wiped: Callable[[BrokerHost], object]
+    ) -> None:
+        """`wiped` is told of each machine that gets an empty disk."""
+        self.machines = machines
+        """All that a broker can run on, in service or not."""
+        self._model = model
+        self._wiped = wiped
+
+    @property
+    def committed(self) -> tuple[str, ...]:
+        """Voters and learners, by the newest committed configuration."""
+        return (*self._model.voters, *self._model.learners)
+
+    def in_service(self) -> list[BrokerHost]:
+        """Machines that run a broker, or should."""
+        return [host for host in self.machines if host.in_service]
+
+    def idle(self) -> list[BrokerHost]:
+        """Machines that a node could be started on."""
+        return [host for host in self.machines if not host.in_service]
+
+    def leader(self) -> BrokerHost | None:
+        """The host that serves, if there is exactly one."""
+        serving = [
+            host for host in self.machines if host.process is not None and host.process.node.replica.serving
+        ]
+        return serving[0] if len(serving) == 1 else None
+
+    def is_settled(self) -> bool:
+        """Whether all nodes follow one leader and hold the same log, committed and durable, and no flush is to fail.
+
+        And none of them is recovering: what it may vote for it does not know yet (raft/recovery.py, What is claimed).
+        """
+        leader = self.leader()
+        if leader is None or leader.process is None:
+            return False
+        raft = leader.process.node.replica.raft
+        for host in self.in_service():
+            if host.process is None or host.paused or host.disk.failing_flushes:
+                return False
+            replica = host.process.node.replica
+            if replica.raft.recovering is not None:
+                return False
+            state = (
+                replica.raft.term,
+                replica.raft.leader,
+                replica.raft.log_terms.last_index,
+                replica.applied_index,
+            )
+            if state != (raft.term, leader.name, raft.commit_index, raft.commit_index):
+                return False
+            if replica.raft.persisted_index != raft.commit_index:
+                return False
+        return raft.commit_index == self._model.last_index
+
+    def start_newcomer(self, host: BrokerHost) -> None:
+        """Starts a node with an empty disk, which the group does not know yet."""
+        assert not host.in_service, "it is a member, or will be"
+        if not host.disk.is_empty:
+            host.disk.wipe()
+            self._wiped(host)
+        host.needs_new_disk = False
+        host.in_service = True
+        self.configure(host)
+        host.start()
+
+    def give_new_disk(self, host: BrokerHost) -> None:
+        """Gives a machine whose process has ended an empty disk."""
+        host.disk.wipe()
+        host.needs_new_disk = False
+        self.configure(host)
+        self._wiped(host)
+
+    def retire(self, host: BrokerHost) -> None:
+        """Takes a machine away whose node is out of the group."""
+        assert host.name not in self.committed, "it is a member"
+        host.in_service = False
+        host.kill()
+
+    def configure(self, host: BrokerHost) -> None:
+        """Writes the settings of a node with an empty disk: they name the members of this moment."""
+        members = self.committed
+        known = [one for one in self.machines if one is host or one.name in members]
+        raft = msgspec.structs.replace(
+            host.config.raft,
+            peers={one.name: one.peer_address for one in known},
+            join=host.name not in members,
+        )
+        host.config = msgspec.structs.replace(host.config, raft=raft)

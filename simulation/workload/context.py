@@ -1,0 +1,119 @@
+"""What an actor sees of the run that it is in, and what it may promise there.
+
+The actors that make up every run's load (`produce`, `consume`, `audit`) need no more than a `Load`, which a group of
+real processes offers, too. All others get the `Context` of a simulated world: beside the load they know the true time,
+what the group has committed, and each its `Invariant`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from broker.client.message import SendResult
+from broker.node.node import Node
+from broker.state.commands import Command
+from simulation.journal import Journal
+from simulation.judges.client_judge import ClientJudge
+from simulation.judges.group_model import CommittedMessage, GroupModel
+from simulation.machines.broker_host import BrokerHost
+from simulation.machines.members import Members
+from simulation.machines.name_server_host import NameServerWatcher
+from simulation.scheduler import Scheduler
+
+__all__ = ["Context", "Invariant", "Load", "Wishes"]
+
+
+class Load(Protocol):
+    """What the common load needs to know, and whom it tells."""
+
+    name_servers: Sequence[str]
+    """Their addresses."""
+    think_ms: int
+    """How long a lane of a producer waits between two sends, on average."""
+    load_stopped: bool
+    """Set when nothing more shall be sent."""
+
+    def consumed(self, queue_id: int, offset: int) -> None:
+        """A consumer's application got a message."""
+
+    def stored_once(self, sender: str, results: Sequence[SendResult]) -> None:
+        """The group says where messages of a sender stand of which it keeps one copy each."""
+
+
+@dataclass(slots=True)
+class Wishes:
+    """What faults ask operators and administrators to do, and nobody has done yet."""
+
+    expected: frozenset[str]
+    """Kinds of faults that the run has: whoever is not among those who will be asked need not wait."""
+    transfers: int = 0
+    member_changes: int = 0
+    topic_changes: int = 0
+
+
+@dataclass(slots=True)
+class Context:
+    """A simulated world as its actors and their invariants see it."""
+
+    seed: int
+    nodes: int
+    queues: int
+    """Of the topic of all."""
+    think_ms: int
+    calm_ns: int
+    """When all faults have ended."""
+    name_servers: Sequence[str]
+    scheduler: Scheduler
+    journal: Journal
+    model: GroupModel
+    judge: ClientJudge
+    members: Members
+    wishes: Wishes
+    load_stopped: bool = False
+    invariants: list[Invariant] = field(default_factory=list)
+    name_server_watchers: list[NameServerWatcher] = field(default_factory=list)
+    consumed_offsets: dict[int, set[int]] = field(default_factory=dict)
+    """Offsets that consumers' applications got, by queue."""
+
+    def is_calm(self) -> bool:
+        """Whether the time of faults is over."""
+        return self.scheduler.now_ns >= self.calm_ns
+
+    def consumed(self, queue_id: int, offset: int) -> None:
+        """A consumer's application got a message."""
+        self.consumed_offsets.setdefault(queue_id, set()).add(offset)
+
+    def stored_once(self, sender: str, results: Sequence[SendResult]) -> None:
+        """The group says where messages of a sender stand of which it keeps one copy each."""
+        self.judge.placed(sender, results)
+
+    def invariant(self, kind: type[AnyInvariant]) -> AnyInvariant:
+        """The invariant of that kind, for its actor."""
+        return next(invariant for invariant in self.invariants if isinstance(invariant, kind))
+
+
+class Invariant:
+    """What must hold of an actor's work; one instance a run, whatever the number of processes and restarts.
+
+    Every hook may raise `Violation`; none does anything unless it is overridden. Times are true ones, in nanoseconds.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def committed(self, message: CommittedMessage) -> None:
+        """A message has been committed, in the order of the log; no node need have applied it."""
+
+    def applied(self, command: Command, now_ns: int) -> None:
+        """A metadata command has been committed."""
+
+    def check_node(self, host: BrokerHost, node: Node) -> None:
+        """At the end, for every node: it has applied everything."""
+
+    def check_end(self) -> None:
+        """At the end: the load stopped six seconds ago, and no fault has happened for twenty."""
+
+
+AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)

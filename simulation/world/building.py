@@ -1,0 +1,268 @@
+"""A group of brokers, name servers and clients in one deterministic world, put together as a plan says.
+
+Everything in the world draws from random streams that the plan's seed fixes, and events happen in the order that
+`scheduler` gives, so the same plan and code give the same bytes of trace, in any process. The order in which things are
+made here is part of that: who is made first draws first.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final, TypeVar
+
+from broker.settings.tables import (
+    BrokerConfig,
+    BrokerSettings,
+    NodeSettings,
+    RaftSettings,
+    RetentionSettings,
+    StorageSettings,
+)
+from broker.trace import TraceWriter
+from log.options import StoreOptions
+from simulation.faults.stage import Stage
+from simulation.journal import Journal, Violation
+from simulation.judges.client_judge import ClientJudge, ClientWriter
+from simulation.judges.data_loss import DataLossWatch
+from simulation.judges.monitor import Monitor, ReplicaWriter
+from simulation.machines.broker_host import BrokerHost, Surroundings
+from simulation.machines.client_host import ClientHost
+from simulation.machines.client_runtime import ClientRuntime
+from simulation.machines.clock import HostClock
+from simulation.machines.members import Members
+from simulation.machines.name_server_host import NameServerHost
+from simulation.machines.network import Network
+from simulation.plans.plan import Plan
+from simulation.randomness import Random, stream
+from simulation.scheduler import SECOND, Scheduler
+from simulation.workload import ACTORS
+from simulation.workload.actor import Actor
+from simulation.workload.context import Context, Invariant, Wishes
+from simulation.workload.order import LOCK_TTL_MS
+from simulation.workload.retry import DELAY_LEVELS_S
+from simulation.workload.transact import CHECKS_MAX
+from simulation.world.traces import Traces
+
+__all__ = ["World"]
+
+AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
+
+_SPARE_MACHINES: Final = 1
+"""Beside the group's first members, for the one that joins."""
+_NAME_SERVERS: Final = 2
+
+
+class World:
+    """All that exists in a run. `running.run_world` runs it, once."""
+
+    def __init__(self, plan: Plan, *, keep_traces: bool = False) -> None:
+        self.plan = plan
+        self.interrupted = False
+        self.scheduler = Scheduler()
+        self.traces = Traces(plan.seed, keep=keep_traces)
+        driver = TraceWriter(self.traces.sink("driver"), self.traces.header("driver", "driver"))
+        self.traces.add(driver)
+        self.journal = Journal(self.scheduler, driver)
+        self.network = Network(self.scheduler, self.random("network"), self.journal.fired)
+        self.monitor = Monitor(
+            self._now_ns, self.journal, sync_flush=plan.flush == "sync", random=self.random("monitor")
+        )
+        self.model = self.monitor.model
+        self.judge = ClientJudge(self.model, self._now_ns)
+        self.brokers: list[BrokerHost] = []
+        self.members = Members(self.brokers, self.model, self.monitor.wiped)
+        self.losses = DataLossWatch(
+            self.scheduler, self.journal, self.monitor.power_losses, self.model, self.judge, self.members
+        )
+        self.context = self._make_context()
+        self.invariants = self.context.invariants
+        self._make_invariants()
+        self.name_servers = self._make_name_servers()
+        self._make_brokers()
+        self.clients = self._make_clients()
+        self.stage = Stage(
+            self.scheduler,
+            self.network,
+            self.journal,
+            self.members,
+            self.name_servers,
+            self.clients,
+            self.context.wishes,
+            self.monitor.wiped,
+            plan.flush,
+            plan.calm_ns,
+        )
+
+    def interrupt(self) -> None:
+        """Ends the run behind the present event, because nobody waits for it any more. For signal handlers, too."""
+        self.interrupted = True
+        self.scheduler.stopped = True
+
+    def invariant(self, kind: type[AnyInvariant]) -> AnyInvariant:
+        """The invariant of that kind."""
+        return self.context.invariant(kind)
+
+    def random(self, name: str) -> Random:
+        """The random stream of somebody in this world."""
+        return stream(f"{self.plan.seed} {name}")
+
+    # ---- machines ------------------------------------------------------------------------------------
+
+    def _now_ns(self) -> int:
+        return self.scheduler.now_ns
+
+    def _clock(self, name: str) -> HostClock:
+        random = self.random(f"clock {name}")
+        return HostClock(
+            self.scheduler,
+            zero_ns=random.randrange(SECOND, 1_000_000 * SECOND),
+            rate_ppm=random.randrange(-200, 200),
+            wall_offset_ms=random.randrange(-500, 500),
+        )
+
+    def _make_name_servers(self) -> list[NameServerHost]:
+        return [
+            NameServerHost(
+                self.network,
+                self.journal,
+                self.context.name_server_watchers,
+                f"ns{number}",
+                _name_server_ip(number),
+                self._clock(f"ns{number}"),
+                self.random(f"file of ns{number}"),
+            )
+            for number in range(_NAME_SERVERS)
+        ]
+
+    def _make_brokers(self) -> None:
+        plan = self.plan
+        names = [f"n{number}" for number in range(plan.nodes + _SPARE_MACHINES)]
+        ips = {name: f"10.0.0.{number + 1}" for number, name in enumerate(names)}
+        peers = {name: f"{ips[name]}:40911" for name in names[: plan.nodes]}
+        self.model.voters = tuple(peers)
+        options = self._store_options()
+        surroundings = Surroundings(
+            self.scheduler, self.network, self.journal, self.monitor, self.losses, self._replica_writer
+        )
+        for name in names:
+            config = self._broker_config(name, ips[name], peers)
+            clock, random = self._clock(name), self.random(f"broker {name}")
+            host = BrokerHost(surroundings, name, ips[name], config, options, clock, random)
+            host.in_service = name in peers
+            self.brokers.append(host)
+
+    def _store_options(self) -> StoreOptions:
+        """Small files and tables, so that a run sees them roll, fill up and go."""
+        plan = self.plan
+        return StoreOptions(
+            data_file_bytes=plan.data_file_bytes,
+            index_file_units=256,
+            prepare_ahead_bytes=plan.data_file_bytes // 2,
+            prepare_step_bytes=4096,
+            zero_gap_bytes=plan.data_file_bytes,
+            consume_queue_file_units=64,
+            index_slots=61,
+            index_entries=200,
+            delay_levels_ms=tuple(1000 * seconds for seconds in DELAY_LEVELS_S),
+            write_buffer=self.random("write buffer").random() < 0.25,
+            hot_bytes=2 * plan.data_file_bytes,
+        )
+
+    def _broker_config(self, name: str, ip: str, peers: dict[str, str]) -> BrokerConfig:
+        plan = self.plan
+        return BrokerConfig(
+            node=NodeSettings(id=name, listen=f"{ip}:10911", name_servers=tuple(self.context.name_servers)),
+            raft=RaftSettings(peers=peers),
+            # A topic made by a send has as many queues as the administrator makes: fewer would hide messages.
+            # Producers are asked about transactions soon and often.
+            broker=BrokerSettings(
+                default_queue_count=plan.queues,
+                transaction_timeout_ms=1000,
+                transaction_check_interval_ms=1000,
+                transaction_check_max=CHECKS_MAX,
+                order_lock_ttl_ms=LOCK_TTL_MS,
+                delay_levels=" ".join(f"{seconds}s" for seconds in DELAY_LEVELS_S),
+            ),
+            storage=StorageSettings(
+                flush=plan.flush, data_file_bytes=plan.data_file_bytes, max_message_bytes=4096
+            ),
+            retention=RetentionSettings(interval_ms=1000, delete_hours=tuple(range(0, 24, 2))),
+        )
+
+    def _replica_writer(self, host: BrokerHost) -> TraceWriter:
+        writer = ReplicaWriter(
+            self.traces.sink(host.name),
+            self.traces.header("replica", host.name),
+            self.monitor,
+            host,
+            self._now_ns,
+        )
+        self.traces.add(writer)
+        return writer
+
+    # ---- clients -------------------------------------------------------------------------------------
+
+    def _make_context(self) -> Context:
+        plan = self.plan
+        return Context(
+            seed=plan.seed,
+            nodes=plan.nodes,
+            queues=plan.queues,
+            think_ms=plan.think_ms,
+            calm_ns=plan.calm_ns,
+            name_servers=[f"{_name_server_ip(number)}:9876" for number in range(_NAME_SERVERS)],
+            scheduler=self.scheduler,
+            journal=self.journal,
+            model=self.model,
+            judge=self.judge,
+            members=self.members,
+            wishes=Wishes(frozenset(fault.kind for fault in plan.faults)),
+        )
+
+    def _make_invariants(self) -> None:
+        kinds = [ACTORS[name].invariant for name in self.plan.actors]
+        self.invariants += [kind(self.context) for kind in dict.fromkeys(kinds) if kind is not None]
+        self.model.listeners.extend(self.invariants)
+
+    def _make_clients(self) -> list[ClientHost]:
+        clients: list[ClientHost] = []
+        for actor_name in self.plan.actors:
+            actor = ACTORS[actor_name]
+            for number in range(actor.processes(self.plan.producers)):
+                clients.append(
+                    self._make_client(f"{actor_name}{number}", f"10.0.2.{len(clients) + 1}", actor)
+                )
+        return clients
+
+    def _make_client(self, name: str, ip: str, actor: Actor) -> ClientHost:
+        async def main(runtime: ClientRuntime, writer: TraceWriter) -> None:
+            await actor.main(self.context, runtime, writer)
+
+        def new_writer(process: str) -> ClientWriter:
+            self.traces.histories.append(process)
+            writer = ClientWriter(
+                self.traces.sink(process),
+                self.traces.header("client", process),
+                self.judge,
+                self._now_ns,
+                at_most_once=actor.at_most_once,
+            )
+            self.traces.add(writer)
+            return writer
+
+        random = self.random(f"client {name}")
+        return ClientHost(
+            self.network, name, ip, self._clock(name), random, main, new_writer, self._client_failed
+        )
+
+    def _client_failed(self, name: str, error: BaseException) -> None:
+        """A client's main task raised; what several of its tasks raised at once comes as a group."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if not isinstance(error, Violation):
+            error = Violation("a client fails", name, "".join(traceback.format_exception(error)))
+        self.journal.found(error)
+
+
+def _name_server_ip(number: int) -> str:
+    return f"10.0.1.{number + 1}"

@@ -1,0 +1,74 @@
+"""What must hold when a run is over: everything has come together, and was read, and what clients were told is true.
+
+A run that ended with a loss of data is asked only for what clients were told until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from simulation.journal import Violation
+from simulation.machines.broker_host import BrokerHost
+from simulation.workload.names import TOPIC
+from simulation.world.building import World
+
+__all__ = ["JudgeHistory", "check_end", "members_at_end"]
+
+JudgeHistory = Callable[[Mapping[str, bytes]], str]
+"""From clients' traces by name to what is wrong with them, "" for nothing: a checker that this room may not import."""
+
+
+def members_at_end(world: World) -> list[BrokerHost]:
+    """Those that must hold everything in the end: a node that was removed holds what it had then."""
+    return [host for host in world.members.in_service() if host.name in world.members.committed]
+
+
+def check_end(world: World, judge_history: JudgeHistory | None) -> None:
+    """Raises Violation for the first thing that does not hold."""
+    is_whole = world.losses.data_loss is None
+    if is_whole:
+        _check_nodes(world)
+        _check_everything_was_read(world)
+    world.judge.check_outcomes()
+    if judge_history is not None:
+        world.traces.flush()
+        problem = judge_history(world.traces.kept_histories())
+        if problem:
+            raise Violation("linearizability", "clients", problem)
+    if is_whole:
+        for invariant in world.invariants:
+            invariant.check_end()
+
+
+def _check_nodes(world: World) -> None:
+    """Every node runs, has applied everything, and its files say the same as the log."""
+    model = world.model
+    for host in members_at_end(world):
+        process = host.process
+        if process is None:
+            raise Violation("liveness", host.name, "it does not run at the end")
+        applied = process.node.replica.applied_index
+        if applied != model.last_index:
+            raise Violation("liveness", host.name, f"applied {applied} of {model.last_index} at the end")
+        world.monitor.check_store(host, process.node)
+        for invariant in world.invariants:
+            invariant.check_node(host, process.node)
+
+
+def _check_everything_was_read(world: World) -> None:
+    """Consumers' applications have got each message that is still there."""
+    if "consumer" not in world.plan.actors:
+        return
+    model = world.model
+    for (topic, queue_id), queue in model.queues.items():
+        if topic != TOPIC:
+            continue
+        consumed = world.context.consumed_offsets.get(queue_id, ())
+        begin = queue.first_kept(0, len(queue.keys), model.kept_from)
+        missing = [offset for offset in range(begin, len(queue.keys)) if offset not in consumed]
+        if missing:
+            raise Violation(
+                "liveness",
+                "consumers",
+                f"{topic}/{queue_id}: {len(missing)} of {len(queue.keys)} never read, {missing[0]} first",
+            )

@@ -1,0 +1,245 @@
+"""The course of a run: machines start, faults happen and end, the group must recover, and then everything is judged.
+
+    result = run_plan(draw_plan(seed=7))
+
+What is found first ends the run.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from simulation.faults.injection import heal_everything, inject
+from simulation.journal import Journal, Violation
+from simulation.judges.power_losses import DataLoss
+from simulation.plans.plan import Plan
+from simulation.scheduler import SECOND
+from simulation.world.building import World
+from simulation.world.end_checks import JudgeHistory, check_end, members_at_end
+
+__all__ = ["Result", "run_plan", "run_world"]
+
+_SENDERS: Final = ("producer", "repeater", "careful")
+"""Actors whose sends `ClientJudge` counts."""
+_FLUSH_TRACES_NS: Final = SECOND
+_LOAD_STOPS_BEFORE_END_NS: Final = 6 * SECOND
+_RECOVERY_NS: Final = 12 * SECOND
+"""From the end of all faults to the first acknowledged message, at most: two elections that split and a route poll."""
+_LAST_ENTRIES_NS: Final = SECOND
+"""From the end of the run to the moment in which every node has applied everything, at most."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run came to."""
+
+    plan: Plan
+    violation: Violation | None
+    simulated_ns: int
+    trace_digest: str
+    fault_counts: dict[str, int]
+    events: int
+    committed: int
+    acknowledged: int
+    read: int
+    elections: int
+    work_counts: dict[str, int]
+    """What actors have done, by kind: an actor that never gets anywhere checks nothing."""
+    transcript: list[str]
+    states: list[str]
+    traces: dict[str, bytes] = field(default_factory=dict)
+    """Trace files by name, if they were kept."""
+    data_loss: DataLoss | None = None
+    """What power failures took from a majority, as async flush allows: it ended the run, and is no finding."""
+
+
+def run_plan(plan: Plan, *, keep_traces: bool = False, judge_history: JudgeHistory | None = None) -> Result:
+    """Runs a plan from beginning to end; `judge_history` has the last word on what clients were told."""
+    world = World(plan, keep_traces=keep_traces or judge_history is not None)
+    return run_world(world, judge_history)
+
+
+def run_world(world: World, judge_history: JudgeHistory | None = None) -> Result:
+    """Runs the whole plan of a new world. Never raises for what it finds.
+
+    `judge_history` needs a world that keeps its traces. Raises KeyboardInterrupt if the run was interrupted.
+    """
+    scheduler, journal = world.scheduler, world.journal
+    course = _Course(world)
+    with _logs_noted(journal), _garbage_kept():
+        try:
+            course.plan_events()
+            scheduler.run_until(world.plan.end_ns)
+            if world.losses.data_loss is None and not world.interrupted:
+                course.await_last_entries()
+            if journal.finding is None and not world.interrupted:
+                check_end(world, judge_history)
+        except Violation as violation:
+            journal.found(violation)
+        except Exception:
+            # A mistake in the simulator is found like any other, with its plan and what came before.
+            journal.found(Violation("the simulator fails", "world", traceback.format_exc()))
+        finally:
+            states = _states(world)
+            for client in world.clients:
+                client.kill()
+            world.traces.flush()
+    if world.interrupted:
+        raise KeyboardInterrupt
+    return _result(world, states)
+
+
+class _Course:
+    """What happens at which time of a run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._acknowledged_at_calm = 0
+
+    def plan_events(self) -> None:
+        """Starts the name servers, and schedules all that the plan says."""
+        world, scheduler, plan = self._world, self._world.scheduler, self._world.plan
+        random = world.random("starts")
+        for name_server in world.name_servers:
+            name_server.start()
+        for host in world.brokers:
+            scheduler.at(random.randrange(SECOND), host.start)
+        for client in world.clients:
+            scheduler.at(random.randrange(2 * SECOND), client.start)
+        for fault in plan.faults:
+            scheduler.at(fault.time_ns, inject, world.stage, fault)
+        scheduler.at(plan.calm_ns, self._calm)
+        scheduler.at(plan.calm_ns + _RECOVERY_NS, self._check_recovered)
+        scheduler.at(plan.end_ns - _LOAD_STOPS_BEFORE_END_NS, self._stop_load)
+        scheduler.at(_FLUSH_TRACES_NS, self._flush_traces)
+
+    def await_last_entries(self) -> None:
+        """Goes on until every node has applied what was committed in the last moment of the run."""
+        scheduler, model = self._world.scheduler, self._world.model
+        latest_ns = scheduler.now_ns + _LAST_ENTRIES_NS
+        while self._world.journal.finding is None and scheduler.now_ns < latest_ns:
+            processes = [host.process for host in members_at_end(self._world)]
+            if all(
+                process and process.node.replica.applied_index == model.last_index for process in processes
+            ):
+                break
+            scheduler.run_until(scheduler.now_ns + _LAST_ENTRIES_NS // 100)
+
+    def _flush_traces(self) -> None:
+        self._world.traces.flush()
+        self._world.scheduler.after(_FLUSH_TRACES_NS, self._flush_traces)
+
+    def _calm(self) -> None:
+        heal_everything(self._world.stage)
+        self._world.journal.note("world", "calm: all faults end")
+        self._acknowledged_at_calm = self._world.judge.acknowledged
+
+    def _stop_load(self) -> None:
+        self._world.context.load_stopped = True
+        heal_everything(self._world.stage)  # a node may have found damage on its disk since
+
+    def _check_recovered(self) -> None:
+        world = self._world
+        heal_everything(world.stage)
+        if world.losses.look_for_vote_loss():
+            return
+        # A plan that was shrunk to less has nothing that could be acknowledged.
+        sends = any(name in world.plan.actors for name in _SENDERS)
+        if sends and world.judge.acknowledged == self._acknowledged_at_calm:
+            limit_s = _RECOVERY_NS // SECOND
+            detail = f"no message acknowledged within {limit_s} s after all faults"
+            world.journal.found(Violation("liveness", "group", detail))
+
+
+@contextmanager
+def _logs_noted(journal: Journal) -> Iterator[None]:
+    """Notes in the journal what brokers and clients log. An error of a handler that a broker logs is a finding."""
+
+    def note_event(_: Any, level: str, event: Any) -> Any:
+        error = sys.exc_info()[1]
+        if isinstance(error, Violation):
+            journal.found(error)
+        elif error is not None and event.get("event") == "request failed":
+            client = str(event.get("client"))
+            journal.found(Violation("a handler fails", client, traceback.format_exc()))
+        if event.get("event") != "role":  # noted by the monitor already
+            text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+            journal.note(journal.acting, f"log {level}: {event.get('event')} {text}".rstrip())
+        raise structlog.DropEvent
+
+    client_log = logging.getLogger("trivet.client")
+    handler = _ClientLog(journal)
+    client_log.addHandler(handler)
+    propagated, client_log.propagate = client_log.propagate, False
+    previous = structlog.get_config()
+    structlog.configure(processors=[note_event])
+    try:
+        yield
+    finally:
+        structlog.configure(**previous)
+        client_log.removeHandler(handler)
+        client_log.propagate = propagated
+
+
+class _ClientLog(logging.Handler):
+    """Notes what clients log."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._journal.note("client", record.getMessage())
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """No search for cyclic garbage: that of a run is small, and looking for it takes a tenth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _states(world: World) -> list[str]:
+    """Each node in one line, and the group in one, for a report."""
+    lines = [f"{host.name}: {host.describe_state()}" for host in world.brokers if host.in_service]
+    model = world.model
+    lines.append(
+        f"group: voters {' '.join(model.voters)}, learners {' '.join(model.learners) or 'none'}, "
+        f"committed up to {model.last_index}, {world.judge.acknowledged} messages acknowledged"
+    )
+    return lines
+
+
+def _result(world: World, states: list[str]) -> Result:
+    journal = world.journal
+    return Result(
+        plan=world.plan,
+        violation=journal.finding,
+        simulated_ns=world.scheduler.now_ns,
+        trace_digest=world.traces.digest(),
+        fault_counts=journal.fault_counts,
+        events=world.scheduler.events_run,
+        committed=world.model.last_index + 1,
+        acknowledged=world.judge.acknowledged,
+        read=world.judge.read,
+        elections=world.monitor.elections,
+        work_counts=journal.work_counts,
+        transcript=list(journal.transcript),
+        states=states,
+        traces=world.traces.kept(),
+        data_loss=world.losses.data_loss if journal.finding is None else None,
+    )
