@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-scenarios",
         action="store_true",
-        help="write what the consensus scenarios do into their files instead of comparing it",
+        help="write what the scenarios cause into their files instead of comparing it",
     )
 
 

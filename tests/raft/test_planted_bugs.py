@@ -22,7 +22,8 @@ from raft.state import NodeState
 from tests.raft.invariants import Violation
 from tests.raft.test_paper import figure_8
 from tests.raft.test_state_machine import GroupMachine
-from tests.raft.transcript import run
+from tests.raft.transcript import Scenario
+from tests.scenario_files import transcript
 
 
 def commit_by_counting(patch: pytest.MonkeyPatch) -> None:
@@ -176,4 +177,4 @@ def test_the_scenario_finds(
     """Quicker than waiting for a random schedule that does the same."""
     plant(monkeypatch)
     with pytest.raises(Violation, match=found):
-        run((Path(__file__).parent / "scenarios" / f"{scenario}.txt").read_text())
+        transcript((Path(__file__).parent / "scenarios" / f"{scenario}.txt").read_text(), Scenario().execute)

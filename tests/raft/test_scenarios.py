@@ -1,26 +1,52 @@
 """The transcripts in scenarios/: read them as documentation; `--rewrite-scenarios` writes them anew.
 
-transcript.py explains their language. A rewritten file must be read before it is committed: it is the expectation.
+transcript.py explains their language, scenario_files.py how a file is compared.
 """
+
+from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from tests.raft.transcript import run
+from tests.raft.transcript import Scenario
+from tests.scenario_files import assert_all_there, compare
 
-FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+FOLDER = Path(__file__).parent / "scenarios"
+NAMES = (
+    "check_quorum",
+    "election",
+    "figure7",
+    "figure8",
+    "figure8_committed",
+    "flush",
+    "lost_connection",
+    "lost_connection_of_one",
+    "membership",
+    "membership_removed_follower",
+    "membership_rolled_back",
+    "pipelining",
+    "prevote_partitioned_node",
+    "read_index",
+    "read_index_alone",
+    "recovery_empty_disk",
+    "recovery_lost_suffix",
+    "recovery_new_group",
+    "recovery_old_acknowledgement",
+    "recovery_unanimous",
+    "reordering",
+    "snapshot",
+    "snapshot_lost",
+    "stale_append",
+    "transfer",
+    "transfer_aborted",
+)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
-    text = path.read_text()
-    transcript = run(text)
-    if request.config.getoption("--rewrite-scenarios"):
-        path.write_text(transcript)
-    else:
-        assert transcript == text
+@pytest.mark.parametrize("name", NAMES)
+def test_scenario(name: str, request: pytest.FixtureRequest) -> None:
+    compare(FOLDER / f"{name}.txt", Scenario().execute, request)
 
 
-def test_there_are_scenarios() -> None:
-    assert len(FILES) >= 12
+def test_each_file_is_tested() -> None:
+    assert_all_there(FOLDER, NAMES)

@@ -1,7 +1,6 @@
 """Messages and effects as one line of text each, and the commands of the scenario files.
 
-A scenario is a text file of commands, each followed by what it caused, indented. Lines that begin with # are
-comments. `run` executes the commands again and returns the file as it would have to be. The commands:
+A scenario is a text file of commands, each followed by what it caused (tests/scenario_files.py). The commands:
 
     group A B C [learner L] [spare S] [flush manual] [append N]
                                a new group; `append N`: at most N entries in a request
@@ -334,16 +333,3 @@ class Scenario:
             voter = "voter" if peer.voter else "no vote"
             where = f"match {peer.match_index}, next {peer.next_index}, {peer.inflight_appends} in flight"
             self.lines.append(f"  {peer.node}: {peer.state}, {voter}, {where}")
-
-
-def run(text: str) -> str:
-    """Executes a scenario file's commands and returns the file with what they cause now."""
-    scenario = Scenario()
-    written: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("    "):
-            continue
-        written.append(line)
-        if line and not line.startswith("#"):
-            written += [f"    {caused}" for caused in scenario.execute(line)]
-    return "\n".join(written) + "\n"

@@ -1,0 +1,385 @@
+"""Commands of the scenarios of a broker group, and what they cause.
+
+The group has three nodes, a, b and c. At first a leads in term 1, topic T has two queues, the consumer group g exists.
+After each command all happens that can happen without time passing, unless the command is preceded by `first`; so
+`first` gives an order to what is under way at the same time. Only the node that the scenario names wins an election.
+
+    group [NAME=VALUE ...]     three new nodes with these settings of the table [broker]
+    client P at A              a client of node a
+    P send X [queue=1] [key=K] [again] [floor] [delay=N]
+                               P sends the message X; `key`: as a send that may be repeated, `again`: as its repetition,
+                               `floor`: with the place of P's last message, behind which it cannot be stored yet
+    P half X, P commit X, P rollback X, P leave X
+                               a transaction's first half, and how it ends; `leave`: P does not know
+    P produces, P consumes     P's heartbeat, for the producer group P or the consumer group g
+    P pull N [queue=1] [hold=S] [commit=N]
+                               P asks for messages from offset N; the broker may hold the request for S seconds
+    P report N, P ask          P stores the consumer offset of g in T's first queue, or asks for it
+    P end                      P asks where that queue ends
+    P reset N                  an administrator moves the consumer group to offset N
+    P close                    P's connection is closed
+    transfer A                 the leader is asked to hand over to a
+    lead A                     time passes until a leads
+    wait S                     S seconds pass
+    await P                    time passes until all that P has asked for is answered
+    kill A, restart A          a's process dies; begins again
+    partition A, heal          silently separates a from the others, until `heal`
+    hold KIND [A->B]           frames between nodes of this kind stay under way; either side may be `*`
+    lose KIND [A->B]           they get lost
+    release                    ends all `hold` and `lose`; what was held arrives
+    show appends               from now on shows the entries that the leader sends, and acknowledgements
+    messages, offset           shows what T's queues hold at the leader; the consumer offset of g that each node has
+    quiet COMMAND ...          executes a command without showing what it causes
+
+Kinds of frames: forward, relay, not-done, gone, append, acknowledgement, raft (all of Raft), any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from broker.peers.protocol import Frame, RaftFrame
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.headers import SendMessageResponseHeader
+from broker.replica.operator_requests import transfer_leadership
+from log.message_id import parse_offset_message_id
+from log.record import decode_record
+from raft import Role
+from raft.messages import VoteRequest
+from tests.broker.harness import Client, Group
+from tests.broker.transcript import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    Asked,
+    Request,
+    frame_line,
+    kinds_of,
+    request_line,
+    response_line,
+)
+
+NODES = {"a": "n0", "b": "n1", "c": "n2"}
+NAMES = {node: name for name, node in NODES.items()}
+FIRST_OPAQUE = 1000
+"""Smaller ones are for requests that no transcript tells of."""
+KEY = {"consumerGroup": "g", "topic": "T", "queueId": 0}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which frames do not arrive."""
+
+    kind: str
+    source: str
+    target: str
+    keeps: bool
+    """Whether they arrive later, or never."""
+
+    def fits(self, source: str, target: str, kinds: set[str]) -> bool:
+        return self.kind in kinds and self.source in ("*", source) and self.target in ("*", target)
+
+
+class Scenario:
+    """Executes commands on a group of three nodes and notes what they cause."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.do_group()
+
+    def execute(self, command: str) -> list[str]:
+        """What the command caused, a line each."""
+        name, *words = command.split()
+        quiet, first = name == "quiet", name == "first"
+        if quiet or first:
+            name, *words = words
+        self.lines = []
+        if name in self.clients:
+            action: Callable[..., None] = getattr(self, f"ask_{words[0].replace('-', '_')}")
+            action(self.clients[name], *words[1:])
+        else:
+            action = getattr(self, f"do_{name}")
+            action(*words)
+        if not first:
+            self.group.settle()
+        self._look()
+        return [] if quiet else self.lines
+
+    # ------------------------------------------------------------------ what is seen
+
+    def _sees(self, source: str, target: str, frame: Frame) -> bool:
+        """Notes a frame that arrives; True keeps it from arriving."""
+        self._look()
+        source, target = NAMES[source], NAMES[target]
+        if isinstance(frame, RaftFrame) and isinstance(frame.message, VoteRequest) and source != self.heir:
+            return True
+        kinds = kinds_of(frame)
+        rule = next((rule for rule in self.rules if rule.fits(source, target, kinds)), None)
+        if rule is not None and rule.keeps:
+            self.held.append((source, target, frame))
+        line = frame_line(frame, self.asked, self.shows_appends)
+        if line is not None:
+            fate = "" if rule is None else " ... under way" if rule.keeps else " ... lost"
+            self.lines.append(f"{source}->{target} {line}{fate}")
+        return rule is not None
+
+    def _look(self) -> None:
+        """Notes what clients have received, and nodes whose role has changed, since the last look."""
+        for name, node_id in NODES.items():
+            role = self._role(node_id)
+            if role != self.roles.get(name):
+                self.roles[name] = role
+                self.lines.append(f"{name} {role}")
+        for name, client in self.clients.items():
+            for notice in client.notices:
+                self.lines.append(f"{name} is asked: {request_line(notice)}")
+            client.notices.clear()
+            for opaque in [opaque for opaque in client.answers if opaque in self.asked]:
+                asked = self.asked[opaque]
+                response = client.answers.pop(opaque)
+                self.waiting.discard(opaque)
+                if response.code == ResponseCode.SUCCESS and asked.code == RequestCode.SEND_MESSAGE:
+                    self.receipts[asked.what] = response.decode_fields(SendMessageResponseHeader)
+                    self.last_position[name] = parse_offset_message_id(self.receipts[asked.what].message_id)[
+                        1
+                    ]
+                line = f"{name} hears of {asked.what}: {response_line(asked.code, response)}"
+                self.lines.append(re.sub(r"\bn[0-2]\b", lambda found: NAMES[found.group()], line))
+
+    def _role(self, node_id: str) -> str:
+        member = self.group.members[node_id]
+        if member.node is None:
+            return "is dead"
+        replica = member.node.replica
+        if replica.serving:
+            return f"leads in term {replica.term}"
+        if replica.leader is None or replica.raft.role is Role.LEADER:
+            return "knows no leader"
+        return f"follows {NAMES[replica.leader]} in term {replica.term}"
+
+    @contextmanager
+    def _unseen(self) -> Iterator[None]:
+        """What happens meanwhile is not noted, and nothing is held or lost."""
+        lines, rules = list(self.lines), list(self.rules)
+        self.rules.clear()
+        yield
+        self._look()
+        self.lines, self.rules[:] = lines, rules
+
+    # ------------------------------------------------------------------ the group
+
+    def do_group(self, *settings: str) -> None:
+        pairs = (setting.split("=") for setting in settings)
+        values = {
+            name: value == "true" if value in ("true", "false") else int(value) for name, value in pairs
+        }
+        self.heir = "a"
+        """The node that may win an election."""
+        self.rules: list[Rule] = []
+        self.held: list[tuple[str, str, Frame]] = []
+        self.shows_appends = False
+        self.clients: dict[str, Client] = {}
+        self.asked: Asked = {}
+        self.waiting: set[int] = set()
+        """Those of them that are not answered."""
+        self.receipts: dict[str, SendMessageResponseHeader] = {}
+        self.last_position: dict[str, int] = {}
+        self.roles: dict[str, str] = {}
+        self.group = Group(3, broker=values)
+        with self._unseen():
+            self.group.lose = self._sees
+            self.group.elect()
+            client = self.group.connect()
+            client.create_topic("T", 2)
+            client.heartbeat("g")
+            client.close()
+            self.group.converge()
+            self.group.advance(1)
+
+    def do_client(self, name: str, at: str, node: str) -> None:
+        self.clients[name] = self.group.connect(NODES[node], name=name)
+
+    def do_transfer(self, target: str) -> None:
+        self.heir = target
+        leader = self.group.leader
+        node = self.group.node(leader)
+        node.begin(self.group.now_ns, self.group.wall_ms)
+        transfer_leadership(node.replica, NODES[target])
+        self.group.members[leader].due_ns = self.group.now_ns
+
+    def do_lead(self, target: str) -> None:
+        self.heir = target
+        replica = self.group.node(NODES[target]).replica
+        self.group.run_until(lambda: replica.serving, f"{target} to lead")
+
+    def do_wait(self, seconds: str) -> None:
+        self.group.advance(float(seconds))
+
+    def do_await(self, name: str) -> None:
+        def answered() -> bool:
+            self._look()
+            return all(self.asked[opaque].client != name for opaque in self.waiting)
+
+        self.group.run_until(answered, f"the responses to {name}")
+
+    def do_kill(self, node: str) -> None:
+        self.group.kill(NODES[node])
+
+    def do_restart(self, node: str) -> None:
+        self.group.restart(NODES[node])
+
+    def do_partition(self, node: str) -> None:
+        self.group.partition(NODES[node])
+
+    def do_heal(self) -> None:
+        self.group.heal()
+
+    def _rule(self, kind: str, link: str, *, keeps: bool) -> None:
+        source, target = link.split("->")
+        self.rules.append(Rule(kind, source, target, keeps))
+
+    def do_hold(self, kind: str, link: str = "*->*") -> None:
+        self._rule(kind, link, keeps=True)
+
+    def do_lose(self, kind: str, link: str = "*->*") -> None:
+        self._rule(kind, link, keeps=False)
+
+    def do_release(self) -> None:
+        self.rules.clear()
+        held, self.held = self.held, []
+        for source, target, frame in held:
+            if not self._sees(NODES[source], NODES[target], frame):
+                node = self.group.node(NODES[target])
+                node.begin(self.group.now_ns, self.group.wall_ms)
+                node.peer_received(NODES[source], frame)
+                self.group.members[NODES[target]].due_ns = self.group.now_ns
+
+    def do_show(self, what: str) -> None:
+        assert what == "appends"
+        self.shows_appends = True
+
+    def do_messages(self) -> None:
+        store = self.group.node(self.group.leader).replica.store
+        for number in (0, 1):
+            queue = store.queues.get("T", number)
+            units = [] if queue is None else queue.units(0, queue.max_offset)
+            bodies = [
+                decode_record(store.log.record_at(position, size), 0).body for position, size, _ in units
+            ]
+            self.lines.append(f"queue {number}: {b' '.join(bodies).decode() or 'empty'}")
+
+    def do_offset(self) -> None:
+        for name, node_id in NODES.items():
+            member = self.group.members[node_id]
+            if member.node is not None:
+                offset = member.node.replica.metadata.offsets.get(("g", "T"), {}).get(0)
+                self.lines.append(f"{name}: {'none' if offset is None else offset}")
+
+    # ------------------------------------------------------------------ clients
+
+    def _note(self, client: Client, start: Callable[[], int], code: int, what: str) -> None:
+        """Sends a request under an opaque of its own and remembers who asked for what."""
+        opaque = FIRST_OPAQUE + len(self.asked)
+        client.reuse_opaque(opaque)
+        self.asked[opaque] = Request(code, self._name(client), what)
+        self.waiting.add(opaque)
+        assert start() == opaque
+
+    def _name(self, client: Client) -> str:
+        return next(name for name, one in self.clients.items() if one is client)
+
+    def ask_send(self, client: Client, body: str, *options: str) -> None:
+        words, values = self._options(options)
+        properties = {"DELAY": values["delay"]} if "delay" in values else {}
+        header: dict[str, object] = {}
+        if "key" in values:
+            properties["UNIQ_KEY"] = values["key"]
+            floor = self.last_position[self._name(client)] if "floor" in words else 0
+            header = {"once": floor, "again": True if "again" in words else None}
+        queue = int(values.get("queue", 0))
+        self._note(
+            client,
+            lambda: client.start_send("T", body.encode(), queue, properties, **header),
+            RequestCode.SEND_MESSAGE,
+            f"send {body}{', again' if 'again' in words else ''}",
+        )
+
+    def ask_half(self, client: Client, body: str) -> None:
+        properties = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": f"key-of-{body}"}
+        self._note(
+            client,
+            lambda: client.start_send("T", body.encode(), 0, properties, sysFlag=4),
+            RequestCode.SEND_MESSAGE,
+            f"half {body}",
+        )
+
+    def _end(self, client: Client, body: str, outcome: int, word: str) -> None:
+        half = self.receipts[f"half {body}"]
+        fields = {
+            "producerGroup": "P",
+            "tranStateTableOffset": half.queue_offset,
+            "commitLogOffset": parse_offset_message_id(half.message_id)[1],
+            "commitOrRollback": outcome,
+            "msgId": half.transaction_id,
+            "transactionId": half.transaction_id,
+            "fromTransactionCheck": False,
+        }
+        code = RequestCode.END_TRANSACTION
+        self._note(client, lambda: client.start_call(code, fields), code, f"{word} {body}")
+
+    def ask_commit(self, client: Client, body: str) -> None:
+        self._end(client, body, COMMIT, "commit")
+
+    def ask_rollback(self, client: Client, body: str) -> None:
+        self._end(client, body, ROLLBACK, "rollback")
+
+    def ask_leave(self, client: Client, body: str) -> None:
+        self._end(client, body, UNKNOWN, "leave")
+
+    def ask_produces(self, client: Client) -> None:
+        with self._unseen():
+            client.reuse_opaque(1)
+            client.heartbeat(producer_group="P")
+
+    def ask_consumes(self, client: Client) -> None:
+        with self._unseen():
+            client.reuse_opaque(1)
+            client.heartbeat("g")
+
+    def ask_pull(self, client: Client, offset: str, *options: str) -> None:
+        _, values = self._options(options)
+        commit = int(values["commit"]) if "commit" in values else None
+        hold_ms, queue = int(values.get("hold", 0)) * 1000, int(values.get("queue", 0))
+        self._note(
+            client,
+            lambda: client.start_pull("T", "g", int(offset), queue, suspend_ms=hold_ms, commit_offset=commit),
+            RequestCode.PULL_MESSAGE,
+            f"pull {offset}",
+        )
+
+    def _call(self, client: Client, code: RequestCode, what: str, **fields: object) -> None:
+        self._note(client, lambda: client.start_call(code, {**KEY, **fields}), code, what)
+
+    def ask_report(self, client: Client, offset: str) -> None:
+        self._call(client, RequestCode.UPDATE_CONSUMER_OFFSET, f"report {offset}", commitOffset=offset)
+
+    def ask_ask(self, client: Client) -> None:
+        self._call(client, RequestCode.QUERY_CONSUMER_OFFSET, "ask")
+
+    def ask_end(self, client: Client) -> None:
+        self._call(client, RequestCode.GET_MAX_OFFSET, "end")
+
+    def ask_reset(self, client: Client, offset: str) -> None:
+        fields = {"group": "g", "timestamp": 0, "isForce": False, "offset": offset}
+        self._call(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"reset {offset}", **fields)
+
+    def ask_close(self, client: Client) -> None:
+        client.close()
+
+    def _options(self, options: tuple[str, ...]) -> tuple[set[str], dict[str, str]]:
+        """Bare words, and values by name."""
+        pairs = [option.split("=") for option in options if "=" in option]
+        return {option for option in options if "=" not in option}, dict(pairs)

@@ -1,0 +1,53 @@
+"""What depends on the order in which messages arrive, as transcripts in scenarios/: read them as documentation.
+
+scenario.py explains their language, scenario_files.py how they are written anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.broker.scenario import Scenario
+from tests.scenario_files import assert_all_there, compare
+
+FOLDER = Path(__file__).parent / "scenarios"
+NAMES = (
+    "forwarding_late_report",
+    "forwarding_lost_answer",
+    "forwarding_no_leader",
+    "forwarding_repeatable",
+    "forwarding_silent_leader",
+    "forwarding_transfer",
+    "held_pull_client_gone",
+    "held_pull_commits_once",
+    "held_pull_cut_off_leader",
+    "held_pull_next_leader_wakes",
+    "held_pull_transfer",
+    "held_pull_wakes",
+    "repeated_failover",
+    "repeated_late_first",
+    "repeated_lost_answer",
+    "repeated_never_arrived",
+    "repeated_uncommitted",
+    "reset_failover",
+    "reset_followed",
+    "reset_held_pull",
+    "reset_lagging_follower",
+    "reset_same_time",
+    "transaction_asked",
+    "transaction_committed",
+    "transaction_failover",
+    "transaction_lost_answer",
+    "transaction_two_decisions",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scenario(name: str, request: pytest.FixtureRequest) -> None:
+    compare(FOLDER / f"{name}.txt", Scenario().execute, request)
+
+
+def test_each_file_is_tested() -> None:
+    assert_all_there(FOLDER, NAMES)
