@@ -28,6 +28,7 @@ from broker.replica.membership import Membership
 from broker.replica.recovering import RecoveringFile, Run
 from broker.replica.replica import APPEND_BYTES_MAX, Replica
 from broker.requests.connection import Outgoing
+from broker.requests.deadline import Time
 from broker.requests.processing import Configurable, Processor
 from broker.retention.cleaning_processor import CleaningProcessor
 from broker.retention.retention import Retention
@@ -98,10 +99,12 @@ def build_node(
     address = advertised or config.advertised_address(split_address(config.node.listen)[1])
     store_host = pack_host(*split_address(address))
     store, recovery = Store.open(disk, store_options or store_options_of(config, memory_bytes), wall_ms)
-    live = LiveConfig(config, disk)
-    config = live.config
-    node = Node(config.node.group, outgoing)
-    node.config = config
+    for sentence in recovery.damage:
+        log.warning("recovered", damage=sentence)
+    settings = LiveConfig(config, disk)
+    time = Time(now_ns, wall_ms)
+    node = Node(outgoing, settings, time)
+    config = settings.config
     replica = Replica(
         config.node.id,
         Membership(
@@ -123,62 +126,60 @@ def build_node(
         observer=node,
         trace=trace_writer,
     )
-    for sentence in recovery.damage:
-        log.warning("recovered", damage=sentence)
+    registry, calls, listeners = node.registry, node.calls, node.listeners
+    broker, broker_name = config.broker, config.node.group
     stats = Stats(now_ns, wall_ms)
-    offsets = OffsetCommits(node)
-    resets = OffsetResets(node, offsets)
-    creations = Creations(node)
-    broker = config.broker
+    offsets = OffsetCommits(replica, settings, time, listeners)
+    resets = OffsetResets(replica, offsets, listeners)
+    creations = Creations(replica, settings)
     decisions = Decisions(node, broker, store_host)
+    send = SendProcessor(
+        node,
+        creations,
+        cluster=config.node.cluster,
+        store_host=store_host,
+        max_message_bytes=config.storage.max_message_bytes,
+        template=default_template(broker.default_queue_count, broker.auto_create_topics),
+        delay_levels=len(broker.delay_level_ms),
+        timer_delay_ms_max=broker.timer_max_delay_s * 1000,
+        reject_transactions=broker.reject_transactions,
+        accept_from_ms=broker.accept_sends_from_ms,
+        permission=broker.permission_bits,
+        stats=stats,
+        random=random,
+    )
+    pull = PullProcessor(
+        replica, node, registry, offsets, resets, creations, stats, settings, time, listeners
+    )
+    clients = ClientsProcessor(replica, node, registry, creations, settings, time, listeners)
+    offsets_processor = OffsetsProcessor(replica, node, registry, offsets, resets)
+    locks = LocksProcessor(replica, settings, time, listeners)
+    topics = TopicsProcessor(replica, creations, offsets, settings, time, listeners)
+    changes = GroupChangesProcessor(
+        replica, time, listeners, election_timeout_ns=config.raft.election_timeout_min_ms * _MS
+    )
+    retention = Retention(replica, settings, disk, time, hour_of_day)
     processors: list[Processor] = [
-        SendProcessor(
-            node,
-            creations,
-            cluster=config.node.cluster,
-            store_host=store_host,
-            max_message_bytes=config.storage.max_message_bytes,
-            template=default_template(broker.default_queue_count, broker.auto_create_topics),
-            delay_levels=len(broker.delay_level_ms),
-            timer_delay_ms_max=broker.timer_max_delay_s * 1000,
-            reject_transactions=broker.reject_transactions,
-            accept_from_ms=broker.accept_sends_from_ms,
-            permission=broker.permission_bits,
-            stats=stats,
-            random=random,
-        ),
-        PullProcessor(
-            node,
-            offsets,
-            resets,
-            creations,
-            long_polling=broker.long_polling,
-            max_held=config.limits.max_held_pulls,
-            follower_reads=broker.follower_reads,
-            auto_create_groups=broker.auto_create_groups,
-            sql_filters=broker.sql_filters,
-            lite_pulls=broker.lite_pulls,
-            permission=broker.permission_bits,
-            stats=stats,
-        ),
-        ClientsProcessor(
-            node,
-            creations,
-            auto_create_groups=broker.auto_create_groups,
-            sql_filters=broker.sql_filters,
-            notify_changes=broker.notify_consumers,
-        ),
-        OffsetsProcessor(node, offsets, resets),
-        LocksProcessor(node, config.broker),
-        QueriesProcessor(node),
-        TopicsProcessor(node, creations, offsets, config),
-        AdministrationProcessor(node, broker_name=config.node.group),
-        ResetsProcessor(node, offsets, resets, broker_name=config.node.group),
-        ClientQuestionsProcessor(node, broker_name=config.node.group),
+        send,
+        pull,
+        clients,
+        offsets_processor,
+        locks,
+        QueriesProcessor(replica, node),
+        topics,
+        AdministrationProcessor(replica, registry, stats, time, broker_name),
+        ResetsProcessor(replica, registry, offsets, resets, broker_name),
+        ClientQuestionsProcessor(replica, node, registry, calls, broker_name),
         StatisticsProcessor(
-            node, stats, broker_name=config.node.group, cluster=config.node.cluster, address=address
+            replica,
+            registry,
+            stats,
+            time,
+            broker_name=broker_name,
+            cluster=config.node.cluster,
+            address=address,
         ),
-        GroupChangesProcessor(node, election_timeout_ns=config.raft.election_timeout_min_ms * _MS),
+        changes,
         SendBackProcessor(node, creations, broker, stats, random),
         RepliesProcessor(
             node,
@@ -193,26 +194,25 @@ def build_node(
         decisions,
         TransactionChecks(node, decisions, broker, config.retention.reserved_hours * _HOUR_MS),
         StatusProcessor(
-            node,
-            config,
+            replica,
+            settings,
+            stats,
+            time,
+            listeners,
             address=address,
             recovered=recovery.damage,
-            stats=stats,
             disk=disk,
             process_id=process_id,
             hour_of_day=hour_of_day,
         ),
-        CleaningProcessor(node, lambda: retention.run(at_any_hour=True)),
-        ConfigurationProcessor(node, live),
+        CleaningProcessor(retention),
+        ConfigurationProcessor(replica, settings),
     ]
-    live.on_change(node.configure)
     for processor in processors:
         if isinstance(processor, Configurable):
-            live.on_change(processor.configure)
+            settings.on_change(processor.configure)
     node.start(replica, processors, stats)
-    DeadOffsets(node)
-    retention = Retention(node, disk, config.retention, hour_of_day)
-    live.on_change(lambda changed: retention.configure(changed.retention))
+    DeadOffsets(replica, registry, time, listeners)
     return node
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 
-from broker.node.node import Node
+from broker.node.ports import State
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
+from broker.requests.responses import reply
 from broker.settings.live import ChangeRefusedError, LiveConfig
 from broker.settings.properties_file import PropertiesSyntaxError, parse
 
@@ -16,8 +17,8 @@ from broker.settings.properties_file import PropertiesSyntaxError, parse
 class ConfigurationProcessor:
     """UPDATE_BROKER_CONFIG 25 and GET_BROKER_CONFIG 26."""
 
-    def __init__(self, node: Node, live: LiveConfig) -> None:
-        self._node = node
+    def __init__(self, replica: State, live: LiveConfig) -> None:
+        self._replica = replica
         self._live = live
 
     def routes(self) -> Iterable[Route]:
@@ -43,5 +44,5 @@ class ConfigurationProcessor:
         self._reply(connection, command, self._live.as_properties().encode())
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes = b"") -> None:
-        version = encode_body(self._node.replica.metadata.topics_version).decode()
-        self._node.reply(connection, command, ResponseCode.SUCCESS, None, {"version": version}, body)
+        version = encode_body(self._replica.metadata.topics_version).decode()
+        reply(connection, command, ResponseCode.SUCCESS, None, {"version": version}, body)

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from broker.node.client_registry import RegisteredClient
-from broker.node.node import Node
+from broker.node.client_registry import ClientRegistry, RegisteredClient
+from broker.node.ports import State
 from broker.remoting.admin_bodies import Connection as ConnectionInfo
 from broker.remoting.admin_bodies import (
     ConsumeOffset,
@@ -33,8 +33,11 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.requests.connection import Connection
+from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
+from broker.requests.responses import reply
+from broker.statistics.stats import Stats
 from log.consume_queue import ConsumeQueue
 from log.record import unpack_host
 
@@ -54,8 +57,18 @@ def check_number_told(queues: int, instead: str) -> None:
 class AdministrationProcessor:
     """Requests 202, 203, 204, 208, 300, 328, 343 and 345."""
 
-    def __init__(self, node: Node, *, broker_name: str) -> None:
-        self._node = node
+    def __init__(
+        self,
+        replica: State,
+        registry: ClientRegistry[Connection],
+        stats: Stats,
+        time: Time,
+        broker_name: str,
+    ) -> None:
+        self._replica = replica
+        self._registry = registry
+        self._stats = stats
+        self._time = time
         self._broker_name = broker_name
 
     def routes(self) -> Iterable[Route]:
@@ -95,7 +108,7 @@ class AdministrationProcessor:
         """A group's progress in some topics, or in all that it consumes."""
         header = command.decode_fields(GetConsumeStatsHeader)
         group = header.consumer_group
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         named = header.topic_list or header.topic
         topics = [name for name in named.split(";") if name] if named else self._consumed_topics(group)
         configs = [metadata.topics[topic] for topic in dict.fromkeys(topics) if topic in metadata.topics]
@@ -113,7 +126,7 @@ class AdministrationProcessor:
                     last_timestamp=0 if queue is None else self._store_time(queue, consumed - 1),
                     pull_offset=consumed,
                 )
-        rate = sum(self._node.stats.got_per_second(topic, group, self._node.now_ns) for topic in topics)
+        rate = sum(self._stats.got_per_second(topic, group, self._time.now_ns) for topic in topics)
         self._reply(connection, command, ConsumeStats(offsets, rate).encode())
 
     # ------------------------------------------------------------------ clients
@@ -121,7 +134,7 @@ class AdministrationProcessor:
     def consumer_connections(self, connection: Connection, command: RemotingCommand) -> None:
         """The live consumers of a group and what they subscribe to."""
         name = command.decode_fields(ConsumerGroupHeader).consumer_group
-        group = self._node.registry.consumer_group(name)
+        group = self._registry.consumer_group(name)
         if group is None:
             raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         body = ConsumerConnection(
@@ -136,7 +149,7 @@ class AdministrationProcessor:
     def producer_connections(self, connection: Connection, command: RemotingCommand) -> None:
         """The live producers of a group."""
         name = command.decode_fields(ProducerGroupHeader).producer_group
-        producers = _each_once(self._node.registry.producers(name))
+        producers = _each_once(self._registry.producers(name))
         if not producers:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         body = ProducerConnection([_connection_info(client) for client in producers])
@@ -144,13 +157,13 @@ class AdministrationProcessor:
 
     def all_producers(self, connection: Connection, command: RemotingCommand) -> None:
         """The live producers of every group."""
-        registry = self._node.registry
+        registry = self._registry
         data = {
             group: [
                 {
                     "clientId": client.client_id,
                     "language": client.language.name,
-                    "lastUpdateTimestamp": self._node.wall_ms,
+                    "lastUpdateTimestamp": self._time.wall_ms,
                     "remoteIP": _address(client.connection.host),
                     "version": client.version,
                 }
@@ -163,9 +176,9 @@ class AdministrationProcessor:
     def groups_of_topic(self, connection: Connection, command: RemotingCommand) -> None:
         """The groups that consume a topic: those that subscribe to it now or have an offset in it."""
         topic = command.decode_fields(TopicHeader).topic
-        groups = dict.fromkeys(self._node.registry.consumer_groups_of(topic))
+        groups = dict.fromkeys(self._registry.consumer_groups_of(topic))
         groups |= dict.fromkeys(
-            group for group, consumed in self._node.replica.metadata.offsets if consumed == topic
+            group for group, consumed in self._replica.metadata.offsets if consumed == topic
         )
         self._reply(connection, command, encode_body(GroupList(list(groups))))
 
@@ -177,7 +190,7 @@ class AdministrationProcessor:
     def subscription(self, connection: Connection, command: RemotingCommand) -> None:
         """What a group's live consumers subscribe to in a topic; null without any."""
         header = command.decode_fields(QuerySubscriptionHeader)
-        found = self._node.registry.subscription(header.group, header.topic or "")
+        found = self._registry.subscription(header.group, header.topic or "")
         body: dict[str, object] = {
             "group": header.group,
             "subscriptionData": None if found is None else msgspec.to_builtins(found),
@@ -188,24 +201,24 @@ class AdministrationProcessor:
     # ------------------------------------------------------------------ inside
 
     def _topic(self, topic: str) -> TopicConfig:
-        config = self._node.replica.metadata.topics.get(topic)
+        config = self._replica.metadata.topics.get(topic)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         return config
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._node.replica.store.queues.get(topic, queue_id)
+        return self._replica.store.queues.get(topic, queue_id)
 
     def _consumed_topics(self, group: str) -> list[str]:
-        return [topic for consumer, topic in self._node.replica.metadata.offsets if consumer == group]
+        return [topic for consumer, topic in self._replica.metadata.offsets if consumer == group]
 
     def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
         """When the message at an offset was stored, 0 if it is not there."""
         unit = queue.unit(offset)
-        return 0 if unit is None else self._node.replica.store.store_time_of(unit[0], unit[1])
+        return 0 if unit is None else self._replica.store.store_time_of(unit[0], unit[1])
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
-        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+        reply(connection, command, ResponseCode.SUCCESS, body=body)
 
 
 def _connection_info(client: RegisteredClient[Connection]) -> ConnectionInfo:

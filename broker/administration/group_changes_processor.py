@@ -16,15 +16,17 @@ from typing import Final
 
 import msgspec
 
-from broker.node.node import Node
+from broker.node.listeners import Listeners
 from broker.remoting.addresses import split_address
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.replica.operator_requests import change_membership, transfer_leadership
+from broker.replica.replica import Replica
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
-from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
+from broker.requests.processing import Place, Route
+from broker.requests.responses import reply, reply_unknown
 from broker.settings.tables import NodeId
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
 from raft.errors import AlreadyMember, LastVoter, RaftError, UnknownMember
@@ -64,30 +66,32 @@ class _Transfer:
 class _ChangeWaiter:
     """Answers a change when its configuration is committed, or its outcome can no longer be known."""
 
-    __slots__ = ("_command", "_connection", "_node")
+    __slots__ = ("_command", "_connection")
 
-    def __init__(self, node: Node, connection: Connection, command: RemotingCommand) -> None:
-        self._node = node
+    def __init__(self, connection: Connection, command: RemotingCommand) -> None:
         self._connection = connection
         self._command = command
 
     def committed(self) -> None:
-        self._node.reply(self._connection, self._command, ResponseCode.SUCCESS)
+        reply(self._connection, self._command, ResponseCode.SUCCESS)
 
     def lost(self) -> None:
-        self._node.reply(self._connection, self._command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+        reply_unknown(self._connection, self._command)
 
 
 class GroupChangesProcessor:
     """Requests 90002 and 90003. `election_timeout_ns`: a node that was silent for longer cannot be reached."""
 
-    def __init__(self, node: Node, *, election_timeout_ns: int) -> None:
-        self._node = node
+    def __init__(
+        self, replica: Replica, time: Time, listeners: Listeners, *, election_timeout_ns: int
+    ) -> None:
+        self._replica = replica
+        self._time = time
         self._election_timeout_ns = election_timeout_ns
         self._transfer: _Transfer | None = None
-        node.on_role_change(self._role_changed)
-        node.on_disconnect(self._disconnected)
-        self._deadline = node.add_deadline(self._give_up)
+        listeners.role_changes.append(self._role_changed)
+        listeners.disconnects.append(self._disconnected)
+        self._deadline = time.add_deadline(self._give_up)
 
     def routes(self) -> Iterable[Route]:
         """The leader's."""
@@ -115,10 +119,10 @@ class GroupChangesProcessor:
                 raise RequestError(
                     ResponseCode.INVALID_PARAMETER, f"operation {other!r}: one of add, promote, remove"
                 )
-        replica = self._node.replica
+        replica = self._replica
         try:
             self._check_majority(change.applied_to(replica.raft.configuration))
-            change_membership(replica, change, header.address, _ChangeWaiter(self._node, connection, command))
+            change_membership(replica, change, header.address, _ChangeWaiter(connection, command))
         except RaftError as error:
             raise _refusal(error) from error
 
@@ -131,7 +135,7 @@ class GroupChangesProcessor:
             ) from None
         if port == 0:
             raise RequestError(ResponseCode.INVALID_PARAMETER, f"peer address {address!r}: the port is 0")
-        replica = self._node.replica
+        replica = self._replica
         addresses = replica.membership.addresses
         if not addresses.get(replica.node_id):
             raise RequestError(
@@ -144,7 +148,7 @@ class GroupChangesProcessor:
 
     def _check_majority(self, configuration: Configuration) -> None:
         """A change that could not be committed is not begun: it would stop the group."""
-        replica = self._node.replica
+        replica = self._replica
         voters = configuration.voters
         reached = [
             peer.node for peer in self._peers() if peer.node in voters and self._is_reachable(peer)
@@ -156,20 +160,20 @@ class GroupChangesProcessor:
             )
 
     def _peers(self) -> tuple[PeerStatus, ...]:
-        return self._node.replica.raft.status(self._node.now_ns).peers
+        return self._replica.raft.status(self._time.now_ns).peers
 
     def _is_reachable(self, peer: PeerStatus) -> bool:
         # A new leader takes everyone for connected and lately heard; that there is a link is seen here.
-        return peer.node in self._node.replica.links and peer.silence_ns <= self._election_timeout_ns
+        return peer.node in self._replica.links and peer.silence_ns <= self._election_timeout_ns
 
     # ------------------------------------------------------------------ leadership
 
     def transfer(self, connection: Connection, command: RemotingCommand) -> None:
         """Has another voter lead."""
         target = _node_id(command.decode_fields(TransferLeadershipHeader).node)
-        node, replica = self._node, self._node.replica
+        replica = self._replica
         if target == replica.node_id:
-            node.reply(connection, command, ResponseCode.SUCCESS)
+            reply(connection, command, ResponseCode.SUCCESS)
             return
         for peer in self._peers():
             if peer.node == target and peer.voter and not self._is_reachable(peer):
@@ -183,26 +187,26 @@ class GroupChangesProcessor:
         if self._transfer is not None:
             self._give_up()  # raft has given it up before
         self._transfer = _Transfer(connection, command, target, replica.term)
-        self._deadline.due_ns = node.now_ns + self._election_timeout_ns + _TRANSFER_GRACE_NS
+        self._deadline.due_ns = self._time.now_ns + self._election_timeout_ns + _TRANSFER_GRACE_NS
 
     def _role_changed(self) -> None:
-        transfer, replica = self._transfer, self._node.replica
+        transfer, replica = self._transfer, self._replica
         if transfer is None or replica.leader is None:
             return
         if replica.leader == transfer.target:
             self._forget()
-            self._node.reply(transfer.connection, transfer.command, ResponseCode.SUCCESS)
+            reply(transfer.connection, transfer.command, ResponseCode.SUCCESS)
         elif replica.term != transfer.term:
             self._refuse(f"{replica.leader} leads now")
 
     def _give_up(self) -> None:
-        self._refuse(f"the leader is {self._node.replica.leader or 'unknown'}")
+        self._refuse(f"the leader is {self._replica.leader or 'unknown'}")
 
     def _refuse(self, state: str) -> None:
         transfer = self._transfer
         assert transfer is not None
         self._forget()
-        self._node.reply(
+        reply(
             transfer.connection,
             transfer.command,
             ResponseCode.SYSTEM_BUSY,

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from broker.administration.connections_processor import check_number_told
-from broker.node.node import Node
+from broker.node.client_registry import ClientRegistry
+from broker.node.ports import State
 from broker.reading.subscriptions import TAG, parse_tag_filter
 from broker.remoting.admin_bodies import ConsumeOffset, ConsumeStats, QueueTimeSpan
 from broker.remoting.admin_headers import (
@@ -26,8 +27,10 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.requests.connection import Connection
+from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
+from broker.requests.responses import reply
 from broker.statistics.stats import Stats
 from broker.statistics.windows import DAY, HOUR, MINUTE, Total, Windows
 from log.consume_queue import ConsumeQueue
@@ -46,9 +49,21 @@ _SPANS: Final = (
 class StatisticsProcessor:
     """Requests 303, 308, 315, 317 and 321. `address` is what clients are told to connect to."""
 
-    def __init__(self, node: Node, stats: Stats, *, broker_name: str, cluster: str, address: str) -> None:
-        self._node = node
+    def __init__(
+        self,
+        replica: State,
+        registry: ClientRegistry[Connection],
+        stats: Stats,
+        time: Time,
+        *,
+        broker_name: str,
+        cluster: str,
+        address: str,
+    ) -> None:
+        self._replica = replica
+        self._registry = registry
         self._stats = stats
+        self._time = time
         self._broker_name = broker_name
         self._cluster = cluster
         self._address = address
@@ -70,11 +85,11 @@ class StatisticsProcessor:
         """When the messages of each queue were stored that are the first, the last and the last consumed."""
         header = command.decode_fields(ConsumeTimeSpanHeader)
         config = self._topic(header.topic)
-        stored = self._node.replica.metadata.offsets.get((header.group, header.topic), {})
+        stored = self._replica.metadata.offsets.get((header.group, header.topic), {})
         spans = []
         for queue_id in range(config.write_queue_nums):
             span = QueueTimeSpan(MessageQueue(self._broker_name, queue_id, header.topic))
-            queue = self._node.replica.store.queues.get(header.topic, queue_id)
+            queue = self._replica.store.queues.get(header.topic, queue_id)
             if queue is not None and queue.max_offset > queue.min_offset:
                 consumed = stored.get(queue_id, -1)
                 span.min_time_stamp = self._store_time(queue, queue.min_offset)
@@ -84,7 +99,7 @@ class StatisticsProcessor:
                 )
                 if consumed < queue.max_offset:
                     waits_since = self._store_time(queue, max(consumed, queue.min_offset))
-                    span.delay_time = max(0, self._node.wall_ms - waits_since)
+                    span.delay_time = max(0, self._time.wall_ms - waits_since)
             spans.append(span)
         self._reply(connection, command, encode_body({"consumeTimeSpanSet": spans}))
 
@@ -96,7 +111,7 @@ class StatisticsProcessor:
         header = command.decode_fields(CorrectionOffsetHeader)
         left_out = set((header.filter_groups or "").split(","))
         lowest: dict[int, int] = {}
-        offsets = self._node.replica.metadata.offsets
+        offsets = self._replica.metadata.offsets
         for (group, topic), stored in offsets.items():
             if topic == header.topic and group not in left_out:
                 for queue_id, offset in stored.items():
@@ -113,11 +128,11 @@ class StatisticsProcessor:
         What a group with members has read once and does not subscribe to any more is left out, too.
         """
         only_ordered = command.decode_fields(BrokerConsumeStatsHeader).is_order
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         consumed = [
             (group, metadata.topics[topic])
             for group, topic in metadata.offsets
-            if topic in metadata.topics and self._node.registry.may_consume(group, topic)
+            if topic in metadata.topics and self._registry.may_consume(group, topic)
         ]
         if only_ordered:
             consumed = [(group, config) for group, config in consumed if config.order]
@@ -130,7 +145,7 @@ class StatisticsProcessor:
         for group, config in consumed:
             stats = ConsumeStats(
                 self._progress(group, config),
-                self._stats.got_per_second(config.topic_name, group, self._node.now_ns),
+                self._stats.got_per_second(config.topic_name, group, self._time.now_ns),
             )
             behind += sum(offset.broker_offset - offset.consumer_offset for offset in stats.offsets.values())
             by_group.setdefault(group, []).append(stats.as_body())
@@ -145,14 +160,14 @@ class StatisticsProcessor:
     def consume_queue(self, connection: Connection, command: RemotingCommand) -> None:
         """Units of a queue as they are stored: position, size, tags code; whether a group's tags let them by."""
         header = command.decode_fields(QueryConsumeQueueHeader)
-        queue = self._node.replica.store.queues.get(header.topic, header.queue_id)
+        queue = self._replica.store.queues.get(header.topic, header.queue_id)
         if queue is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{header.topic} is not exist!")
         count = min(max(header.count, 0), UNITS_MAX, max(0, queue.max_offset - header.index))
         begins = queue.min_offset <= header.index < queue.max_offset
         subscription = wanted = filter_data = None
         if header.consumer_group:
-            subscription = self._node.registry.subscription(header.consumer_group, header.topic)
+            subscription = self._registry.subscription(header.consumer_group, header.topic)
             if subscription is None:
                 filter_data = f"{header.consumer_group}@{header.topic} is not online!"
             elif subscription.expression_type in {None, "", TAG}:
@@ -177,7 +192,7 @@ class StatisticsProcessor:
             "subscriptionData": None if subscription is None else msgspec.to_builtins(subscription),
         }
         remark = None if begins else f"Index {header.index} of {header.queue_id}@{header.topic} is not exist!"
-        self._node.reply(connection, command, ResponseCode.SUCCESS, remark, body=encode_body(body))
+        reply(connection, command, ResponseCode.SUCCESS, remark, body=encode_body(body))
 
     # ------------------------------------------------------------------ rates
 
@@ -198,15 +213,15 @@ class StatisticsProcessor:
     def _figure(self, name: str, key: str) -> Callable[[int, int], Total] | None:
         """What `name` counts of `key`, by span and its seconds; None where nothing is known of it."""
         stats = self._stats
-        now_s = self._node.now_ns // 1_000_000_000
+        now_s = self._time.now_ns // 1_000_000_000
         windows: Windows | None = None
         match name:
-            case "TOPIC_PUT_NUMS" if key in self._node.replica.metadata.topics:
+            case "TOPIC_PUT_NUMS" if key in self._replica.metadata.topics:
                 return lambda span, seconds: self._put_since(key, seconds)
             case "GROUP_GET_NUMS" if key in stats.got_by_group:
                 windows = stats.got_by_group[key].messages
-            case "TOPIC_PUT_SIZE" if key in self._node.replica.metadata.topics:
-                stats.stored.count(self._node.replica.store.queues, self._node.now_ns // 1_000_000_000)
+            case "TOPIC_PUT_SIZE" if key in self._replica.metadata.topics:
+                stats.stored.count(self._replica.store.queues, self._time.now_ns // 1_000_000_000)
                 windows = stats.stored.by_topic.get(key) or Windows()
             case "GROUP_GET_SIZE" if key in stats.got_by_group:
                 windows = stats.got_by_group[key].record_bytes
@@ -226,9 +241,9 @@ class StatisticsProcessor:
 
     def _put_since(self, topic: str, seconds: int) -> Total:
         """Messages of a topic that were stored within the last so many seconds."""
-        store = self._node.replica.store
-        since_ms = self._node.wall_ms - 1000 * seconds
-        config = self._node.replica.metadata.topics[topic]
+        store = self._replica.store
+        since_ms = self._time.wall_ms - 1000 * seconds
+        config = self._replica.metadata.topics[topic]
         count = 0
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             queue = store.queues.get(topic, queue_id)
@@ -242,10 +257,10 @@ class StatisticsProcessor:
 
     def _progress(self, group: str, config: TopicConfig) -> dict[MessageQueue, ConsumeOffset]:
         topic = config.topic_name
-        stored = self._node.replica.metadata.offsets.get((group, topic), {})
+        stored = self._replica.metadata.offsets.get((group, topic), {})
         found: dict[MessageQueue, ConsumeOffset] = {}
         for queue_id in range(config.write_queue_nums):
-            queue = self._node.replica.store.queues.get(topic, queue_id)
+            queue = self._replica.store.queues.get(topic, queue_id)
             consumed = stored.get(queue_id, 0)
             found[MessageQueue(self._broker_name, queue_id, topic)] = ConsumeOffset(
                 broker_offset=0 if queue is None else queue.max_offset,
@@ -256,7 +271,7 @@ class StatisticsProcessor:
         return found
 
     def _topic(self, topic: str) -> TopicConfig:
-        config = self._node.replica.metadata.topics.get(topic)
+        config = self._replica.metadata.topics.get(topic)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         return config
@@ -264,10 +279,10 @@ class StatisticsProcessor:
     def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
         """When the message at an offset was stored, 0 if it is not there."""
         unit = queue.unit(offset)
-        return 0 if unit is None else self._node.replica.store.store_time_of(unit[0], unit[1])
+        return 0 if unit is None else self._replica.store.store_time_of(unit[0], unit[1])
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
-        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+        reply(connection, command, ResponseCode.SUCCESS, body=body)
 
 
 def _milliseconds(microseconds: Total) -> Total:

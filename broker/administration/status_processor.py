@@ -6,15 +6,18 @@ These are answered by the node that is asked, in whatever role it is: an operato
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
-from broker.node.node import Node
+from broker.node.listeners import Listeners
 from broker.remoting.bodies import KeyValueTable
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import OWN_VERSION, RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.remoting.node_status import NodeStatus, PeerStatus, Role
+from broker.replica.replica import Replica
 from broker.requests.connection import Connection
+from broker.requests.deadline import Time
 from broker.requests.processing import Place, Route
-from broker.settings.tables import BrokerConfig
+from broker.requests.responses import reply
+from broker.settings.live import LiveConfig
 from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.statistics.stats import Stats
@@ -37,30 +40,33 @@ class StatusProcessor:
 
     def __init__(
         self,
-        node: Node,
-        config: BrokerConfig,
+        replica: Replica,
+        settings: LiveConfig,
+        stats: Stats,
+        time: Time,
+        listeners: Listeners,
         *,
         address: str,
         recovered: tuple[str, ...],
-        stats: Stats,
         disk: Disk,
         process_id: Callable[[], int],
         hour_of_day: Callable[[int], int],
     ) -> None:
-        self._node = node
-        self._config = config
+        self._replica = replica
+        self._settings = settings
+        self._time = time
         self._address = address
         self._recovered = recovered
         self._stats = stats
         self._disk = disk
         self._process_id = process_id
         self._hour_of_day = hour_of_day
-        self._next_sample = node.add_deadline(self._sample, stats.next_sample_ns)
-        node.on_arrival(stats.stored.arrived)
+        self._next_sample = time.add_deadline(self._sample, stats.next_sample_ns)
+        listeners.arrivals.append(stats.stored.arrived)
 
     def _sample(self) -> None:
-        hour = self._hour_of_day(self._node.wall_ms)
-        self._stats.sample(self._node.now_ns, hour, self._node.replica.store.queues)
+        hour = self._hour_of_day(self._time.wall_ms)
+        self._stats.sample(self._time.now_ns, hour, self._replica.store.queues)
         self._next_sample.due_ns = self._stats.next_sample_ns
 
     def routes(self) -> Iterable[Route]:
@@ -72,12 +78,12 @@ class StatusProcessor:
 
     def status(self) -> NodeStatus:
         """The replica at this moment."""
-        replica = self._node.replica
-        raft = replica.raft.status(self._node.now_ns)
+        replica = self._replica
+        raft = replica.raft.status(self._time.now_ns)
         log = replica.store.log
         return NodeStatus(
             node=replica.node_id,
-            group=self._config.node.group,
+            group=self._settings.config.node.group,
             role=self._role(raft),
             term=raft.term,
             leader=raft.leader,
@@ -97,10 +103,10 @@ class StatusProcessor:
                 )
                 for peer in raft.peers
             ),
-            cluster=self._config.node.cluster,
+            cluster=self._settings.config.node.cluster,
             address=self._address,
             process_id=self._process_id(),
-            store_path=self._config.storage.path,
+            store_path=self._settings.config.storage.path,
             recovering=raft.recovering,
             voters=raft.configuration.voters,
             learners=raft.configuration.learners,
@@ -114,7 +120,7 @@ class StatusProcessor:
         )
 
     def _role(self, raft: Status) -> Role:
-        if self._node.is_outside:
+        if not self._replica.serving and not self._replica.members.is_member:
             return "outside"
         if raft.node in raft.configuration.learners:
             return "learner"
@@ -122,19 +128,19 @@ class StatusProcessor:
 
     def node_status(self, connection: Connection, command: RemotingCommand) -> None:
         """The replica's state as JSON."""
-        self._node.reply(connection, command, ResponseCode.SUCCESS, body=self.status().encode())
+        reply(connection, command, ResponseCode.SUCCESS, body=self.status().encode())
 
     # ------------------------------------------------------------------ the reference's tables
 
     def runtime_info(self, connection: Connection, command: RemotingCommand) -> None:
         """The figures that mqadmin prints, as texts by the reference's names."""
         body = encode_body(KeyValueTable(self._runtime_table()))
-        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+        reply(connection, command, ResponseCode.SUCCESS, body=body)
 
     def _runtime_table(self) -> dict[str, str]:
-        node, stats = self._node, self._stats
-        now_ns = node.now_ns
-        replica = node.replica
+        stats = self._stats
+        now_ns = self._time.now_ns
+        replica = self._replica
         log = replica.store.log
         got = _three_rates(stats.get_rates(now_ns))
         found, missed = stats.found_rates(now_ns), stats.missed_rates(now_ns)
@@ -176,7 +182,7 @@ class StatusProcessor:
             "dispatchBehindBytes": str(self._bytes_after(replica.applied_index)),
             "remainHowManyDataToFlush": _size(self._bytes_after(log.durable_index)),
             "bootTimestamp": str(stats.started_wall_ms),
-            "startAcceptSendRequestTimeStamp": str(node.config.broker.accept_sends_from_ms),
+            "startAcceptSendRequestTimeStamp": str(self._settings.config.broker.accept_sends_from_ms),
             "runtime": f"[ {run_s // 86_400} days, {run_s // 3600 % 24} hours, {run_s // 60 % 60} minutes, "
             f"{run_s % 60} seconds ]",
             "earliestMessageTimeStamp": str(self._earliest_store_time()),
@@ -197,9 +203,9 @@ class StatusProcessor:
 
     def _delays(self) -> dict[str, str]:
         """For each delay level the first message that is not known to be delivered, and the end of the queue."""
-        replica = self._node.replica
+        replica = self._replica
         table = {}
-        for level in range(1, len(self._config.broker.delay_level_ms) + 1):
+        for level in range(1, len(self._settings.config.broker.delay_level_ms) + 1):
             progress = replica.metadata.delays.get(level, DelayProgress())
             queue = replica.store.queues.get(SCHEDULE_TOPIC, level - 1)
             end = 0 if queue is None else queue.max_offset
@@ -211,8 +217,7 @@ class StatusProcessor:
 
         What was announced last counts as delivered. Deliveries are the leader's.
         """
-        node = self._node
-        index, progress = node.replica.store.timers, node.replica.metadata.timers
+        index, progress = self._replica.store.timers, self._replica.metadata.timers
         index.catch_up(
             progress.floor, progress.steps
         )  # who does not deliver lets some thousands come together first
@@ -220,11 +225,11 @@ class StatusProcessor:
         if progress.batch is not None:
             steps = add_step(steps, Step(*progress.batch.step))
         next_ms = index.next_due_ms(steps)
-        now_s = node.now_ns // 1_000_000_000
+        now_s = self._time.now_ns // 1_000_000_000
         stored = self._stats.stored.by_topic.get(TIMER_TOPIC)
         enqueued = 0.0 if stored is None else stored.total(now_s, MINUTE).times / 60
         return {
-            "timerReadBehind": str(0 if next_ms is None else max(0, node.wall_ms - next_ms) // 1000),
+            "timerReadBehind": str(0 if next_ms is None else max(0, self._time.wall_ms - next_ms) // 1000),
             "timerOffsetBehind": str(index.behind),
             "timerCongestNum": str(index.waiting(steps)),
             "timerEnqueueTps": f"{enqueued:.3f}",
@@ -233,7 +238,7 @@ class StatusProcessor:
 
     def _bytes_after(self, index: int) -> int:
         """What the log holds behind an entry."""
-        log = self._node.replica.store.log
+        log = self._replica.store.log
         if index >= log.last_index:
             return 0
         if index < log.first_index:
@@ -241,7 +246,7 @@ class StatusProcessor:
         return log.end_position - log.position_of(index + 1)
 
     def _earliest_store_time(self) -> int:
-        store = self._node.replica.store
+        store = self._replica.store
         try:
             return store.store_time_of(store.log.first_position + HEADER_BYTES)
         except LogFault:

@@ -9,8 +9,9 @@ from typing import Final
 
 import msgspec
 
-from broker.node.client_calls import Done
-from broker.node.node import Node
+from broker.node.client_calls import ClientCalls, Done
+from broker.node.client_registry import ClientRegistry
+from broker.node.ports import Requests, State
 from broker.reading.queries_processor import committed_record, topics_of
 from broker.remoting.admin_bodies import decode_queue
 from broker.remoting.admin_headers import (
@@ -26,6 +27,7 @@ from broker.remoting.json_body import decode_object_keyed, decode_request, encod
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
+from broker.requests.responses import reply
 from log.errors import RecordError
 from log.message_id import parse_offset_message_id
 
@@ -45,8 +47,18 @@ class _ConsumerStatus(msgspec.Struct, rename="camel"):
 class ClientQuestionsProcessor:
     """GET_CONSUMER_RUNNING_INFO 307, CONSUME_MESSAGE_DIRECTLY 309, INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223."""
 
-    def __init__(self, node: Node, *, broker_name: str) -> None:
-        self._node = node
+    def __init__(
+        self,
+        replica: State,
+        requests: Requests,
+        registry: ClientRegistry[Connection],
+        calls: ClientCalls,
+        broker_name: str,
+    ) -> None:
+        self._replica = replica
+        self._requests = requests
+        self._registry = registry
+        self._calls = calls
         self._broker_name = broker_name
 
     def routes(self) -> Iterable[Route]:
@@ -69,10 +81,10 @@ class ClientQuestionsProcessor:
             _, offset = parse_offset_message_id(header.message_id or "")
         except RecordError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        record = committed_record(self._node.replica, offset)
+        record = committed_record(self._replica, offset)
         if record is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-        if self._node.access is not None and not self._node.registry.may_read(
+        if self._requests.access is not None and not self._registry.may_read(
             header.consumer_group, topics_of(record)[:1]
         ):
             raise RequestError(
@@ -93,7 +105,7 @@ class ClientQuestionsProcessor:
         header: msgspec.Struct,
         body: bytes,
     ) -> None:
-        client = self._node.registry.find_consumer(group, client_id)
+        client = self._registry.find_consumer(group, client_id)
         if client is None:
             raise RequestError(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"The Consumer <{group}> <{client_id}> not online"
@@ -102,21 +114,19 @@ class ClientQuestionsProcessor:
         def answered(answer: RemotingCommand | None) -> None:
             if answer is None:
                 remark = f"consumer <{group}> <{client_id}> Timeout: it has not answered"
-                self._node.reply(connection, command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+                reply(connection, command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
             elif len(answer.body) + len(answer.remark or "") > ANSWER_BYTES_MAX:
                 remark = f"consumer <{group}> <{client_id}> answered with {len(answer.body)} bytes"
-                self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, remark)
+                reply(connection, command, ResponseCode.SYSTEM_ERROR, remark)
             else:
-                self._node.reply(connection, command, answer.code, answer.remark, body=answer.body)
+                reply(connection, command, answer.code, answer.remark, body=answer.body)
 
-        self._node.calls.call(
-            client.connection, command.code, header, body, command, self._node.now_ns, answered
-        )
+        self._calls.call(client.connection, command.code, header, body, command, answered)
 
     def consumer_status(self, connection: Connection, command: RemotingCommand) -> None:
         """Where each consumer of a group stands in a topic, by its own account; those that do not say are left out."""
         header = command.decode_fields(GetConsumerStatusHeader)
-        group = self._node.registry.consumer_group(header.group)
+        group = self._registry.consumer_group(header.group)
         clients = [] if group is None else group.members()
         if header.client_address:
             clients = [client for client in clients if client.client_id == header.client_address]
@@ -136,19 +146,18 @@ class ClientQuestionsProcessor:
                     table[client_id] = encode_object_keyed(queues)
                 if not waiting:
                     body = encode_body({"consumerTable": table})
-                    self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+                    reply(connection, command, ResponseCode.SUCCESS, body=body)
 
             return answered
 
         asked = GetConsumerStatusHeader(header.topic, header.group)
         for client in clients:
-            self._node.calls.call(
+            self._calls.call(
                 client.connection,
                 RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
                 asked,
                 b"",
                 command,
-                self._node.now_ns,
                 answered_by(client.client_id),
             )
 

@@ -16,8 +16,9 @@ of several tells it several times.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from broker.node.client_registry import RegisteredClient
-from broker.node.node import Node
+from broker.node.client_registry import ClientRegistry, RegisteredClient
+from broker.node.listeners import Listeners
+from broker.node.ports import Requests, State
 from broker.reading.subscriptions import parse_filter
 from broker.remoting.bodies import CheckClientConfigBody, ConsumerListBody, HeartbeatData
 from broker.remoting.codes import LanguageCode, RequestCode, ResponseCode
@@ -29,10 +30,11 @@ from broker.remoting.headers import (
 )
 from broker.remoting.json_body import decode_request, encode_body
 from broker.requests.connection import Connection, RelayedConnection
-from broker.requests.deadline import NEVER
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import Place, Route
-from broker.settings.tables import BrokerConfig
+from broker.requests.responses import reply
+from broker.settings.live import LiveConfig
 from broker.state.commands import SingleCommand
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, InvalidNameError, check_group_name
 from broker.topics.creation import Creations, TooManyError, missing_for_consumers
@@ -55,36 +57,32 @@ class ClientsProcessor:
 
     def __init__(
         self,
-        node: Node,
+        replica: State,
+        requests: Requests,
+        registry: ClientRegistry[Connection],
         creations: Creations,
-        *,
-        auto_create_groups: bool,
-        sql_filters: bool,
-        notify_changes: bool,
+        settings: LiveConfig,
+        time: Time,
+        listeners: Listeners,
     ) -> None:
-        self._node = node
+        self._replica = replica
+        self._requests = requests
+        self._registry = registry
         self._creations = creations
-        self._sql_filters = sql_filters
-        self._auto_create_groups = auto_create_groups
-        self._notify_changes = notify_changes
+        self._settings = settings
+        self._time = time
         self._was_serving = False
         self._next_opaque = 0
         self._changed: dict[str, None] = {}
         """Groups whose members are to be told that there are others now."""
         self._again: dict[str, int] = {}
         """Groups that are new -> when their members are told again (monotonic ns), earliest first."""
-        self._next_expiry = node.add_deadline(self._expire)
-        self._notices = node.add_deadline(self._send_notices)
-        self._next_again = node.add_deadline(self._notify_again)
-        node.on_disconnect(self._disconnected)
-        node.on_role_change(self._role_changed)
-        node.on_leader_reachable(self._tell_leader)
-
-    def configure(self, config: BrokerConfig) -> None:
-        """Takes over the settings that may change at run time."""
-        self._auto_create_groups = config.broker.auto_create_groups
-        self._sql_filters = config.broker.sql_filters
-        self._notify_changes = config.broker.notify_consumers
+        self._next_expiry = time.add_deadline(self._expire)
+        self._notices = time.add_deadline(self._send_notices)
+        self._next_again = time.add_deadline(self._notify_again)
+        listeners.disconnects.append(self._disconnected)
+        listeners.role_changes.append(self._role_changed)
+        listeners.leaders_reachable.append(self._tell_leader)
 
     def routes(self) -> Iterable[Route]:
         """Only the leader's list of consumers is complete."""
@@ -99,18 +97,17 @@ class ClientsProcessor:
 
     def heartbeat(self, connection: Connection, command: RemotingCommand) -> None:
         """Registers the client's groups here and with the leader, which creates what they need."""
-        node = self._node
         data = decode_request(command.body, HeartbeatData)
         self._check(connection, data, len(command.body))
         client = RegisteredClient(connection, data.client_id, command.language_code, command.version)
-        changed = node.registry.heartbeat(client, data, node.now_ns)
+        changed = self._registry.heartbeat(client, data, self._time.now_ns)
         self._plan_expiry()
-        replica = node.replica
+        replica = self._replica
         missing = missing_for_consumers(
             replica.metadata,
             (consumer.group_name for consumer in data.consumer_data_set),
-            self._auto_create_groups,
-            node.wall_ms,
+            self._settings.config.broker.auto_create_groups,
+            self._time.wall_ms,
             [consumer.group_name for consumer in data.consumer_data_set if consumer.unit_mode],
         )
         if replica.serving:
@@ -124,16 +121,18 @@ class ClientsProcessor:
             def created(_: object) -> None:
                 if client.language is LanguageCode.JAVA:
                     self._plan_again(new)
-                node.reply(connection, command, ResponseCode.SUCCESS)
+                reply(connection, command, ResponseCode.SUCCESS)
 
-            if missing and self._create(missing, created, lambda: node.forward(connection, command)):
+            if missing and self._create(
+                missing, created, lambda: self._requests.forward(connection, command)
+            ):
                 return
         elif missing and not command.is_one_way:
-            node.forward(connection, command)
+            self._requests.forward(connection, command)
             return
         else:
-            node.forward_copy(connection, command)
-        node.reply(connection, command, ResponseCode.SUCCESS)
+            self._requests.forward_copy(connection, command)
+        reply(connection, command, ResponseCode.SUCCESS)
 
     def _create(
         self, missing: Sequence[SingleCommand], done: Callable[[object], None], lost: Callable[[], None]
@@ -172,14 +171,14 @@ class ClientsProcessor:
                 check_group_name(producer.group_name)
         except InvalidNameError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        count = self._node.registry.groups_with(connection, data)
+        count = self._registry.groups_with(connection, data)
         if count > GROUPS_PER_CLIENT_MAX:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the client would be in {count} groups, at most {GROUPS_PER_CLIENT_MAX} are allowed",
             )
-        most = self._node.config.limits.max_groups
-        for kind, there, new in self._node.registry.new_groups_of(data):
+        most = self._settings.config.limits.max_groups
+        for kind, there, new in self._registry.new_groups_of(data):
             if new and there + new > most:
                 raise RequestError(
                     ResponseCode.SYSTEM_ERROR,
@@ -190,29 +189,32 @@ class ClientsProcessor:
     def unregister(self, connection: Connection, command: RemotingCommand) -> None:
         """Takes the client out of the groups, here and at the leader."""
         header = command.decode_fields(UnregisterClientHeader)
-        node = self._node
-        changed = node.registry.unregister(header.client_id, header.producer_group, header.consumer_group)
+        changed = self._registry.unregister(header.client_id, header.producer_group, header.consumer_group)
         self._plan_expiry()
-        if node.replica.serving:
+        if self._replica.serving:
             self._notify(changed)
         else:
-            node.forward_copy(connection, command)
-        node.reply(connection, command, ResponseCode.SUCCESS)
+            self._requests.forward_copy(connection, command)
+        reply(connection, command, ResponseCode.SUCCESS)
 
     def check_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Says whether a subscription's expression can be used on this broker, before the consumer starts."""
         subscription = decode_request(command.body, CheckClientConfigBody).subscription_data
-        parse_filter(subscription.expression_type, subscription.sub_string, sql_filters=self._sql_filters)
-        self._node.reply(connection, command, ResponseCode.SUCCESS)
+        parse_filter(
+            subscription.expression_type,
+            subscription.sub_string,
+            sql_filters=self._settings.config.broker.sql_filters,
+        )
+        reply(connection, command, ResponseCode.SUCCESS)
 
     def consumer_list(self, connection: Connection, command: RemotingCommand) -> None:
         """The members of a consumer group, each once."""
         group = command.decode_fields(GetConsumerListByGroupHeader).consumer_group
-        members = self._node.registry.members(group)
+        members = self._registry.members(group)
         if not members:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
         body = encode_body(ConsumerListBody(members))
-        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+        reply(connection, command, ResponseCode.SUCCESS, body=body)
 
     # ------------------------------------------------------------------ changes
 
@@ -222,22 +224,22 @@ class ClientsProcessor:
         They are told in the next turn, and once: when a node dies, thousands leave a group at a time, and each would
         be told of each.
         """
-        if self._notify_changes:
+        if self._settings.config.broker.notify_consumers:
             self._changed.update(dict.fromkeys(groups))
             if self._changed:
-                self._notices.due_ns = self._node.now_ns
+                self._notices.due_ns = self._time.now_ns
 
     def _send_notices(self) -> None:
         self._notices.due_ns = NEVER
         changed, self._changed = self._changed, {}
-        if not self._node.replica.serving:
+        if not self._replica.serving:
             return
-        configs = self._node.replica.metadata.groups
+        configs = self._replica.metadata.groups
         for group in changed:
             config = configs.get(group)
             if config is not None and not config.notify_consumer_ids_changed_enable:
                 continue
-            for connection in self._node.registry.connections_to_notify(group):
+            for connection in self._registry.connections_to_notify(group):
                 self._next_opaque = (self._next_opaque + 1) & 0x7FFF_FFFF
                 notice = request(
                     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
@@ -248,59 +250,57 @@ class ClientsProcessor:
                 connection.send(encode(notice))
 
     def _plan_again(self, groups: Iterable[str]) -> None:
-        due_ns = self._node.now_ns + TOLD_AGAIN_NS
+        due_ns = self._time.now_ns + TOLD_AGAIN_NS
         for group in groups:
             self._again.setdefault(group, due_ns)
         self._next_again.due_ns = next(iter(self._again.values()), NEVER)
 
     def _notify_again(self) -> None:
-        due = [group for group, due_ns in self._again.items() if due_ns <= self._node.now_ns]
+        due = [group for group, due_ns in self._again.items() if due_ns <= self._time.now_ns]
         for group in due:
             del self._again[group]
         self._next_again.due_ns = next(iter(self._again.values()), NEVER)
         self._notify(due)
 
     def _disconnected(self, connection: Connection) -> None:
-        changed = self._node.registry.connection_closed(connection)
+        changed = self._registry.connection_closed(connection)
         self._plan_expiry()
-        if self._node.replica.serving:
+        if self._replica.serving:
             self._notify(changed)
 
     def _plan_expiry(self) -> None:
-        due_ns = self._node.registry.deadline_ns()
+        due_ns = self._registry.deadline_ns()
         self._next_expiry.due_ns = NEVER if due_ns is None else due_ns
 
     def _expire(self) -> None:
-        node = self._node
-        expired = node.registry.expire(node.now_ns)
+        expired = self._registry.expire(self._time.now_ns)
         self._plan_expiry()
         for connection in expired.connections:
             if not isinstance(connection, RelayedConnection):
                 connection.close()  # a client that still lives connects anew and says so
-        if node.replica.serving:
+        if self._replica.serving:
             self._notify(expired.changed_groups)
 
     # ------------------------------------------------------------------ leaders come and go
 
     def _role_changed(self) -> None:
-        serving = self._node.replica.serving
+        serving = self._replica.serving
         if serving and not self._was_serving:
             self._begin_serving()
         self._was_serving = serving
 
     def _begin_serving(self) -> None:
         """What was registered while nobody served: groups are created now, and members hear of each other."""
-        node = self._node
-        groups = node.registry.consumer_groups()
+        groups = self._registry.consumer_groups()
         missing = missing_for_consumers(
-            node.replica.metadata,
+            self._replica.metadata,
             groups,
-            self._auto_create_groups,
-            node.wall_ms,
+            self._settings.config.broker.auto_create_groups,
+            self._time.wall_ms,
             [
                 name
                 for name in groups
-                if (group := node.registry.consumer_group(name)) is not None and group.unit_mode
+                if (group := self._registry.consumer_group(name)) is not None and group.unit_mode
             ],
         )
         if missing:
@@ -312,13 +312,12 @@ class ClientsProcessor:
 
     def _tell_leader(self) -> None:
         """Relays what this node's clients last said: a new leader has not heard it, one newly connected forgot it."""
-        node = self._node
-        for client, data in node.registry.local_heartbeats():
+        for client, data in self._registry.local_heartbeats():
             heartbeat = request(
                 RequestCode.HEART_BEAT, None, encode_body(data), one_way=True, version=client.version
             )
             heartbeat.language = client.language.name
-            node.forward_copy(client.connection, heartbeat)
+            self._requests.forward_copy(client.connection, heartbeat)
 
 
 def _nothing(_: object = None) -> None:

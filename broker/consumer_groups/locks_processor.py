@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from broker.node.node import Node
+from broker.node.listeners import Listeners
+from broker.node.ports import Proposals
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import decode_request, encode_body
 from broker.requests.connection import Connection
+from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError
-from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
-from broker.settings.tables import BrokerSettings
+from broker.requests.processing import Place, Route
+from broker.requests.responses import reply, reply_unknown
+from broker.settings.live import LiveConfig
 from broker.state.commands import LockQueues, UnlockQueues
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
 from log.errors import DiskFullError
@@ -39,15 +42,17 @@ _Queue = tuple[str, int]
 class LocksProcessor:
     """LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42."""
 
-    def __init__(self, node: Node, settings: BrokerSettings) -> None:
-        self._node = node
-        self._ttl_ms = settings.order_lock_ttl_ms
+    def __init__(self, replica: Proposals, settings: LiveConfig, time: Time, listeners: Listeners) -> None:
+        self._replica = replica
+        self._settings = settings
+        self._time = time
+        self._ttl_ms = settings.config.broker.order_lock_ttl_ms
         self._term = -1
         self._began_ms = 0
         self._began_ns = 0
         self._under_way = 0
         """New locks that are in the log and not applied yet."""
-        node.on_role_change(self._role_changed)
+        listeners.role_changes.append(self._role_changed)
 
     def routes(self) -> Iterable[Route]:
         """Locks are the leader's to grant."""
@@ -64,7 +69,7 @@ class LocksProcessor:
             self._answer(connection, command, LockBatchResponseBody())
             return
 
-        locks = self._node.replica.metadata.locks
+        locks = self._replica.metadata.locks
         new = sum((body.consumer_group, *queue) not in locks for queue in queues)
         self._check_room(new)
         time_ms = self._time_ms()
@@ -85,15 +90,14 @@ class LocksProcessor:
 
     def unlock(self, connection: Connection, command: RemotingCommand) -> None:
         """Releases the client's own locks among the queues."""
-        node = self._node
         body = self._body(command)
         queues = self._known_queues(body)
         if not queues:
-            node.reply(connection, command, ResponseCode.SUCCESS)
+            reply(connection, command, ResponseCode.SUCCESS)
             return
         parts = [UnlockQueues(body.consumer_group, body.client_id, some) for some in _in_parts(queues)]
         self._carry_out(
-            connection, command, parts, lambda _: node.reply(connection, command, ResponseCode.SUCCESS)
+            connection, command, parts, lambda _: reply(connection, command, ResponseCode.SUCCESS)
         )
 
     def _carry_out(
@@ -106,7 +110,6 @@ class LocksProcessor:
         new: int = 0,
     ) -> None:
         """Proposes the parts; with the last one, behind which all others are applied, the request is answered."""
-        node = self._node
         results: list[object] = []
 
         def all_done(result: object) -> None:
@@ -116,21 +119,21 @@ class LocksProcessor:
 
         def lost() -> None:
             self._under_way -= new
-            node.reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+            reply_unknown(connection, request)
 
         self._under_way += new
         try:
             for part in parts[:-1]:
-                node.replica.propose_command(part, results.append, _nothing)
-            node.replica.propose_command(parts[-1], all_done, lost)
+                self._replica.propose_command(part, results.append, _nothing)
+            self._replica.propose_command(parts[-1], all_done, lost)
         except (ReplicaError, DiskFullError):
             self._under_way -= new
             raise
 
     def _check_room(self, new: int) -> None:
         """Raises `RequestError` where there would be too many locks; those that have expired make room for others."""
-        locks = self._node.replica.metadata.locks
-        most = self._node.config.limits.max_order_locks
+        locks = self._replica.metadata.locks
+        most = self._settings.config.limits.max_order_locks
         too_many = len(locks) + self._under_way + new - most
         if too_many <= 0:
             return
@@ -143,14 +146,14 @@ class LocksProcessor:
             )
 
     def _role_changed(self) -> None:
-        replica = self._node.replica
-        if replica.serving and replica.raft.term != self._term:
-            self._term = replica.raft.term
+        replica = self._replica
+        if replica.serving and replica.term != self._term:
+            self._term = replica.term
             renewals = (lock.refreshed_ms for lock in replica.metadata.locks.values())
-            self._began_ms, self._began_ns = max(renewals, default=0), self._node.now_ns
+            self._began_ms, self._began_ns = max(renewals, default=0), self._time.now_ns
 
     def _time_ms(self) -> int:
-        return self._began_ms + (self._node.now_ns - self._began_ns) // 1_000_000
+        return self._began_ms + (self._time.now_ns - self._began_ns) // 1_000_000
 
     def _body(self, command: RemotingCommand) -> LockBatchBody:
         body = decode_request(command.body, LockBatchBody)
@@ -171,7 +174,7 @@ class LocksProcessor:
 
     def _known_queues(self, body: LockBatchBody) -> tuple[_Queue, ...]:
         """The queues that exist, each once: nobody can make this group remember locks of anything else."""
-        topics = self._node.replica.metadata.topics
+        topics = self._replica.metadata.topics
         known: dict[_Queue, None] = {}
         for queue in body.queues:
             config = topics.get(queue.topic)
@@ -182,7 +185,7 @@ class LocksProcessor:
         return tuple(known)
 
     def _answer(self, connection: Connection, command: RemotingCommand, body: LockBatchResponseBody) -> None:
-        self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
+        reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
 
 
 def _in_parts(queues: Sequence[_Queue]) -> list[tuple[_Queue, ...]]:

@@ -111,7 +111,7 @@ class DelayService:
         self._idle_from_ns = node.now_ns
         self._blocked_until_ns = 0
         node.on_role_change(self._role_changed)
-        node.on_arrival(self._arrived)
+        node.listeners.arrivals.append(self._arrived)
         self._deadline = node.add_deadline(self._run)
 
     def routes(self) -> Iterable[Route]:

@@ -16,7 +16,7 @@ import msgspec
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER, Deadline
+from broker.requests.deadline import NEVER, Time
 
 TIMEOUT_NS: Final = 10_000_000_000
 """How long a client has to answer (remoting.md 8)."""
@@ -81,9 +81,9 @@ class _Table(Generic[Value]):
 class ClientCalls:
     """One node's requests to clients, and those that it passes on for others."""
 
-    def __init__(self, node_number: int, deadline: Deadline) -> None:
-        """`deadline` calls `expire`."""
-        self._deadline = deadline
+    def __init__(self, node_number: int, time: Time) -> None:
+        self._time = time
+        self._deadline = time.add_deadline(self._expire)
         self._opaque_base = (node_number & 0x7F) << 24
         self._last_number = 0
         # All calls live equally long: the first one is the next to expire.
@@ -98,7 +98,6 @@ class ClientCalls:
         header: msgspec.Struct,
         body: bytes,
         asker: RemotingCommand,
-        now_ns: int,
         done: Done,
     ) -> None:
         """Asks a client; `done` is called once, never before this returns. `asker` is the request that waits for it.
@@ -109,7 +108,7 @@ class ClientCalls:
         opaque = self._opaque_base | self._last_number
         question = encode(request(code, header, body, opaque=opaque))
         self._budget.take(asker)
-        self._waiting.put(connection, opaque, _Call(now_ns + TIMEOUT_NS, done, asker))
+        self._waiting.put(connection, opaque, _Call(self._time.now_ns + TIMEOUT_NS, done, asker))
         self._plan_expiry()
         connection.send(question)
 
@@ -136,9 +135,9 @@ class ClientCalls:
         first = self._waiting.first()
         self._deadline.due_ns = NEVER if first is None else first.deadline_ns
 
-    def expire(self, now_ns: int) -> None:
+    def _expire(self) -> None:
         """Ends the calls whose time is over."""
-        while (call := self._waiting.first()) is not None and call.deadline_ns <= now_ns:
+        while (call := self._waiting.first()) is not None and call.deadline_ns <= self._time.now_ns:
             self._waiting.pop_first()
             self._plan_expiry()
             self._end(call, None)

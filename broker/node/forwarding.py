@@ -17,23 +17,22 @@ gets one answer. `relayed_clients.py` is the leader's side.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from broker.node.client_calls import ClientCalls
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import FLAG_ONE_WAY, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, response
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
+from broker.replica.replica import Replica
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER
+from broker.requests.deadline import NEVER, Time
 from broker.requests.late_requests import done_late
 from broker.requests.processing import OUTCOME_UNKNOWN
-
-if TYPE_CHECKING:
-    from broker.node.node import Node
+from broker.requests.responses import reply
 
 log = structlog.get_logger("trivet.node")
 
@@ -43,12 +42,6 @@ FORWARDED_BYTES_MAX: Final = 32 * 1024 * 1024
 
 DOUBT_NS: Final = 300_000_000
 """How long a node that leads no more has to say what became of a request. It may have been stopped, or be cut off."""
-
-UNREAD_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A client that leaves so much of its relayed answers unread is disconnected.
-
-Its node stops reading its requests long before; this much may still come for those that the leader has already.
-"""
 
 _ONCE: Final = frozenset(
     {
@@ -99,13 +92,30 @@ class _Client:
         self.waiting: dict[int, _Forwarded] = {}
 
 
+class Resumer(Protocol):
+    """The node around, which goes on with requests that another node has not answered."""
+
+    def resumed(self, connection: Connection, command: RemotingCommand) -> None:
+        """Goes on with a request, here or at another leader."""
+
+    def forward(self, connection: Connection, command: RemotingCommand) -> None:
+        """Asks the next leader, or holds a request until there is one."""
+
+    def hold(self, connection: Connection, command: RemotingCommand) -> None:
+        """Keeps a request until some node leads."""
+
+    def refuse_outside(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answers that this node is no member of its group."""
+
+
 class Forwarding:
     """The connections of a node's own clients, and their requests that other nodes answer."""
 
-    def __init__(self, node: "Node", calls: ClientCalls) -> None:
+    def __init__(self, node: Resumer, replica: Replica, time: Time, calls: ClientCalls) -> None:
         """`calls` learns which other node asks something of a client here."""
         self._node = node
-        self._replica = node.replica
+        self._replica = replica
+        self._time = time
         self._calls = calls
         self._by_number: dict[int, _Client] = {}
         self._by_connection: dict[Connection, _Client] = {}
@@ -113,7 +123,7 @@ class Forwarding:
         self._waiting_count = 0
         self._doubted: dict[tuple[int, int], tuple[int, _Client, _Forwarded]] = {}
         """By client and opaque, until when a former leader has time to say what became of it; the next to end first."""
-        self._doubt_ends = node.add_deadline(self._end_doubts)
+        self._doubt_ends = time.add_deadline(self._end_doubts)
 
     def __len__(self) -> int:
         return len(self._by_connection)
@@ -151,7 +161,7 @@ class Forwarding:
         client = self._by_connection[connection]
         if command.opaque in client.waiting and not command.is_one_way:
             # Which of the two an answer is to, nobody could tell.
-            self._node.reply(
+            reply(
                 connection,
                 command,
                 ResponseCode.SYSTEM_BUSY,
@@ -160,7 +170,7 @@ class Forwarding:
             return
         full = self._waiting_count >= FORWARDED_MAX
         if full or replica.links[leader].unsent_bytes > FORWARDED_BYTES_MAX:
-            self._node.reply(
+            reply(
                 connection,
                 command,
                 ResponseCode.SYSTEM_BUSY,
@@ -170,11 +180,11 @@ class Forwarding:
         try:
             self._send(leader, client, command)
         except ValueError as error:  # with every field written out it has become longer than a frame may be
-            self._node.reply(connection, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+            reply(connection, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
             return
         if not command.is_one_way:
             self._waiting_count += 1
-            client.waiting[command.opaque] = _Forwarded(leader, replica.term, command, self._node.now_ns)
+            client.waiting[command.opaque] = _Forwarded(leader, replica.term, command, self._time.now_ns)
         client.known_to = leader
 
     def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
@@ -186,7 +196,7 @@ class Forwarding:
         client.known_to = leader
         copy = RemotingCommand(
             command.code,
-            command.flag | 2,
+            command.flag | FLAG_ONE_WAY,
             command.language,
             command.opaque,
             command.version,
@@ -235,7 +245,7 @@ class Forwarding:
                 self._no_longer_waits(client, command.opaque)
             elif not command.is_one_way:
                 self._calls.relayed(connection, command.opaque, source)
-        if connection.unsent_bytes + sum(map(len, connection.outbox)) > UNREAD_BYTES_MAX:
+        if connection.leaves_much_unread():
             if not connection.aborted:
                 log.warning("connection closed", client=connection.name, reason="its answers stay unread")
                 connection.abort()
@@ -249,7 +259,7 @@ class Forwarding:
         if client is None or asked is None or (asked.leader, asked.term) != (source, frame.term):
             return
         self._no_longer_waits(client, frame.opaque)
-        late = done_late(asked.command, self._node.now_ns - asked.since_ns)
+        late = done_late(asked.command, self._time.now_ns - asked.since_ns)
         if (self._replica.leader, self._replica.term) == (asked.leader, asked.term):
             self._node.hold(client.connection, late)  # this node has not heard of the next one yet
         else:
@@ -258,7 +268,7 @@ class Forwarding:
     def leader_changed(self) -> None:
         """Whatever waits for another leader than today's, or for its earlier term: that one does it no more."""
         today = (self._replica.leader, self._replica.term)
-        ends_ns = self._node.now_ns + DOUBT_NS
+        ends_ns = self._time.now_ns + DOUBT_NS
         for client, asked in self._all_waiting():
             key = (client.number, asked.command.opaque)
             if (asked.leader, asked.term) == today:
@@ -283,19 +293,19 @@ class Forwarding:
         """Requests are repeated elsewhere where that does no harm, else their outcome is unknown."""
         for client, asked in self._take_if(is_in_vain):
             if asked.command.code in _ONCE:
-                self._node.reply(client.connection, asked.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+                reply(client.connection, asked.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
             else:
-                late = done_late(asked.command, self._node.now_ns - asked.since_ns)
+                late = done_late(asked.command, self._time.now_ns - asked.since_ns)
                 self._node.forward(client.connection, late)
 
     def _end_doubts(self) -> None:
-        now_ns = self._node.now_ns
+        now_ns = self._time.now_ns
         while (first := next(iter(self._doubted.items()), None)) is not None and first[1][0] <= now_ns:
             key, (_, client, asked) = first
             del self._doubted[key]
             if client.number in self._by_number and client.waiting.get(asked.command.opaque) is asked:
                 self._no_longer_waits(client, asked.command.opaque)
-                self._node.reply(client.connection, asked.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+                reply(client.connection, asked.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
         self._plan_end_of_doubts()
 
     def _plan_end_of_doubts(self) -> None:

@@ -17,8 +17,9 @@ import structlog
 from broker.access.control import AccessControl
 from broker.node.client_calls import ClientCalls
 from broker.node.client_registry import ClientRegistry
-from broker.node.forwarding import UNREAD_BYTES_MAX, Forwarding
+from broker.node.forwarding import Forwarding
 from broker.node.held_requests import HeldRequests
+from broker.node.listeners import Listeners
 from broker.node.relayed_clients import RelayedClients
 from broker.peers.protocol import (
     Challenge,
@@ -33,15 +34,17 @@ from broker.peers.protocol import (
     RaftFrame,
     Relay,
 )
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand, encode_response_head
+from broker.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.replica.replica import Replica
 from broker.requests.budget import Budget
-from broker.requests.connection import Buffer, Connection, Outgoing, RelayedConnection
-from broker.requests.deadline import NEVER, Deadline, Deadlines
+from broker.requests.connection import Connection, Outgoing, RelayedConnection
+from broker.requests.deadline import NEVER, Deadline, Time
 from broker.requests.errors import NotServingError, OverloadedError, RequestError
 from broker.requests.processing import OUTCOME_UNKNOWN, Handler, Place, Processor
+from broker.requests.responses import refuse, reply
+from broker.settings.live import LiveConfig
 from broker.settings.tables import BrokerConfig
 from broker.state.commands import Command, DeleteTopic, PutTopic, Several
 from broker.statistics.stats import Stats
@@ -49,9 +52,6 @@ from log.dispatch import Arrival
 from log.errors import DiskError, DiskFullError
 
 log = structlog.get_logger("trivet.node")
-
-LARGE_ANSWER_BYTES: Final = 64 * 1024
-"""A longer list is only given to who has read most of what it was given before: messages are views, this is memory."""
 
 _ABOUT_THE_NODE: Final = frozenset(
     {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
@@ -62,56 +62,55 @@ _ABOUT_THE_NODE: Final = frozenset(
 class Node:
     """The processors, and everything between a client's frame and the processor that answers it."""
 
-    def __init__(self, group: str, outgoing: Outgoing) -> None:
-        self.group = group
+    def __init__(self, outgoing: Outgoing, settings: LiveConfig, time: Time) -> None:
+        self.group = settings.config.node.group
         self.outgoing = outgoing
-        self.now_ns = 0
-        self.wall_ms = 0
+        self.settings = settings
+        self.time = time
+        self.now_ns, self.wall_ms = time.now_ns, time.wall_ms
+        self.listeners = Listeners()
         self.registry: ClientRegistry[Connection] = ClientRegistry()
+        self.calls = ClientCalls(int(settings.config.node.id[1:]), time)
+        self.listeners.disconnects.append(self.calls.disconnected)
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
         self.permission_changes = 0
         """How often the broker's own permission was changed while this node runs."""
+        self._permission = settings.config.broker.permission
+        settings.on_change(self._settings_changed)
+        self.access: AccessControl | None = None
+        """Decides what clients of this node may do; None lets them do everything."""
         self.is_outside = False
         """This node is no member of its group (not yet, or not any more) and answers only for itself."""
         self.replica: Replica
         self.stats: Stats
         self._routes: dict[int, tuple[Handler, Place]] = {}
-        self._arrival_listeners: list[Callable[[Iterable[Arrival]], None]] = []
-        self._role_listeners: list[Callable[[], None]] = []
-        self._disconnect_listeners: list[Callable[[Connection], None]] = []
-        self._leader_listeners: list[Callable[[], None]] = []
-        self._deadlines = Deadlines()
         self._held = HeldRequests()
         self._forwarding: Forwarding
         self._relayed: RelayedClients
         self._behind_barrier = Budget("a round of messages that confirms this leader")
-        self.calls: ClientCalls
-        self.config = BrokerConfig()
-        """The settings in force."""
-        self.access: AccessControl | None = None
-        """Decides what clients of this node may do; None lets them do everything."""
 
     def start(self, replica: Replica, processors: Iterable[Processor], stats: Stats) -> None:
         """Joins the parts; called once, before anything else."""
         self.replica = replica
         self.stats = stats
-        answers_due = self.add_deadline(lambda: self.calls.expire(self.now_ns))
-        self.calls = ClientCalls(int(replica.node_id[1:]), answers_due)
-        self.on_disconnect(self.calls.disconnected)
-        self._forwarding = Forwarding(self, self.calls)
-        self._relayed = RelayedClients(self, self._held)
-        self.now_ns, self.wall_ms = replica.now_ns, replica.wall_ms
+        self._forwarding = Forwarding(self, replica, self.time, self.calls)
+        self._relayed = RelayedClients(self, replica, self._held)
         for processor in processors:
             for route in processor.routes():
                 assert route.code not in self._routes, f"two handlers for request {route.code}"
                 self._routes[route.code] = (route.handler, route.place)
         self._look_at_membership()
 
-    def configure(self, config: BrokerConfig) -> None:
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force."""
+        return self.settings.config
+
+    def _settings_changed(self, config: BrokerConfig) -> None:
         """Other settings are in force; name servers are told of topics as these allow."""
-        self.permission_changes += config.broker.permission_bits != self.config.broker.permission_bits
-        self.config = config
+        self.permission_changes += config.broker.permission != self._permission
+        self._permission = config.broker.permission
         self.registration_version += 1
 
     @property
@@ -139,7 +138,7 @@ class Node:
 
     def received(self, connection: Connection, command: RemotingCommand) -> None:
         """One command from a client. `begin` has set the time."""
-        if command.flag & 1:
+        if command.flag & FLAG_RESPONSE:
             asking = self.calls.answered(connection, command)
             if asking is not None and connection in self._forwarding:
                 self._forwarding.pass_answer_on(asking, connection, command)
@@ -154,7 +153,7 @@ class Node:
         """
         route = self._routes.get(command.code)
         if route is None:
-            self.reply(
+            reply(
                 connection,
                 command,
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -181,51 +180,40 @@ class Node:
         try:
             access.check(connection.host, command)
         except RequestError as refused:
-            self.reply(connection, command, refused.code, refused.remark)
+            reply(connection, command, refused.code, refused.remark)
         except RemotingError as error:
-            self.reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
+            reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
         except Exception as error:
             # As in `_handle`: what nobody foresaw hurts this request only, and what cannot be judged is refused.
             log.exception("request not judged", code=command.code, client=connection.name)
-            self.reply(connection, command, ResponseCode.NO_PERMISSION, f"{type(error).__name__}: {error}")
+            reply(connection, command, ResponseCode.NO_PERMISSION, f"{type(error).__name__}: {error}")
         else:
             return True
         return False
 
     def begin(self, now_ns: int, wall_ms: int) -> None:
         """Sets the time for the calls that follow: whatever brings something from outside calls this first."""
-        self.now_ns = self.replica.now_ns = now_ns
-        self.wall_ms = self.replica.wall_ms = wall_ms
+        self.now_ns = self.time.now_ns = self.replica.now_ns = now_ns
+        self.wall_ms = self.time.wall_ms = self.replica.wall_ms = wall_ms
 
     def _handle(self, connection: Connection, command: RemotingCommand, handler: Handler) -> None:
         try:
             handler(connection, command)
         except RequestError as error:
-            self.reply(connection, command, error.code, error.remark)
+            reply(connection, command, error.code, error.remark)
         except RemotingError as error:
-            self.reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
+            reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
         except NotServingError:
             self.forward(connection, command)
         except (OverloadedError, DiskFullError) as error:
-            self.refuse(connection, command, error)
+            refuse(connection, command, error)
         except (AssertionError, DiskError):
             raise  # a broken invariant or a failing disk: this node must not go on
         except Exception as error:
             # What a client can send and a handler did not foresee hurts this request only. Code 1 says that its
             # outcome is unknown, which is true wherever the handler was interrupted.
             log.exception("request failed", code=command.code, client=connection.name)
-            self.reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-
-    def refuse(
-        self, connection: Connection, command: RemotingCommand, error: OverloadedError | DiskFullError
-    ) -> None:
-        """Answers that there is no room for it, and that nothing of it was stored."""
-        if isinstance(error, DiskFullError):
-            code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}"
-        else:
-            code = ResponseCode.SYSTEM_BUSY
-            remark = f"[REJECTREQUEST]system busy, start flow control for a while: {error}"
-        self.reply(connection, command, code, remark)
+            reply(connection, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     def handle_after_barrier(
         self, connection: Connection, command: RemotingCommand, handler: Handler
@@ -239,7 +227,7 @@ class Node:
         try:
             self._behind_barrier.take(command)
         except OverloadedError as error:
-            self.refuse(connection, command, error)
+            refuse(connection, command, error)
             return
         try:
             self.replica.read_barrier(
@@ -249,46 +237,6 @@ class Node:
         except NotServingError:
             self._behind_barrier.give_back(command)
             raise
-
-    # ------------------------------------------------------------------ answers
-
-    def reply(
-        self,
-        connection: Connection,
-        command: RemotingCommand,
-        code: int,
-        remark: str | None = None,
-        fields: dict[str, str] | None = None,
-        body: Buffer = b"",
-    ) -> None:
-        """Answers a request, in the serialization that it came in; one-way requests are not answered.
-
-        What cannot be carried (parts of it may be another client's words) becomes an answer that says so.
-        """
-        if command.flag & 2:
-            return
-        if len(body) > LARGE_ANSWER_BYTES and self._leaves_much_unread(connection):
-            code, remark, fields, body = (
-                ResponseCode.SYSTEM_BUSY,
-                "[OVERLOAD]earlier answers are unread",
-                None,
-                b"",
-            )
-        try:
-            head = encode_response_head(command, int(code), remark, fields, len(body))
-        except ValueError as error:
-            refusal = f"the answer cannot be sent: {error}"
-            body = b""
-            head = encode_response_head(command, int(ResponseCode.SYSTEM_ERROR), refusal)
-        if body:
-            connection.send(head, body)
-        else:
-            connection.send(head)
-
-    def _leaves_much_unread(self, connection: Connection) -> bool:
-        if isinstance(connection, RelayedConnection):
-            return self.relays_too_much(connection)
-        return connection.unsent_bytes + sum(map(len, connection.outbox)) > UNREAD_BYTES_MAX
 
     def after_command(
         self,
@@ -301,7 +249,7 @@ class Node:
         self.replica.propose_command(
             command,
             done,
-            lambda: self.reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+            lambda: reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
         )
 
     # ------------------------------------------------------------------ forwarding and holding
@@ -332,20 +280,16 @@ class Node:
         """What a client waits for that another node is asked, or is to be: the caller answers it."""
         return self._forwarding.take_back(connection, is_wanted) + self._held.take_back(connection, is_wanted)
 
-    def relays_too_much(self, connection: Connection) -> bool:
-        """Whether answers to clients of the same node as this relayed one already fill the link to that node."""
-        return self._relayed.relays_too_much(connection)
-
     def hold(self, connection: Connection, command: RemotingCommand) -> None:
         """Keeps a request until some node leads, for a moment."""
         try:
             self._held.hold(connection, command, self.now_ns)
         except OverloadedError as error:
-            self.reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]no leader: {error}")
+            reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]no leader: {error}")
 
     def refuse_outside(self, connection: Connection, command: RemotingCommand) -> None:
         """Answers that this node is no member of its group."""
-        self.reply(
+        reply(
             connection,
             command,
             ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -374,7 +318,7 @@ class Node:
 
     def _expire_held(self) -> None:
         for connection, command in self._held.take_expired(self.now_ns):
-            self.reply(
+            reply(
                 connection,
                 command,
                 ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -428,14 +372,14 @@ class Node:
         self._forwarding.leader_changed()
         if self.replica.leader != self.replica.node_id:
             self._relayed.leader_lost()
-        for listener in self._role_listeners:
+        for listener in self.listeners.role_changes:
             listener()
         self._leader_may_hear()
         self._release_held()
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         """Committed messages are in their queues."""
-        for listener in self._arrival_listeners:
+        for listener in self.listeners.arrivals:
             listener(arrivals)
 
     def metadata_changed(self, command: Command) -> None:
@@ -446,48 +390,37 @@ class Node:
 
     # ------------------------------------------------------------------ time and turns
 
-    def on_arrival(self, listener: Callable[[Iterable[Arrival]], None]) -> None:
-        """Registers a processor that waits for messages."""
-        self._arrival_listeners.append(listener)
+    # Until the rooms of sends, transactions and delays take ports, they find everything here.
+
+    reply = staticmethod(reply)
 
     def on_role_change(self, listener: Callable[[], None]) -> None:
         """Registers a processor that must act when the leader changes."""
-        self._role_listeners.append(listener)
-
-    def on_leader_reachable(self, listener: Callable[[], None]) -> None:
-        """Registers a processor that must tell a leader, which is another node, what only this node knows.
-
-        Called for a new leader and after a new connection to it; several times for one leader does no harm.
-        """
-        self._leader_listeners.append(listener)
-
-    def on_disconnect(self, listener: Callable[[Connection], None]) -> None:
-        """Registers a processor that keeps something by connection."""
-        self._disconnect_listeners.append(listener)
+        self.listeners.role_changes.append(listener)
 
     def add_deadline(self, act: Callable[[], None], due_ns: int = NEVER) -> Deadline:
         """Registers a processor that must act at a time, which it sets in what this returns."""
-        return self._deadlines.add(act, due_ns)
+        return self.time.add_deadline(act, due_ns)
 
     def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
         """Everything that has become possible; returns when the next turn is due at the latest (ns).
 
         `send` writes out what is queued so far; it is called where others wait for that while this node has more to do.
         """
-        self.now_ns, self.wall_ms = now_ns, wall_ms
+        self.begin(now_ns, wall_ms)
         replica = self.replica
         replica.tick(now_ns, wall_ms)
         if self._held.waiting:
             if replica.serving and replica.raft.transferee is None:
                 self._release_held()  # a transfer has come to nothing, and this node leads on
             self._expire_held()
-        self._deadlines.run(now_ns)
+        self.time.run_due()
         replica.turn(now_ns, wall_ms, send)
         self.stats.put_times.turn_ended(
             replica.serving, replica.store.log.last_index, replica.applied_index, now_ns
         )
         self._relayed.turn_ended()
-        deadline = min(replica.deadline_ns(), self._deadlines.earliest_ns)
+        deadline = min(replica.deadline_ns(), self.time.earliest_ns)
         if self._held.waiting:
             deadline = min(deadline, self._held.deadline_ns())
         return deadline
@@ -495,10 +428,10 @@ class Node:
     def _leader_may_hear(self) -> None:
         # A node that is outside must not count on clients whose requests are refused here.
         if not self.is_outside and self._forwarding.is_leader_reachable:
-            for listener in self._leader_listeners:
+            for listener in self.listeners.leaders_reachable:
                 listener()
 
     def forget(self, connection: Connection) -> None:
         """A client, of this node or another, is gone: its registrations end."""
-        for listener in self._disconnect_listeners:
+        for listener in self.listeners.disconnects:
             listener(connection)

@@ -6,29 +6,39 @@ another term, or none, says that it has done nothing (`NotDone`), and the client
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from broker.node.held_requests import HeldRequests
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
-from broker.requests.connection import Buffer, Connection, RelayedConnection
-
-if TYPE_CHECKING:
-    from broker.node.node import Node
+from broker.replica.replica import Replica
+from broker.requests.connection import Buffer, Connection, Outgoing, RelayedConnection
 
 RELAYED_BYTES_MAX: Final = 8 * 1024 * 1024
 """How much of what is relayed to clients of another node may wait for the link; then their pulls are refused."""
 
 
+class Receiver(Protocol):
+    """The node around, which handles what is forwarded to it."""
+
+    outgoing: Outgoing
+
+    def received(self, connection: Connection, command: RemotingCommand) -> None:
+        """Takes a command of a client."""
+
+    def forget(self, connection: Connection) -> None:
+        """Ends the registrations of a client that is gone."""
+
+
 class RelayedClients:
     """Clients of other nodes, by (node, number), from the first request forwarded until they or that node are gone."""
 
-    def __init__(self, node: "Node", held: HeldRequests) -> None:
+    def __init__(self, node: Receiver, replica: Replica, held: HeldRequests) -> None:
         """`held` are the requests that wait for a leader, some of them for clients from here."""
         self._node = node
-        self._replica = node.replica
+        self._replica = replica
         self._held = held
         self._connections: dict[tuple[str, int], RelayedConnection] = {}
         self._link_epochs: dict[str, int] = {}
@@ -80,13 +90,10 @@ class RelayedClients:
             self._node.forget(connection)
         self._give_back_forgotten()
 
-    def relays_too_much(self, connection: Connection) -> bool:
-        """Whether answers to clients of the same node as this relayed one already fill the link to that node."""
-        if not isinstance(connection, RelayedConnection):
-            return False
-        link = self._replica.links.get(connection.node)
+    def _is_link_full(self, node: str) -> bool:
+        link = self._replica.links.get(node)
         waiting = 0 if link is None else link.unsent_bytes
-        return waiting + self._bytes_this_turn.get(connection.node, 0) > RELAYED_BYTES_MAX
+        return waiting + self._bytes_this_turn.get(node, 0) > RELAYED_BYTES_MAX
 
     def turn_ended(self) -> None:
         """From now on the links count what was relayed."""
@@ -98,7 +105,14 @@ class RelayedClients:
             self._bytes_this_turn[source] = self._bytes_this_turn.get(source, 0) + len(data)
             self._to_node_of(relayed, Relay(relayed.number, data))
 
-        relayed = RelayedConnection(self._node.outgoing, source, frame.connection, frame.host, deliver)
+        relayed = RelayedConnection(
+            self._node.outgoing,
+            source,
+            frame.connection,
+            frame.host,
+            deliver,
+            lambda: self._is_link_full(source),
+        )
         relayed.epoch = self._link_epochs.get(source, 0)
         return relayed
 

@@ -10,10 +10,12 @@ and lost with the leader is reported again by its consumer.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from broker.node.node import Node
+from broker.node.listeners import Listeners
+from broker.node.ports import Proposals
 from broker.remoting.codes import ResponseCode
-from broker.requests.deadline import NEVER
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError, ReplicaError, RequestError
+from broker.settings.live import LiveConfig
 from broker.state.commands import CommitOffsets, ResetOffsets
 from log.errors import DiskFullError
 
@@ -50,26 +52,28 @@ class _UnderWay:
 class OffsetCommits:
     """Staged consumer offsets of the leader."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, replica: Proposals, settings: LiveConfig, time: Time, listeners: Listeners) -> None:
+        self._replica = replica
+        self._settings = settings
+        self._time = time
         self._staged: dict[_Key, int] = {}
         self._under_way: list[_UnderWay] = []
         self._staged_new = self._under_way_new = 0
         """How many of these are a group's first position in a queue."""
         self._waiting: list[_Waiter] = []
-        self._deadline = node.add_deadline(self.propose)
-        node.on_role_change(self._role_changed)
+        self._deadline = time.add_deadline(self.propose)
+        listeners.role_changes.append(self._role_changed)
 
     def stage(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A report that nobody waits for."""
         key = (group, topic, queue_id)
         if key not in self._staged and self._proposed_last(key) is None:
-            known = self._node.replica.metadata.offsets.get((group, topic))
+            known = self._replica.metadata.offsets.get((group, topic))
             if known is not None and known.get(queue_id) == offset:
                 return  # nothing new: an idle consumer must not grow the log
         if key not in self._staged and not self._has_room(key):
             return  # whoever asks for an answer is told
-        self._deadline.due_ns = min(self._deadline.due_ns, self._node.now_ns + COALESCE_NS)
+        self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns + COALESCE_NS)
         self._staged[key] = offset
 
     def commit(
@@ -89,10 +93,10 @@ class OffsetCommits:
         """
         key = (group, topic, queue_id)
         if key not in self._staged and not self._has_room(key):
-            raise _too_many(self._node.config.limits.max_stored_offsets)
+            raise _too_many(self._settings.config.limits.max_stored_offsets)
         self._staged[key] = offset
         self._waiting.append((lambda uncounted: done(uncounted.get(key)), lost))
-        self._deadline.due_ns = self._node.now_ns
+        self._deadline.due_ns = self._time.now_ns
 
     def commit_all(
         self,
@@ -106,7 +110,7 @@ class OffsetCommits:
 
         `until_followed` parks them (broker/offsets/resets.py). Raises as `commit`, and as `Replica.propose_command`.
         """
-        metadata, most = self._node.replica.metadata, self._node.config.limits.max_stored_offsets
+        metadata, most = self._replica.metadata, self._settings.config.limits.max_stored_offsets
         new = sum(
             queue_id not in metadata.offsets.get((group, topic), ()) for group, topic, queue_id, _ in offsets
         )
@@ -154,7 +158,7 @@ class OffsetCommits:
             end = begin + OFFSETS_PER_COMMAND
             is_last = end >= len(offsets)
             try:
-                self._node.replica.propose_command(
+                self._replica.propose_command(
                     command(tuple(offsets[begin:end])),
                     applied if is_last else some_applied,
                     not_known if is_last else _nothing,
@@ -179,12 +183,12 @@ class OffsetCommits:
 
     def _has_room(self, key: _Key) -> bool:
         """Whether a position that is not staged may be; counts it if it is the group's first in that queue."""
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         group, topic, queue_id = key
         if queue_id in metadata.offsets.get((group, topic), ()):
             return True
         count = metadata.offset_count + self._staged_new + self._under_way_new
-        if count >= self._node.config.limits.max_stored_offsets:
+        if count >= self._settings.config.limits.max_stored_offsets:
             return False
         self._staged_new += 1
         return True
@@ -201,7 +205,7 @@ class OffsetCommits:
             under_way.waiting.append((lambda _: ready(), lambda _: lost()))
             return True
         self._waiting.append((lambda _: ready(), lambda _: lost()))
-        self._deadline.due_ns = self._node.now_ns
+        self._deadline.due_ns = self._time.now_ns
         return True
 
     def propose(self) -> None:
@@ -233,7 +237,7 @@ class OffsetCommits:
             lost()
 
     def _role_changed(self) -> None:
-        if not self._node.replica.serving:
+        if not self._replica.serving:
             self._staged.clear()
             self._staged_new = 0
             self._deadline.due_ns = NEVER

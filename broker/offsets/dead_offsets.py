@@ -16,9 +16,12 @@ from typing import Final
 
 import structlog
 
-from broker.node.node import Node
+from broker.node.client_registry import ClientRegistry
+from broker.node.listeners import Listeners
+from broker.node.ports import Proposals
 from broker.offsets.commits import OFFSETS_PER_COMMAND, StoredOffset
-from broker.requests.deadline import NEVER
+from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError
 from broker.state.commands import ForgetOffsets
 from broker.state.topic_rules import is_system_group
@@ -38,28 +41,35 @@ _Key = tuple[str, str]
 class DeadOffsets:
     """Looks while this node serves."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        replica: Proposals,
+        registry: ClientRegistry[Connection],
+        time: Time,
+        listeners: Listeners,
+    ) -> None:
+        self._replica = replica
+        self._registry = registry
+        self._time = time
         self._remaining: deque[_Key] = deque()
         """What this look has yet to come to."""
         self._unused: dict[_Key, None] = {}
         """Of this look, and"""
         self._unused_before: dict[_Key, None] = {}
         """of the one before: what no client uses."""
-        node.on_role_change(self._role_changed)
-        self._deadline = node.add_deadline(self._run)
+        listeners.role_changes.append(self._role_changed)
+        self._deadline = time.add_deadline(self._run)
 
     def _role_changed(self) -> None:
-        if not self._node.replica.serving:
+        if not self._replica.serving:
             self._deadline.due_ns = NEVER
             self._remaining.clear()
             self._unused, self._unused_before = {}, {}
         elif self._deadline.due_ns == NEVER:
-            self._deadline.due_ns = self._node.now_ns + INTERVAL_NS
+            self._deadline.due_ns = self._time.now_ns + INTERVAL_NS
 
     def _run(self) -> None:
-        node = self._node
-        offsets = node.replica.metadata.offsets
+        offsets = self._replica.metadata.offsets
         if not self._remaining:
             self._remaining.extend(offsets)
             self._unused, self._unused_before = {}, self._unused
@@ -70,7 +80,7 @@ class DeadOffsets:
             if (
                 key not in offsets
                 or is_system_group(group)
-                or node.registry.consumer_group(group) is not None
+                or self._registry.consumer_group(group) is not None
             ):
                 continue
             self._unused[key] = None
@@ -78,11 +88,11 @@ class DeadOffsets:
                 dead += [(group, topic, queue_id, offset) for queue_id, offset in offsets[key].items()]
         if dead:
             self._forget(dead)
-        self._deadline.due_ns = node.now_ns if self._remaining else node.now_ns + INTERVAL_NS
+        self._deadline.due_ns = self._time.now_ns if self._remaining else self._time.now_ns + INTERVAL_NS
 
     def _leads_nowhere(self, key: _Key) -> bool:
         """Whether in every queue the message that comes next is deleted."""
-        metadata, queues = self._node.replica.metadata, self._node.replica.store.queues
+        metadata, queues = self._replica.metadata, self._replica.store.queues
         for queue_id, offset in metadata.offsets[key].items():
             queue = queues.get(key[1], queue_id)
             if queue is None or offset >= queue.min_offset:
@@ -94,7 +104,7 @@ class DeadOffsets:
         try:
             for begin in range(0, len(dead), OFFSETS_PER_COMMAND):
                 command = ForgetOffsets(tuple(dead[begin : begin + OFFSETS_PER_COMMAND]))
-                self._node.replica.propose_command(command, _nothing, _nothing)
+                self._replica.propose_command(command, _nothing, _nothing)
         except (ReplicaError, DiskFullError):
             pass  # the next look comes to them again
 

@@ -8,7 +8,8 @@ counts: the question waits until it is there.
 from collections.abc import Iterable
 from typing import Final
 
-from broker.node.node import Node
+from broker.node.client_registry import ClientRegistry
+from broker.node.ports import Proposals, Requests
 from broker.offsets.commits import NoRoom, OffsetCommits
 from broker.offsets.resets import OffsetResets
 from broker.remoting.admin_headers import CloneGroupOffsetHeader
@@ -24,7 +25,8 @@ from broker.remoting.headers import (
 from broker.remoting.json_body import encode_body, encode_integer_keyed
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
+from broker.requests.processing import Place, Route
+from broker.requests.responses import refuse, reply, reply_unknown
 from broker.state.topic_rules import InvalidNameError, check_group_name
 from log.consume_queue import Boundary, ConsumeQueue
 
@@ -38,8 +40,17 @@ The reference asks whether the message is still in its page cache; a fixed amoun
 class OffsetsProcessor:
     """Requests 14, 15, 29, 30, 31, 32, 43 and 314."""
 
-    def __init__(self, node: Node, offsets: OffsetCommits, resets: OffsetResets) -> None:
-        self._node = node
+    def __init__(
+        self,
+        replica: Proposals,
+        requests: Requests,
+        registry: ClientRegistry[Connection],
+        offsets: OffsetCommits,
+        resets: OffsetResets,
+    ) -> None:
+        self._replica = replica
+        self._requests = requests
+        self._registry = registry
         self._offsets = offsets
         self._resets = resets
 
@@ -67,7 +78,7 @@ class OffsetsProcessor:
             header.topic,
             header.queue_id,
             lambda: self._answer_query(connection, command, header),
-            lambda: self._node.forward(connection, command),
+            lambda: self._requests.forward(connection, command),
         )
         if not waits:
             self._answer_query(connection, command, header)
@@ -75,12 +86,12 @@ class OffsetsProcessor:
     def _answer_query(
         self, connection: Connection, command: RemotingCommand, header: QueryConsumerOffsetHeader
     ) -> None:
-        offsets = self._node.replica.metadata.offsets.get((header.consumer_group, header.topic), {})
+        offsets = self._replica.metadata.offsets.get((header.consumer_group, header.topic), {})
         offset = offsets.get(header.queue_id)
         if offset is None and header.set_zero_if_not_found is not False and self._is_young(header):
             offset = 0
         if offset is None:
-            self._node.reply(
+            reply(
                 connection,
                 command,
                 ResponseCode.QUERY_NOT_FOUND,
@@ -99,7 +110,7 @@ class OffsetsProcessor:
             return False
         unit = queue.unit(0)
         assert unit is not None, "offset 0 is in the queue"
-        return self._node.replica.store.log.end_position - unit[0] <= YOUNG_QUEUE_BYTES
+        return self._replica.store.log.end_position - unit[0] <= YOUNG_QUEUE_BYTES
 
     def update(self, connection: Connection, command: RemotingCommand) -> None:
         """Stores a group's offset; the answer, if one is wanted, comes when it is committed.
@@ -117,29 +128,27 @@ class OffsetsProcessor:
         if command.is_one_way:
             self._offsets.stage(*key, header.commit_offset)
             return
-        self._node.replica.check_may_append(despite_full_disk=True)
+        self._replica.check_may_append(despite_full_disk=True)
         self._offsets.commit(
             *key,
             header.commit_offset,
-            lambda target: self._node.reply(
-                connection, command, ResponseCode.SUCCESS, _why_it_does_not_count(target)
-            ),
+            lambda target: reply(connection, command, ResponseCode.SUCCESS, _why_it_does_not_count(target)),
             lambda reason: self._not_stored(connection, command, reason),
         )
 
     def _not_stored(self, connection: Connection, command: RemotingCommand, reason: NoRoom | None) -> None:
         if reason is None:
-            self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+            reply_unknown(connection, command)
         else:
-            self._node.refuse(connection, command, reason)
+            refuse(connection, command, reason)
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
         """Every group's offsets, as the reference's consumerOffset.json (storage.md 6)."""
-        offsets = self._node.replica.metadata.offsets
+        offsets = self._replica.metadata.offsets
         table = {
             f"{topic}@{group}": encode_integer_keyed(queues) for (group, topic), queues in offsets.items()
         }
-        self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body({"offsetTable": table}))
+        reply(connection, command, ResponseCode.SUCCESS, body=encode_body({"offsetTable": table}))
 
     def clone(self, connection: Connection, command: RemotingCommand) -> None:
         """Sets a group's offsets to another's, in one topic or in all that the other consumes.
@@ -148,22 +157,22 @@ class OffsetsProcessor:
         """
         header = command.decode_fields(CloneGroupOffsetHeader)
         _check_group(header.destination_group)
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         cloned = [
             (header.destination_group, topic, queue_id, offset)
             for (group, topic), queues in metadata.offsets.items()
             if group == header.source_group
             and header.topic in {None, "", topic}
-            and (header.offline or self._node.registry.may_consume(group, topic))
+            and (header.offline or self._registry.may_consume(group, topic))
             for queue_id, offset in queues.items()
         ]
         if not cloned:
-            self._node.reply(connection, command, ResponseCode.SUCCESS)
+            reply(connection, command, ResponseCode.SUCCESS)
             return
         self._offsets.commit_all(
             cloned,
-            lambda _: self._node.reply(connection, command, ResponseCode.SUCCESS),
-            lambda: self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+            lambda _: reply(connection, command, ResponseCode.SUCCESS),
+            lambda: reply_unknown(connection, command),
         )
 
     # ------------------------------------------------------------------ a queue's offsets
@@ -191,7 +200,7 @@ class OffsetsProcessor:
         if queue is not None:
             upper = (header.boundary_type or "").upper() == "UPPER"
             boundary = Boundary.UPPER if upper else Boundary.LOWER
-            store_time_of = self._node.replica.store.store_time_of
+            store_time_of = self._replica.store.store_time_of
             offset = queue.offset_at_time(header.timestamp, store_time_of, boundary)
         self._answer(connection, command, offset)
 
@@ -201,16 +210,16 @@ class OffsetsProcessor:
         self._check_queue(header.topic, header.queue_id)
         queue = self._queue(header.topic, header.queue_id)
         unit = None if queue is None else queue.unit(queue.min_offset)
-        timestamp = -1 if unit is None else self._node.replica.store.store_time_of(unit[0], unit[1])
-        self._node.reply(connection, command, ResponseCode.SUCCESS, fields={"timestamp": str(timestamp)})
+        timestamp = -1 if unit is None else self._replica.store.store_time_of(unit[0], unit[1])
+        reply(connection, command, ResponseCode.SUCCESS, fields={"timestamp": str(timestamp)})
 
     # ------------------------------------------------------------------ inside
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._node.replica.store.queues.get(topic, queue_id)
+        return self._replica.store.queues.get(topic, queue_id)
 
     def _check_queue(self, topic: str, queue_id: int) -> None:
-        config: TopicConfig | None = self._node.replica.metadata.topics.get(topic)
+        config: TopicConfig | None = self._replica.metadata.topics.get(topic)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         queues = max(config.read_queue_nums, config.write_queue_nums)
@@ -221,7 +230,7 @@ class OffsetsProcessor:
             )
 
     def _answer(self, connection: Connection, command: RemotingCommand, offset: int) -> None:
-        self._node.reply(connection, command, ResponseCode.SUCCESS, fields={"offset": str(offset)})
+        reply(connection, command, ResponseCode.SUCCESS, fields={"offset": str(offset)})
 
 
 def _why_it_does_not_count(target: int | None) -> str | None:

@@ -15,7 +15,8 @@ on elsewhere all the same, as one that keeps positions of its own may, is let go
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from broker.node.node import Node
+from broker.node.listeners import Listeners
+from broker.node.ports import Proposals
 from broker.offsets.commits import OffsetCommits
 from broker.requests.errors import ReplicaError
 from broker.state.commands import EndResets
@@ -31,15 +32,15 @@ _Key = tuple[str, str, int]
 class OffsetResets:
     """What the leader knows of the orders that stand: who was told. The orders are in `Metadata.parked`."""
 
-    def __init__(self, node: Node, offsets: OffsetCommits) -> None:
-        self._node = node
+    def __init__(self, replica: Proposals, offsets: OffsetCommits, listeners: Listeners) -> None:
+        self._replica = replica
         self._offsets = offsets
         self._told: dict[_Key, tuple[int, int]] = {}
         """Where to go, and how often the group's pulls were answered so."""
         self._ending: dict[_Key, None] = {}
         """Orders that were followed; that is on its way into the log."""
         self._listeners: list[Callable[[Iterable[_Key]], None]] = []
-        node.on_role_change(self._role_changed)
+        listeners.role_changes.append(self._role_changed)
 
     def on_order(self, listener: Callable[[Iterable[_Key]], None]) -> None:
         """Registers who must know at once that groups are to go elsewhere, in the queues of these keys."""
@@ -47,7 +48,7 @@ class OffsetResets:
 
     def ordered(self, keys: Iterable[_Key]) -> None:
         """Orders have been applied."""
-        parked = self._node.replica.metadata.parked
+        parked = self._replica.metadata.parked
         # Of orders that others have ended nothing need be known any more.
         self._told = {key: told for key, told in self._told.items() if parked.get(*key) == told[0]}
         keys = list(keys)
@@ -56,7 +57,7 @@ class OffsetResets:
 
     def target(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where a consumer that pulls is to go, or None if it may go on."""
-        parked = self._node.replica.metadata.parked
+        parked = self._replica.metadata.parked
         if not parked.by_group or (group, topic, queue_id) in self._ending:
             return None
         return parked.get(group, topic, queue_id)
@@ -84,13 +85,13 @@ class OffsetResets:
 
         self._offsets.propose()  # what was reported while the order stood may not come after its end
         try:
-            self._node.replica.propose_command(EndResets(((*key, target),)), ended, ended)
+            self._replica.propose_command(EndResets(((*key, target),)), ended, ended)
         except (ReplicaError, DiskFullError):
             return  # the order stands, and is told again
         self._ending[key] = None
         self._told.pop(key, None)
 
     def _role_changed(self) -> None:
-        if not self._node.replica.serving:
+        if not self._replica.serving:
             self._told.clear()
             self._ending.clear()

@@ -9,8 +9,8 @@ broadcast to keeps its positions in its members, who get nothing but the 220.
 
 from collections.abc import Iterable
 
-from broker.node.client_registry import ConsumerGroup, RegisteredClient
-from broker.node.node import Node
+from broker.node.client_registry import ClientRegistry, ConsumerGroup, RegisteredClient
+from broker.node.ports import State
 from broker.offsets.commits import OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets
 from broker.remoting.admin_bodies import QueueOffsets
@@ -20,14 +20,23 @@ from broker.remoting.codes import LanguageCode, RequestCode, ResponseCode, Versi
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
+from broker.requests.processing import Place, Route
+from broker.requests.responses import reply, reply_unknown
 
 
 class ResetsProcessor:
     """Request 222; sends 220."""
 
-    def __init__(self, node: Node, offsets: OffsetCommits, resets: OffsetResets, *, broker_name: str) -> None:
-        self._node = node
+    def __init__(
+        self,
+        replica: State,
+        registry: ClientRegistry[Connection],
+        offsets: OffsetCommits,
+        resets: OffsetResets,
+        broker_name: str,
+    ) -> None:
+        self._replica = replica
+        self._registry = registry
         self._offsets = offsets
         self._resets = resets
         self._broker_name = broker_name
@@ -43,11 +52,11 @@ class ResetsProcessor:
         `offset` is then where to go.
         """
         header = command.decode_fields(ResetOffsetHeader)
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         config = metadata.topics.get(header.topic)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-        group = self._node.registry.consumer_group(header.group)
+        group = self._registry.consumer_group(header.group)
         if group is None and header.group not in metadata.groups:
             raise RequestError(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -69,7 +78,7 @@ class ResetsProcessor:
             if not is_broadcast:
                 self._resets.ordered([(group, topic, queue_id) for group, topic, queue_id, _ in ordered])
             self._tell(header, body)
-            self._node.reply(connection, command, ResponseCode.SUCCESS, body=body.encode())
+            reply(connection, command, ResponseCode.SUCCESS, body=body.encode())
 
         if is_broadcast or not ordered:
             done()
@@ -77,12 +86,12 @@ class ResetsProcessor:
         self._offsets.commit_all(
             ordered,
             done,
-            lambda: self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+            lambda: reply_unknown(connection, command),
             until_followed=True,
         )
 
     def _targets(self, header: ResetOffsetHeader, config: TopicConfig) -> dict[int, int]:
-        stored = self._node.replica.metadata.offsets.get((header.group, header.topic), {})
+        stored = self._replica.metadata.offsets.get((header.group, header.topic), {})
         targets: dict[int, int] = {}
         for queue_id in _queues_to_reset(header, config):
             target = self._target(header, queue_id)
@@ -96,7 +105,7 @@ class ResetsProcessor:
         return targets
 
     def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        queue = self._node.replica.store.queues.get(header.topic, queue_id)
+        queue = self._replica.store.queues.get(header.topic, queue_id)
         if header.offset is not None and _names_offset(header):
             begin, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
             if not begin <= header.offset <= end:
@@ -110,11 +119,11 @@ class ResetsProcessor:
             return 0
         if header.timestamp < 0:
             return queue.max_offset
-        return queue.offset_at_time(header.timestamp, self._node.replica.store.store_time_of)
+        return queue.offset_at_time(header.timestamp, self._replica.store.store_time_of)
 
     def _tell(self, header: ResetOffsetHeader, body: QueueOffsets) -> None:
         """Sends 220 to the members that are there now."""
-        group = self._node.registry.consumer_group(header.group)
+        group = self._registry.consumer_group(header.group)
         if group is None:
             return
         for client in group.members():

@@ -25,8 +25,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.access.control import AccessControl
-from broker.node.client_registry import FilterChange, filter_of
-from broker.node.node import Node
+from broker.node.client_registry import ClientRegistry, FilterChange, filter_of
+from broker.node.listeners import Listeners
+from broker.node.ports import Requests
 from broker.offsets.commits import OffsetCommits
 from broker.offsets.resets import OffsetResets
 from broker.reading.subscriptions import SQL92, Filter, SqlFilter, parse_filter
@@ -34,12 +35,15 @@ from broker.remoting.bodies import MessageModel
 from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import PullMessageHeader
+from broker.replica.replica import Replica
 from broker.requests.connection import Connection, RelayedConnection
-from broker.requests.deadline import NEVER
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
 from broker.requests.late_requests import SUSPEND_MS_MAX, done_late
 from broker.requests.processing import Place, Route
-from broker.settings.tables import BrokerConfig, follower_broker_id
+from broker.requests.responses import reply
+from broker.settings.live import LiveConfig
+from broker.settings.tables import follower_broker_id
 from broker.state.topic_rules import InvalidNameError, check_group_name
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations, TooManyError, missing_for_consumers
@@ -139,53 +143,38 @@ class PullProcessor:
 
     def __init__(
         self,
-        node: Node,
+        replica: Replica,
+        requests: Requests,
+        registry: ClientRegistry[Connection],
         offsets: OffsetCommits,
         resets: OffsetResets,
         creations: Creations,
-        *,
-        long_polling: bool,
-        max_held: int,
-        follower_reads: bool,
-        auto_create_groups: bool,
-        sql_filters: bool,
-        lite_pulls: bool,
-        permission: int,
         stats: Stats,
+        settings: LiveConfig,
+        time: Time,
+        listeners: Listeners,
     ) -> None:
-        self._node = node
-        self._permission = permission
-        self._sql_filters = sql_filters
-        self._lite_pulls = lite_pulls
-        self._auto_create_groups = auto_create_groups
-        self._stats = stats
+        self._replica = replica
+        self._requests = requests
+        self._registry = registry
         self._offsets = offsets
         self._resets = resets
         self._creations = creations
-        self._long_polling = long_polling
-        self._max_held = max_held
-        self._follower_reads = follower_reads
+        self._stats = stats
+        self._settings = settings
+        self._time = time
         self._held: dict[tuple[str, int], dict[_HeldPull, None]] = {}
         self._held_by: dict[Connection, dict[_HeldPull, None]] = {}
         """The same by connection: when a node dies, those of thousands end in one turn."""
         self._held_count = 0
         self._deadlines: list[tuple[int, int, _HeldPull]] = []
         self._sequence = 0
-        node.on_arrival(self._arrived)
+        listeners.arrivals.append(self._arrived)
         resets.on_order(self._ordered)
-        node.on_role_change(self._role_changed)
-        node.on_disconnect(self._disconnected)
-        node.registry.on_filter_change(self._filter_changed)
-        self._deadline = node.add_deadline(self._expire)
-
-    def configure(self, config: BrokerConfig) -> None:
-        """Takes over the settings that may change at run time."""
-        self._long_polling = config.broker.long_polling
-        self._follower_reads = config.broker.follower_reads
-        self._auto_create_groups = config.broker.auto_create_groups
-        self._sql_filters = config.broker.sql_filters
-        self._lite_pulls = config.broker.lite_pulls
-        self._permission = config.broker.permission_bits
+        listeners.role_changes.append(self._role_changed)
+        listeners.disconnects.append(self._disconnected)
+        registry.on_filter_change(self._filter_changed)
+        self._deadline = time.add_deadline(self._expire)
 
     def routes(self) -> Iterable[Route]:
         """Every node tries; see the head of this module."""
@@ -196,13 +185,12 @@ class PullProcessor:
 
     def pull(self, connection: Connection, command: RemotingCommand) -> None:
         """Answers with messages, holds the request, or says why there are none."""
-        if command.code == RequestCode.LITE_PULL_MESSAGE and not self._lite_pulls:
+        if command.code == RequestCode.LITE_PULL_MESSAGE and not self._settings.config.broker.lite_pulls:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, "lite pulls are switched off here (litePullMessageEnable)"
             )
         header = command.decode_fields(PullMessageHeader)
-        node = self._node
-        replica = node.replica
+        replica = self._replica
         if not replica.serving:
             self._pull_elsewhere(connection, command, header)
             return
@@ -211,7 +199,7 @@ class PullProcessor:
             connection, command, header.consumer_group
         ):
             return
-        if node.relays_too_much(connection):
+        if connection.is_link_full():
             raise RequestError(ResponseCode.SYSTEM_BUSY, _LINK_IS_FULL)
         topic = self._check(header)
         wanted = self._filter(header)
@@ -228,13 +216,19 @@ class PullProcessor:
             answer.code == ResponseCode.PULL_NOT_FOUND
             and header.sys_flag & 2
             and header.suspend_timeout_ms > 0
-            and self._held_count < self._max_held
+            and self._held_count < self._settings.config.limits.max_held_pulls
         ):
             self._hold(connection, command, header, wanted)
         elif answer.code in _ABOUT_THE_END:
             self._answer_behind_barrier(
                 _HeldPull(
-                    connection, command, header, wanted, self._subscribed(header), node.access, node.now_ns
+                    connection,
+                    command,
+                    header,
+                    wanted,
+                    self._subscribed(header),
+                    self._requests.access,
+                    self._time.now_ns,
                 )
             )
         else:
@@ -243,9 +237,9 @@ class PullProcessor:
     def _pull_elsewhere(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
     ) -> None:
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         if (
-            self._follower_reads
+            self._settings.config.broker.follower_reads
             and not header.sys_flag & 1
             and header.topic in metadata.topics
             and header.consumer_group in metadata.groups
@@ -260,25 +254,27 @@ class PullProcessor:
                 if answer.code == ResponseCode.SUCCESS:
                     self._answer(connection, command, answer)
                     return
-        self._node.forward(connection, command)
+        self._requests.forward(connection, command)
 
     def _create_group(self, connection: Connection, command: RemotingCommand, group: str) -> bool:
         """Creates a group by its first pull, which is handled anew when it exists; False if that may not be."""
-        node = self._node
         try:
             check_group_name(group)
         except InvalidNameError:
             return False
         missing = missing_for_consumers(
-            node.replica.metadata, (group,), self._auto_create_groups, node.wall_ms
+            self._replica.metadata,
+            (group,),
+            self._settings.config.broker.auto_create_groups,
+            self._time.wall_ms,
         )
         if not missing:
             return False
         try:
             self._creations.propose(
                 missing,
-                lambda _: node.received(connection, command),
-                lambda: node.forward(connection, command),
+                lambda _: self._requests.received(connection, command),
+                lambda: self._requests.forward(connection, command),
             )
         except TooManyError as error:
             raise RequestError(
@@ -288,13 +284,13 @@ class PullProcessor:
         return True
 
     def _check_broker(self) -> None:
-        if not self._permission & Permission.READ:
+        if "read" not in self._settings.config.broker.permission:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include reading")
 
     def _check(self, header: PullMessageHeader) -> str:
         """The checks of behaviour.md 5.1, in order; the topic's name."""
         self._check_broker()
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         group = metadata.groups.get(header.consumer_group)
         if group is None:
             raise RequestError(
@@ -327,10 +323,12 @@ class PullProcessor:
             return None
         if header.sys_flag & 4:
             return parse_filter(
-                header.expression_type, header.subscription or "*", sql_filters=self._sql_filters
+                header.expression_type,
+                header.subscription or "*",
+                sql_filters=self._settings.config.broker.sql_filters,
             )
         self._check_broadcast(header.consumer_group)
-        subscription = self._node.registry.subscription(header.consumer_group, header.topic)
+        subscription = self._registry.subscription(header.consumer_group, header.topic)
         if subscription is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -343,7 +341,9 @@ class PullProcessor:
             )
         try:
             return parse_filter(
-                subscription.expression_type, subscription.sub_string, sql_filters=self._sql_filters
+                subscription.expression_type,
+                subscription.sub_string,
+                sql_filters=self._settings.config.broker.sql_filters,
             )
         except RequestError as error:
             if subscription.expression_type != SQL92 or error.code != ResponseCode.SUBSCRIPTION_PARSE_FAILED:
@@ -355,15 +355,15 @@ class PullProcessor:
         """What the group subscribes to, for a pull that rests on that, and that no check has refused."""
         if not _rests_on_heartbeats(header):
             return None
-        subscription = self._node.registry.subscription(header.consumer_group, header.topic)
+        subscription = self._registry.subscription(header.consumer_group, header.topic)
         return None if subscription is None else filter_of(subscription)
 
     def _is_broadcast(self, group: str) -> bool:
-        known = self._node.registry.consumer_group(group)
+        known = self._registry.consumer_group(group)
         return known is not None and known.message_model is MessageModel.BROADCASTING
 
     def _check_broadcast(self, group: str) -> None:
-        config = self._node.replica.metadata.groups[group]
+        config = self._replica.metadata.groups[group]
         if not config.consume_broadcast_enable and self._is_broadcast(group):
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"the consumer group[{group}] can not consume by broadcast way"
@@ -373,7 +373,7 @@ class PullProcessor:
 
     def _read(self, header: PullMessageHeader, wanted: Filter) -> _Answer:
         """The rules of behaviour.md 5.2."""
-        queue = self._node.replica.store.queues.get(header.topic, header.queue_id)
+        queue = self._replica.store.queues.get(header.topic, header.queue_id)
         offset = header.queue_offset
         reset = self._resets.target(header.consumer_group, header.topic, header.queue_id)
         if reset is not None:
@@ -398,7 +398,7 @@ class PullProcessor:
         bytes_max = BYTES_MAX
         if header.max_message_bytes is not None and header.max_message_bytes > 0:
             bytes_max = min(header.max_message_bytes, BYTES_MAX_REQUESTED)
-        record_at = self._node.replica.store.log.record_at
+        record_at = self._replica.store.log.record_at
         answer = _Answer(ResponseCode.SUCCESS, "FOUND", header.queue_offset, queue)
         records = answer.records
         offset = header.queue_offset
@@ -444,8 +444,8 @@ class PullProcessor:
     def _answer(self, connection: Connection, command: RemotingCommand, answer: _Answer) -> None:
         if command.flag & 2:
             return
-        replica = self._node.replica
-        began_ns = self._node.now_ns
+        replica = self._replica
+        began_ns = self._time.now_ns
         if answer.records and not replica.loads.reads.is_hot(answer.position):
             replica.loads.when_loaded(
                 answer.position, lambda: self._send(connection, command, answer, began_ns), began_ns
@@ -454,15 +454,15 @@ class PullProcessor:
             self._send(connection, command, answer, began_ns)
 
     def _send(self, connection: Connection, command: RemotingCommand, answer: _Answer, began_ns: int) -> None:
-        if answer.records and self._node.relays_too_much(connection):
+        if answer.records and connection.is_link_full():
             # Asked again here: one arrival, or one read from the disk, may answer thousands that waited.
-            self._node.reply(connection, command, ResponseCode.SYSTEM_BUSY, _LINK_IS_FULL)
+            reply(connection, command, ResponseCode.SYSTEM_BUSY, _LINK_IS_FULL)
             return
         suggested = 0
         if answer.records:
             header = command.decode_fields(PullMessageHeader)
             suggested = self._suggested(answer, header.consumer_group)
-            now_ns = self._node.now_ns
+            now_ns = self._time.now_ns
             self._stats.given(
                 header.topic,
                 header.consumer_group,
@@ -498,9 +498,9 @@ class PullProcessor:
         (whichBrokerWhenConsumeSlowly; its default, 1, is taken for any) or, with 0, stays with the leader. Who is not
         far behind reads from the leader, or in the same way from whom the group's brokerId names.
         """
-        replica = self._node.replica
+        replica = self._replica
         group = replica.metadata.groups.get(group_name)
-        if not self._follower_reads or group is None:
+        if not self._settings.config.broker.follower_reads or group is None:
             return 0
         is_near = replica.loads.reads.is_hot(answer.position)
         named = group.broker_id if is_near else group.which_broker_when_consume_slowly
@@ -524,14 +524,14 @@ class PullProcessor:
             if answer is not None:
                 self._answer(held.connection, held.command, answer)
 
-        self._node.replica.read_barrier(
+        self._replica.read_barrier(
             answer_now,
             lambda: self._hand_on(held),
         )
 
     def _hand_on(self, held: _HeldPull) -> None:
         """Asks the next leader, which may hold it for what is left of its time."""
-        self._node.forward(held.connection, done_late(held.command, self._node.now_ns - held.since_ns))
+        self._requests.forward(held.connection, done_late(held.command, self._time.now_ns - held.since_ns))
 
     def _read_again(self, held: _HeldPull) -> _Answer | None:
         """Reads for a request that has waited. If it may not be answered so any more, it is refused, and there is None.
@@ -539,18 +539,18 @@ class PullProcessor:
         It meets the checks again that it has passed when it came. If its group subscribes to something else now, its
         client has to pull anew: see the head of this module.
         """
-        node, header = self._node, held.header
+        requests, header = self._requests, held.header
         try:
-            if node.access is not None and node.access is not held.access:
-                node.access.check_again(held.connection.host, held.command)
-                held.access = node.access
+            if requests.access is not None and requests.access is not held.access:
+                requests.access.check_again(held.connection.host, held.command)
+                held.access = requests.access
             self._check(header)
             if not header.sys_flag & 4:  # it brought no subscription of its own
                 held.filter = self._filter(header)
                 if held.subscribed != self._subscribed(header):
                     return self._pull_anew(header, held.asked_offset)
         except RequestError as error:
-            node.reply(held.connection, held.command, error.code, error.remark)
+            reply(held.connection, held.command, error.code, error.remark)
             return None
         return self._read(header, held.filter)
 
@@ -563,9 +563,12 @@ class PullProcessor:
         header: PullMessageHeader,
         wanted: Filter,
     ) -> None:
-        suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX if self._long_polling else SHORT_POLL_MS)
+        suspend_ms = min(
+            header.suspend_timeout_ms,
+            SUSPEND_MS_MAX if self._settings.config.broker.long_polling else SHORT_POLL_MS,
+        )
         self._stats.gets_missed += 1
-        now_ns = self._node.now_ns
+        now_ns = self._time.now_ns
         deadline_ns = now_ns + suspend_ms * 1_000_000
         held = _HeldPull(
             connection,
@@ -573,7 +576,7 @@ class PullProcessor:
             header,
             wanted,
             self._subscribed(header),
-            self._node.access,
+            self._requests.access,
             now_ns,
             deadline_ns,
         )
@@ -649,7 +652,7 @@ class PullProcessor:
             self._take_out(held)
             self._answer(held.connection, held.command, self._pull_anew(held.header, held.asked_offset))
         if connection is not None:
-            for command in self._node.take_back(
+            for command in self._requests.take_back(
                 connection, lambda pull: _is_resting_pull(pull, change.group)
             ):
                 header = command.decode_fields(PullMessageHeader)
@@ -657,7 +660,7 @@ class PullProcessor:
 
     def _pull_anew(self, header: PullMessageHeader, offset: int) -> _Answer:
         """The answer to a pull of a subscription that is no more; `offset` is where its client is."""
-        queue = self._node.replica.store.queues.get(header.topic, header.queue_id)
+        queue = self._replica.store.queues.get(header.topic, header.queue_id)
         return _Answer(ResponseCode.PULL_NOT_FOUND, _CHANGED, offset, queue)
 
     def _finish(self, held: _HeldPull) -> None:
@@ -674,7 +677,7 @@ class PullProcessor:
             self._deadline.due_ns = deadlines[0][0] if deadlines else NEVER
 
     def _expire(self) -> None:
-        while self._deadline.due_ns <= self._node.now_ns:
+        while self._deadline.due_ns <= self._time.now_ns:
             held = self._deadlines[0][2]
             self._take_out(held)
             self._answer_behind_barrier(held)
@@ -689,7 +692,7 @@ class PullProcessor:
 
     def _role_changed(self) -> None:
         """A node that no longer serves hands its own clients' pulls on; other nodes do so for theirs."""
-        if self._node.replica.serving or not self._held:
+        if self._replica.serving or not self._held:
             return
         held_by_queue, self._held = self._held, {}
         self._held_by.clear()

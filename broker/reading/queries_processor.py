@@ -8,11 +8,10 @@ Which messages have a key is asked of the leader, since a follower may not have 
 from collections.abc import Iterable
 from typing import Final
 
-from broker.node.node import Node
+from broker.node.ports import Requests, State
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_response_head
 from broker.remoting.headers import QueryMessageHeader, ViewMessageHeader
-from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
@@ -38,7 +37,7 @@ _REAL_TOPIC: Final = b"REAL_TOPIC"
 _RETRY_TOPIC: Final = b"RETRY_TOPIC"
 
 
-def committed_record(replica: Replica, physical_offset: int) -> memoryview | None:
+def committed_record(replica: State, physical_offset: int) -> memoryview | None:
     """The committed message record that begins at an offset of this node's log; None where there is none.
 
     The offset may be anything: it comes from a client.
@@ -68,8 +67,9 @@ def topics_of(record: memoryview) -> tuple[str, ...]:
 class QueriesProcessor:
     """VIEW_MESSAGE_BY_ID 33 and QUERY_MESSAGE 12."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, replica: State, requests: Requests) -> None:
+        self._replica = replica
+        self._requests = requests
 
     def routes(self) -> Iterable[Route]:
         """See the head of this module."""
@@ -81,20 +81,20 @@ class QueriesProcessor:
     def view(self, connection: Connection, command: RemotingCommand) -> None:
         """The message whose record begins at an offset."""
         offset = command.decode_fields(ViewMessageHeader).offset
-        if committed_record(self._node.replica, offset) is not None:
+        if committed_record(self._replica, offset) is not None:
             self._view(connection, command)
-        elif self._node.replica.serving:
+        elif self._replica.serving:
             # A leader that was deposed may not have it: it must not say that there is none.
-            self._node.handle_after_barrier(connection, command, self._view)
+            self._requests.handle_after_barrier(connection, command, self._view)
         else:
-            self._node.forward(connection, command)
+            self._requests.forward(connection, command)
 
     def _view(self, connection: Connection, command: RemotingCommand) -> None:
         header = command.decode_fields(ViewMessageHeader)
         offset = header.offset
-        record = committed_record(self._node.replica, offset)
+        record = committed_record(self._replica, offset)
         if record is not None:
-            if self._node.access is not None and header.topic and header.topic not in topics_of(record):
+            if self._requests.access is not None and header.topic and header.topic not in topics_of(record):
                 # What the request was allowed for is the topic that it names.
                 raise RequestError(
                     ResponseCode.NO_PERMISSION, f"the message at {offset} is none of topic {header.topic}"
@@ -107,7 +107,7 @@ class QueriesProcessor:
     def query(self, connection: Connection, command: RemotingCommand) -> None:
         """The newest messages of a topic with a key that were stored in a time."""
         header = command.decode_fields(QueryMessageHeader)
-        replica = self._node.replica
+        replica = self._replica
         unique = bool(header.unique_key_query)
         limit = UNIQUE_KEY_QUERY_COUNT if unique else min(header.max_count, QUERY_COUNT_MAX)
         budget = StepBudget(QUERY_STEPS_MAX)

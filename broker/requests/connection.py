@@ -13,6 +13,12 @@ Buffer = bytes | bytearray | memoryview
 
 LOOPBACK_HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
 
+UNREAD_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A client that leaves more than this unread gets no long lists, and no relayed responses: it is disconnected.
+
+Its node stops reading its requests long before; this much may still come for those that the leader has already.
+"""
+
 
 class Outgoing:
     """The connections that have something to write since the last turn, in the order of their first write."""
@@ -72,6 +78,14 @@ class Connection:
         self.aborted = True
         self.outbox.clear()
 
+    def leaves_much_unread(self) -> bool:
+        """Whether so many bytes wait for the remote end that it is not to be given long lists."""
+        return self.unsent_bytes + sum(map(len, self.outbox)) > UNREAD_BYTES_MAX
+
+    def is_link_full(self) -> bool:
+        """Whether the link to the replica between here and the client has no room; there is none between."""
+        return False
+
     def __repr__(self) -> str:
         return f"<Connection {self.name}>"
 
@@ -81,10 +95,10 @@ class RelayedConnection(Connection):
 
     `node` is that replica, which knows the client by `number`. `epoch` says over which link to it the client came,
     `term` of which term's leader it asked last. `deliver` is given the buffers of each send at once: the peer link has
-    an outbox of its own.
+    an outbox of its own. `is_link_full` tells whether that outbox has no room for more.
     """
 
-    __slots__ = ("_deliver", "epoch", "node", "number", "term")
+    __slots__ = ("_deliver", "_is_link_full", "epoch", "node", "number", "term")
 
     def __init__(
         self,
@@ -93,6 +107,7 @@ class RelayedConnection(Connection):
         number: int,
         host: bytes,
         deliver: Callable[[tuple[Buffer, ...]], None],
+        is_link_full: Callable[[], bool],
     ) -> None:
         super().__init__(outgoing, f"{node}/{number}", host)
         self.node = node
@@ -100,7 +115,16 @@ class RelayedConnection(Connection):
         self.epoch = 0
         self.term = 0
         self._deliver = deliver
+        self._is_link_full = is_link_full
 
     def send(self, *buffers: Buffer) -> None:
         """Hands the bytes to the replica that the client is connected to."""
         self._deliver(buffers)
+
+    def leaves_much_unread(self) -> bool:
+        """Whether the link to the client's replica has no room: what the client itself reads is not known here."""
+        return self._is_link_full()
+
+    def is_link_full(self) -> bool:
+        """Whether responses to clients of the same replica already fill the link to it."""
+        return self._is_link_full()

@@ -1,20 +1,20 @@
-"""When the parts of a node must act next."""
+"""The time of the call under way, and when the parts of a node must act next."""
 
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["NEVER", "Deadline", "Deadlines"]
+__all__ = ["NEVER", "Deadline", "Time"]
 
 NEVER: Final = 1 << 62
 
 
 class Deadline:
-    """`act` is called in the first turn at or after `due_ns`, and sets it anew; whoever has one sets it at any time."""
+    """`act` is called in the first turn at or after `due_ns`, and sets `due_ns` anew; its owner may set it, too."""
 
-    __slots__ = ("_all", "_due_ns", "act")
+    __slots__ = ("_due_ns", "_time", "act")
 
-    def __init__(self, all_deadlines: "Deadlines", act: Callable[[], None], due_ns: int) -> None:
-        self._all = all_deadlines
+    def __init__(self, time: "Time", act: Callable[[], None], due_ns: int) -> None:
+        self._time = time
         self.act = act
         self.due_ns = due_ns
 
@@ -26,33 +26,37 @@ class Deadline:
     @due_ns.setter
     def due_ns(self, due_ns: int) -> None:
         self._due_ns = due_ns
-        if due_ns < self._all.earliest_ns:
-            self._all.earliest_ns = due_ns
+        if due_ns < self._time.earliest_ns:
+            self._time.earliest_ns = due_ns
 
 
-class Deadlines:
-    """All of a node, which asks twice a turn: so the earliest is a number to read.
+class Time:
+    """A node's time: it stands still during a call, and whoever calls sets it first.
 
-    `earliest_ns` may be too early, when one was put off: then nothing is due at that time, and the right one is known.
+    `now_ns` is monotonic, `wall_ms` milliseconds since 1970. A turn asks twice for the earliest of all deadlines, so
+    `earliest_ns` is kept as a number. It may be too early after a deadline was put off: then nothing is due at that
+    time, and `run_due` finds the right one.
     """
 
-    __slots__ = ("_deadlines", "earliest_ns")
+    __slots__ = ("_deadlines", "earliest_ns", "now_ns", "wall_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: int, wall_ms: int) -> None:
+        self.now_ns = now_ns
+        self.wall_ms = wall_ms
         self._deadlines: list[Deadline] = []
         self.earliest_ns = NEVER
 
-    def add(self, act: Callable[[], None], due_ns: int) -> Deadline:
-        """One more."""
+    def add_deadline(self, act: Callable[[], None], due_ns: int = NEVER) -> Deadline:
+        """Registers a part that must act at a time; the part sets that time in the deadline that this returns."""
         deadline = Deadline(self, act, due_ns)
         self._deadlines.append(deadline)
         return deadline
 
-    def run(self, now_ns: int) -> None:
-        """Calls whose time has come, in the order in which they were added."""
-        if self.earliest_ns > now_ns:
+    def run_due(self) -> None:
+        """Calls the deadlines that are due, in the order in which they were added."""
+        if self.earliest_ns > self.now_ns:
             return
         for deadline in self._deadlines:
-            if deadline.due_ns <= now_ns:
+            if deadline.due_ns <= self.now_ns:
                 deadline.act()
         self.earliest_ns = min([deadline.due_ns for deadline in self._deadlines])

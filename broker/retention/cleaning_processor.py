@@ -4,21 +4,21 @@ Queues follow the log, and a deleted topic takes its queues with it, always; so 
 about the log has something to do.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from broker.node.node import Node
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.requests.connection import Connection
 from broker.requests.processing import Place, Route
+from broker.requests.responses import reply
+from broker.retention.retention import Retention
 
 
 class CleaningProcessor:
     """CLEAN_EXPIRED_CONSUMEQUEUE 306, CLEAN_UNUSED_TOPIC 316, DELETE_EXPIRED_COMMITLOG 329."""
 
-    def __init__(self, node: Node, delete_expired: Callable[[], None]) -> None:
-        self._node = node
-        self._delete_expired = delete_expired
+    def __init__(self, retention: Retention) -> None:
+        self._retention = retention
 
     def routes(self) -> Iterable[Route]:
         """Always this node: each deletes by itself."""
@@ -30,9 +30,9 @@ class CleaningProcessor:
 
     def nothing_left(self, connection: Connection, command: RemotingCommand) -> None:
         """What there is to clean was cleaned when it came to be."""
-        self._node.reply(connection, command, ResponseCode.SUCCESS)
+        reply(connection, command, ResponseCode.SUCCESS)
 
     def delete_expired(self, connection: Connection, command: RemotingCommand) -> None:
         """Deletes data files that are older than they are to be kept, whatever the hour; one at a time, as ever."""
-        self._delete_expired()
-        self._node.reply(connection, command, ResponseCode.SUCCESS)
+        self._retention.run(at_any_hour=True)
+        reply(connection, command, ResponseCode.SUCCESS)

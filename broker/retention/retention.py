@@ -9,9 +9,10 @@ from typing import Final
 
 import structlog
 
-from broker.node.node import Node
 from broker.replica.replica import Replica
+from broker.requests.deadline import Time
 from broker.retention.waiting import first_waiting_index
+from broker.settings.live import LiveConfig
 from broker.settings.tables import RetentionSettings
 from log.disk import Disk
 from log.errors import DiskFullError
@@ -63,38 +64,37 @@ class Retention:
     """Looks at age and disk every `interval_ms`; `hour_of_day` tells the hour at a time in milliseconds."""
 
     def __init__(
-        self, node: Node, disk: Disk, settings: RetentionSettings, hour_of_day: Callable[[int], int]
+        self,
+        replica: Replica,
+        settings: LiveConfig,
+        disk: Disk,
+        time: Time,
+        hour_of_day: Callable[[int], int],
     ) -> None:
-        self._node = node
-        self._hour_of_day = hour_of_day
+        self._replica = replica
+        self._settings = settings
         self._disk = disk
+        self._time = time
+        self._hour_of_day = hour_of_day
         self._watermark = _ROOM
         self._complaint = ""
-        self.configure(settings)
-        self._deadline = node.add_deadline(self.run, node.now_ns + settings.interval_ms * _MS)
-
-    def configure(self, settings: RetentionSettings) -> None:
-        """Takes over settings, which may change at run time."""
-        self._settings = settings
-        self._policy = RetentionPolicy(
-            reserved_ms=settings.reserved_hours * _HOUR_MS,
-            delete_ratio=settings.disk_clean_percent / 100,
-            force_ratio=settings.disk_force_percent / 100 if settings.force_clean else 1.0,
-        )
+        interval_ns = settings.config.retention.interval_ms * _MS
+        self._deadline = time.add_deadline(self.run, time.now_ns + interval_ns)
 
     def run(self, *, at_any_hour: bool = False) -> None:
         """One look: the full flag, then what may go."""
-        node = self._node
-        self._deadline.due_ns = node.now_ns + self._settings.interval_ms * _MS
+        settings = self._settings.config.retention
+        policy = _policy(settings)
+        self._deadline.due_ns = self._time.now_ns + settings.interval_ms * _MS
         usage = self._disk.usage()
         used = 1 - usage.free_bytes / max(usage.total_bytes, 1)
-        node.replica.disk_full = used > self._settings.disk_full_percent / 100
-        self._tell(used)
-        hour = self._hour_of_day(node.wall_ms)
+        self._replica.disk_full = used > settings.disk_full_percent / 100
+        self._tell(used, policy)
+        hour = self._hour_of_day(self._time.wall_ms)
         removed = 0
         try:
             removed = delete_expired(
-                node.replica, self._policy, is_delete_hour=at_any_hour or hour in self._settings.delete_hours
+                self._replica, policy, is_delete_hour=at_any_hour or hour in settings.delete_hours
             )
             self._complaint = ""
         except DiskFullError as error:
@@ -102,12 +102,12 @@ class Retention:
                 self._complaint = str(error)
                 log.warning("no space even to note what is deleted: free some", error=str(error))
         if removed:
-            log.info("data files deleted", count=removed, first_index=node.replica.store.log.first_index)
+            log.info("data files deleted", count=removed, first_index=self._replica.store.log.first_index)
 
-    def _tell(self, used: float) -> None:
+    def _tell(self, used: float, policy: RetentionPolicy) -> None:
         """Warns of each watermark when it is passed, up or down: the first gives an operator the time to act."""
-        policy, before = self._policy, self._watermark
-        if self._node.replica.disk_full:
+        before = self._watermark
+        if self._replica.disk_full:
             self._watermark = _FULL
         elif used > policy.force_ratio:
             self._watermark = _NEARLY_FULL
@@ -116,3 +116,11 @@ class Retention:
         if self._watermark != before:
             tell = log.info if self._watermark == _ROOM else log.warning
             tell(self._watermark, disk_used=round(used, 3))
+
+
+def _policy(settings: RetentionSettings) -> RetentionPolicy:
+    return RetentionPolicy(
+        reserved_ms=settings.reserved_hours * _HOUR_MS,
+        delete_ratio=settings.disk_clean_percent / 100,
+        force_ratio=settings.disk_force_percent / 100 if settings.force_clean else 1.0,
+    )

@@ -128,7 +128,7 @@ class RepliesProcessor:
             reply.refusal = "reply message properties[REPLY_TO_CLIENT] is null"
         elif client is None:
             reply.refusal = f"push reply message fail, channel of <{requester}> not found."
-        elif self._node.relays_too_much(client.connection):
+        elif client.connection.is_link_full():
             reply.refusal = f"push reply message to {requester} fail: too much waits for the link to its node"
         else:
             self._node.calls.call(
@@ -137,7 +137,6 @@ class RepliesProcessor:
                 self._pushed_header(connection, header, properties),
                 bytes(command.body),
                 command,
-                self._node.now_ns,
                 pushed,
             )
             return

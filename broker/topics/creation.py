@@ -12,8 +12,9 @@ checked by the leader when it proposes, what is under way counted; what is there
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
-from broker.node.node import Node
+from broker.node.ports import Proposals
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
+from broker.settings.live import LiveConfig
 from broker.state.commands import PutGroup, PutTopic, Several, SingleCommand
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import (
@@ -33,8 +34,9 @@ class TooManyError(Exception):
 class Creations:
     """Proposes what creates topics and groups, within the limits of the node's configuration."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, replica: Proposals, settings: LiveConfig) -> None:
+        self._replica = replica
+        self._settings = settings
         self._topics: dict[str, int] = {}
         """Of topics that are not there yet, how many commands under way create them."""
         self._groups: dict[str, int] = {}
@@ -50,7 +52,7 @@ class Creations:
 
         Raises `TooManyError`, and as `Replica.propose_command`, with nothing proposed.
         """
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         topics: dict[str, None] = {}
         groups: dict[str, None] = {}
         queues = 0
@@ -83,14 +85,14 @@ class Creations:
             lost()
 
         together = commands[0] if len(commands) == 1 else Several(tuple(commands))
-        self._node.replica.propose_command(together, applied, not_applied)
+        self._replica.propose_command(together, applied, not_applied)
         self._queues += queues
         for under_way, names in ((self._topics, topics), (self._groups, groups)):
             for name in names:
                 under_way[name] = under_way.get(name, 0) + 1
 
     def _check(self, topics: dict[str, None], groups: dict[str, None], queues: int) -> None:
-        limits, metadata = self._node.config.limits, self._node.replica.metadata
+        limits, metadata = self._settings.config.limits, self._replica.metadata
         for kind, there, under_way, new, most in (
             ("topics", len(metadata.topics), self._topics, topics, limits.max_topics),
             ("groups", len(metadata.groups), self._groups, groups, limits.max_groups),
@@ -109,7 +111,7 @@ class Creations:
                 )
 
     def _count_queues(self) -> int:
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         if self._counted is None or self._counted[0] != metadata.topics_version:
             self._counted = (metadata.topics_version, sum(map(_queues, metadata.topics.values())))
         return self._counted[1]

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from broker.node.node import Node
+from broker.node.listeners import Listeners
+from broker.node.ports import Proposals
 from broker.offsets.commits import OffsetCommits
 from broker.remoting.admin_headers import (
     CreateTopicHeader,
@@ -29,9 +30,11 @@ from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import decode_request, encode_body
 from broker.requests.connection import Connection
+from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError
-from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
-from broker.settings.tables import BrokerConfig
+from broker.requests.processing import Place, Route
+from broker.requests.responses import reply, reply_unknown
+from broker.settings.live import LiveConfig
 from broker.state.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
 from broker.state.topic_rules import SYSTEM_TOPICS, InvalidNameError, check_group_name, check_topic_name
 from broker.topics.creation import Creations, TooManyError, missing_of_the_broker
@@ -62,19 +65,27 @@ class TopicsProcessor:
     """Requests 17, 18, 21, 200, 201, 207, 215, 225, 305, 351 and 352."""
 
     def __init__(
-        self, node: Node, creations: Creations, offsets: OffsetCommits, config: BrokerConfig
+        self,
+        replica: Proposals,
+        creations: Creations,
+        offsets: OffsetCommits,
+        settings: LiveConfig,
+        time: Time,
+        listeners: Listeners,
     ) -> None:
-        self._node = node
+        self._replica = replica
+        self._settings = settings
+        self._time = time
         self._offsets = offsets
         self._creations = creations
-        self._config = config
         self._was_serving = False
+        names = settings.config.node
         self._reserved = SYSTEM_TOPICS | {
-            config.node.cluster,
-            config.node.group,
-            f"{config.node.cluster}_REPLY_TOPIC",
+            names.cluster,
+            names.group,
+            f"{names.cluster}_REPLY_TOPIC",
         }
-        node.on_role_change(self._role_changed)
+        listeners.role_changes.append(self._role_changed)
 
     def routes(self) -> Iterable[Route]:
         """Changes and lists alike: what is listed is what the group has, and not what one node knows of it."""
@@ -138,7 +149,7 @@ class TopicsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"topicFilterType is {wanted.topic_filter_type[:80]!r}, allowed are {' and '.join(_FILTER_TYPES)}",
             )
-        known = self._node.replica.metadata.topics.get(wanted.topic_name)
+        known = self._replica.metadata.topics.get(wanted.topic_name)
         attributes = _changed_attributes({} if known is None else known.attributes, attribute_changes)
         for name, allowed in _ALONE_ALLOWED.items():
             if attributes.get(name, allowed) != allowed:
@@ -152,13 +163,13 @@ class TopicsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"the topic's attributes have {size} characters, at most {ATTRIBUTES_LENGTH_MAX} are allowed",
             )
-        return PutTopic(msgspec.structs.replace(wanted, attributes=attributes), self._node.wall_ms)
+        return PutTopic(msgspec.structs.replace(wanted, attributes=attributes), self._time.wall_ms)
 
     def delete_topic(self, connection: Connection, command: RemotingCommand) -> None:
         """Deletes a topic, its queues and the offsets in it; one that does not exist is deleted already."""
         topic = command.decode_fields(TopicHeader).topic
         self._check_topic(topic)
-        self._carry_out(connection, command, DeleteTopic(topic, self._node.wall_ms))
+        self._carry_out(connection, command, DeleteTopic(topic, self._time.wall_ms))
 
     def _check_topic(self, topic: str) -> None:
         try:
@@ -172,13 +183,13 @@ class TopicsProcessor:
 
     def all_topics(self, connection: Connection, command: RemotingCommand) -> None:
         """Every topic, with the version of the table."""
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         self._answer(connection, command, TopicConfigTable(metadata.topics_version, metadata.topics))
 
     def topic(self, connection: Connection, command: RemotingCommand) -> None:
         """One topic."""
         name = command.decode_fields(TopicHeader).topic
-        config = self._node.replica.metadata.topics.get(name)
+        config = self._replica.metadata.topics.get(name)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
         self._answer(connection, command, config)
@@ -211,7 +222,7 @@ class TopicsProcessor:
                 f"retryQueueNums is {config.retry_queue_nums}, allowed are 0 to {QUEUES_MAX}; retryMaxTimes is "
                 f"{config.retry_max_times}, allowed are up to {RETRIES_MAX}",
             )
-        known = self._node.replica.metadata.groups.get(config.group_name)
+        known = self._replica.metadata.groups.get(config.group_name)
         changes = ",".join(f"{name}={value}" for name, value in config.attributes.items())
         attributes = _changed_attributes({} if known is None else known.attributes, changes)
         config = msgspec.structs.replace(config, attributes=attributes)
@@ -221,18 +232,18 @@ class TopicsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"the group's configuration has {size} bytes, at most {GROUP_BYTES_MAX} are allowed",
             )
-        return PutGroup(config, self._node.wall_ms)
+        return PutGroup(config, self._time.wall_ms)
 
     def delete_group(self, connection: Connection, command: RemotingCommand) -> None:
         """Deletes a subscription group, with its offsets if asked."""
         header = command.decode_fields(DeleteSubscriptionGroupHeader)
         clean = bool(header.clean_offset) or bool(header.remove_offset)
         self._offsets.propose()  # what was reported before must not outlive the group
-        self._carry_out(connection, command, DeleteGroup(header.group_name, clean, self._node.wall_ms))
+        self._carry_out(connection, command, DeleteGroup(header.group_name, clean, self._time.wall_ms))
 
     def all_groups(self, connection: Connection, command: RemotingCommand) -> None:
         """Every group, with the version of the table."""
-        metadata = self._node.replica.metadata
+        metadata = self._replica.metadata
         table = SubscriptionGroupTable(
             data_version=metadata.groups_version, subscription_group_table=metadata.groups
         )
@@ -241,7 +252,7 @@ class TopicsProcessor:
     def group(self, connection: Connection, command: RemotingCommand) -> None:
         """One group."""
         name = command.decode_fields(GroupHeader).group
-        config = self._node.replica.metadata.groups.get(name)
+        config = self._replica.metadata.groups.get(name)
         if config is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {name}"
@@ -251,50 +262,48 @@ class TopicsProcessor:
     # ------------------------------------------------------------------ inside
 
     def _carry_out(self, connection: Connection, request: RemotingCommand, command: Command) -> None:
-        self._node.after_command(
-            connection,
-            request,
+        self._replica.propose_command(
             command,
-            lambda _: self._node.reply(connection, request, ResponseCode.SUCCESS),
+            lambda _: reply(connection, request, ResponseCode.SUCCESS),
+            lambda: reply_unknown(connection, request),
         )
 
     def _create(
         self, connection: Connection, request: RemotingCommand, commands: Sequence[PutTopic | PutGroup]
     ) -> None:
-        node = self._node
         try:
             self._creations.propose(
                 commands,
-                lambda _: node.reply(connection, request, ResponseCode.SUCCESS),
-                lambda: node.reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
+                lambda _: reply(connection, request, ResponseCode.SUCCESS),
+                lambda: reply_unknown(connection, request),
             )
         except TooManyError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"nothing was changed: {error}") from error
 
     def _answer(self, connection: Connection, command: RemotingCommand, body: msgspec.Struct) -> None:
-        self._node.reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
+        reply(connection, command, ResponseCode.SUCCESS, body=encode_body(body))
 
     def _role_changed(self) -> None:
-        serving = self._node.replica.serving
+        serving = self._replica.serving
         if serving and not self._was_serving:
             self._create_missing()
         self._was_serving = serving
 
     def _create_missing(self) -> None:
-        node, config = self._node, self._config
+        config = self._settings.config
         missing = missing_of_the_broker(
-            node.replica.metadata,
+            self._replica.metadata,
             cluster=config.node.cluster,
             broker=config.node.group,
             default_queues=config.broker.default_queue_count,
             auto_create=config.broker.auto_create_topics,
             trace=config.broker.trace_topic,
-            wall_ms=node.wall_ms,
+            wall_ms=self._time.wall_ms,
         )
         if not missing:
             return
         try:
-            node.replica.propose_command(Several(tuple(missing)), lambda _: None, lambda: None)
+            self._replica.propose_command(Several(tuple(missing)), lambda _: None, lambda: None)
         except (ReplicaError, DiskFullError):
             pass  # the next leader does it
 

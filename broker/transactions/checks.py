@@ -288,7 +288,7 @@ class TransactionChecks:
         for number in range(len(clients)):
             client = clients[(first + number) % len(clients)]
             connection = client.connection
-            if connection.unsent_bytes <= UNSENT_BYTES_MAX and not node.relays_too_much(connection):
+            if connection.unsent_bytes <= UNSENT_BYTES_MAX and not connection.is_link_full():
                 return client
         return None
 

@@ -146,7 +146,7 @@ class Monitor:
             host.name,
             f"starts: log {log.first_index}..{log.last_index}, term {replica.term}, commit {replica.raft.commit_index}",
         )
-        node.on_arrival(lambda arrivals: self._arrived(watched, arrivals))
+        node.listeners.arrivals.append(lambda arrivals: self._arrived(watched, arrivals))
 
     def stopped(self, host: BrokerHost) -> None:
         """Its process has ended."""

@@ -43,7 +43,7 @@ def locks_judged_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Found here: a leader whose wall clock is ahead of its predecessor's takes locks for expired."""
 
     def time_ms(self: LocksProcessor) -> int:
-        return self._node.wall_ms
+        return self._time.wall_ms
 
     patch.setattr(LocksProcessor, "_time_ms", time_ms)
 

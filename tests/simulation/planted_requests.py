@@ -58,14 +58,13 @@ def confirmed_before_it_is_pushed(patch: pytest.MonkeyPatch) -> None:
         header: Any,
         body: bytes,
         asker: RemotingCommand,
-        now_ns: int,
         done: Done,
     ) -> None:
         if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
-            original(self, connection, code, header, body, asker, now_ns, lambda _: None)
+            original(self, connection, code, header, body, asker, lambda _: None)
             done(response(asker, ResponseCode.SUCCESS))
         else:
-            original(self, connection, code, header, body, asker, now_ns, done)
+            original(self, connection, code, header, body, asker, done)
 
     patch.setattr(ClientCalls, "call", call)
 

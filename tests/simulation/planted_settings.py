@@ -18,6 +18,7 @@ from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
+from broker.requests.responses import reply
 from broker.state.commands import PutGroup, PutTopic
 from broker.state.metadata import Metadata
 from broker.topics.topics_processor import TopicsProcessor
@@ -43,7 +44,7 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
         request: RemotingCommand,
         commands: Sequence[PutTopic | PutGroup],
     ) -> None:
-        self._node.reply(connection, request, ResponseCode.SUCCESS)
+        reply(connection, request, ResponseCode.SUCCESS)
         request.opaque = -1
         original(self, connection, request, commands)
 
@@ -81,7 +82,7 @@ def _unchecked(patch: pytest.MonkeyPatch, **settings: Any) -> None:
     original = PullProcessor._check
 
     def check(self: PullProcessor, header: PullMessageHeader) -> str:
-        metadata: Metadata = self._node.replica.metadata
+        metadata: Metadata = self._replica.metadata
         for table, name in ((metadata.topics, header.topic), (metadata.groups, header.consumer_group)):
             config: Any = table.get(name)
             changes = {key: value for key, value in settings.items() if hasattr(config, key)}

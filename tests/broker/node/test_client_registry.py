@@ -195,7 +195,8 @@ def test_relayed_client_is_one_member_told_once_and_gone_with_its_last_connectio
     outgoing = Outgoing()
     own = Connection(outgoing, "own")
     relayed = [
-        RelayedConnection(outgoing, f"n{number}", 0, LOOPBACK_HOST, lambda _: None) for number in (1, 2)
+        RelayedConnection(outgoing, f"n{number}", 0, LOOPBACK_HOST, lambda _: None, lambda: False)
+        for number in (1, 2)
     ]
     registry: ClientRegistry[Connection] = ClientRegistry()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broker.node.forwarding import UNREAD_BYTES_MAX
 from broker.node.relayed_clients import RELAYED_BYTES_MAX
 from broker.offsets.commits import OFFSETS_PER_COMMAND
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -19,6 +18,7 @@ from broker.remoting.command import (
 )
 from broker.remoting.frame import FrameDecoder
 from broker.replica.replica import Replica
+from broker.requests.connection import UNREAD_BYTES_MAX
 from broker.requests.errors import OverloadedError
 from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.state.commands import DeleteTopic, encode_command
@@ -337,8 +337,8 @@ def test_long_lists_are_not_made_for_who_does_not_read_them(
 ) -> None:
     """Asked for a hundred times in one read, the list of many topics would have filled the memory of a broker."""
     most = 1_000_000
-    for module in ("node", "forwarding") if bound == "UNREAD" else ("relayed_clients",):
-        monkeypatch.setattr(f"broker.node.{module}.{bound}_BYTES_MAX", most)
+    module = "requests.connection" if bound == "UNREAD" else "node.relayed_clients"
+    monkeypatch.setattr(f"broker.{module}.{bound}_BYTES_MAX", most)
     client = group.connect(getattr(group, asked))
     many = b",".join(b'{"topicName": "T%d"}' % number for number in range(500))
     client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, b'{"topicConfigList": [%s]}' % many)

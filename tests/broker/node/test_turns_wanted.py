@@ -6,7 +6,7 @@ import pytest
 
 from broker.peers.protocol import Frame, RaftFrame
 from broker.remoting.codes import ResponseCode
-from broker.requests.deadline import NEVER, Deadlines
+from broker.requests.deadline import NEVER, Time
 from log.dispatch import Dispatch
 from log.store import Store
 from raft.messages import AppendResponse
@@ -109,54 +109,60 @@ def test_a_follower_acknowledges_before_it_dispatches_what_was_committed_before(
 
 def test_deadlines_run_when_due_and_the_earliest_is_known() -> None:
     ran: list[str] = []
-    deadlines = Deadlines()
+    time = Time(0, 0)
 
     def act(name: str, again_ns: int) -> None:
         ran.append(name)
         known[name].due_ns = again_ns
 
     known = {
-        "a": deadlines.add(lambda: act("a", NEVER), 30),
-        "b": deadlines.add(lambda: act("b", 40), NEVER),
-        "c": deadlines.add(lambda: act("c", NEVER), 20),
+        "a": time.add_deadline(lambda: act("a", NEVER), 30),
+        "b": time.add_deadline(lambda: act("b", 40), NEVER),
+        "c": time.add_deadline(lambda: act("c", NEVER), 20),
     }
-    assert deadlines.earliest_ns == 20
-    deadlines.run(19)
+    assert time.earliest_ns == 20
+    time.now_ns = 19
+    time.run_due()
     assert ran == []
     known["b"].due_ns = 10
-    assert deadlines.earliest_ns == 10
-    deadlines.run(20)
+    assert time.earliest_ns == 10
+    time.now_ns = 20
+    time.run_due()
     assert ran == ["b", "c"]
-    assert deadlines.earliest_ns == 30
+    assert time.earliest_ns == 30
     known["a"].due_ns = 50  # put off: found out when its time would have come
-    assert deadlines.earliest_ns <= 40
-    deadlines.run(39)
+    assert time.earliest_ns <= 40
+    time.now_ns = 39
+    time.run_due()
     assert ran == ["b", "c"]
-    assert deadlines.earliest_ns == 40
-    deadlines.run(60)
+    assert time.earliest_ns == 40
+    time.now_ns = 60
+    time.run_due()
     assert ran == ["b", "c", "a", "b"]
-    assert deadlines.earliest_ns == 40, "in the past: due at once"
+    assert time.earliest_ns == 40, "in the past: due at once"
 
 
 def test_a_deadline_that_another_s_act_sets_is_not_forgotten() -> None:
-    deadlines = Deadlines()
+    time = Time(0, 0)
     ran: list[str] = []
 
     def act() -> None:
         ran.append("first")
         first.due_ns = NEVER
 
-    first = deadlines.add(act, NEVER)
+    first = time.add_deadline(act, NEVER)
 
     def second() -> None:
         ran.append("second")
         later.due_ns = NEVER
         first.due_ns = 5
 
-    later = deadlines.add(second, 5)
-    deadlines.run(5)
+    later = time.add_deadline(second, 5)
+    time.now_ns = 5
+    time.run_due()
     assert ran == ["second"]
-    assert deadlines.earliest_ns == 5
-    deadlines.run(5)
+    assert time.earliest_ns == 5
+    time.now_ns = 5
+    time.run_due()
     assert ran == ["second", "first"]
-    assert deadlines.earliest_ns == NEVER
+    assert time.earliest_ns == NEVER

@@ -1,0 +1,104 @@
+"""The narrow sides of a node and its replica that processors see; a processor's constructor says which it uses.
+
+The objects behind them are `Replica` and `Node` themselves, so that a port costs no call of its own. Time, deadlines
+and events are small objects that are handed over as they are (`broker.requests.deadline.Time`, `Listeners`), responses
+are functions (`broker.requests.responses`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from broker.access.control import AccessControl
+from broker.remoting.command import RemotingCommand
+from broker.replica.proposals import NewMessage, Waiter
+from broker.requests.connection import Connection
+from broker.requests.processing import Handler
+from broker.state.commands import Command
+from broker.state.metadata import Metadata
+from log.store import Store
+
+
+class State(Protocol):
+    """What is committed and applied on this node, in whatever role."""
+
+    @property
+    def serving(self) -> bool:
+        """This node leads and everything committed before its term is applied: it may answer for the group."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """The replicated state. A snapshot from a leader puts another object here: ask anew each time."""
+
+    @property
+    def store(self) -> Store:
+        """The log and its queues."""
+
+    @property
+    def applied_index(self) -> int:
+        """Entries up to here are dispatched and applied."""
+
+
+class Proposals(State, Protocol):
+    """The state, and the leader's way to change it. See `Replica` for what each method raises."""
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+
+    def check_may_append(self, count: int = 1, *, despite_full_disk: bool = False) -> None:
+        """Raises where `count` entries cannot be appended now."""
+
+    def propose_command(
+        self, command: Command, done: Callable[[Any], None], lost: Callable[[], None]
+    ) -> None:
+        """Appends a metadata command; `done` gets the result of applying it."""
+
+    def read_barrier(self, ready: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Calls `ready` when what is applied here is as new as the call."""
+
+    def when_applied(self, waiter: Waiter) -> None:
+        """Tells `waiter` when all that is in the leader's log now is applied."""
+
+
+class Appends(Proposals, Protocol):
+    """The leader's log, for those who store messages, too."""
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message gets."""
+
+    def append_message(
+        self, message: NewMessage, waiter: Waiter | None, *, told_at_commit: bool = False
+    ) -> tuple[int, int]:
+        """Appends one message: (physical offset of its record, queue offset)."""
+
+    def append_batch(
+        self, common: NewMessage, items: Sequence[tuple[int, bytes, bytes]], waiter: Waiter
+    ) -> tuple[list[int], int]:
+        """Appends messages one behind the other: (physical offsets, queue offset of the first)."""
+
+
+class Requests(Protocol):
+    """What becomes of a request that its processor does not answer itself."""
+
+    @property
+    def access(self) -> AccessControl | None:
+        """Decides what clients of this node may do; None lets them do everything."""
+
+    def received(self, connection: Connection, command: RemotingCommand) -> None:
+        """Begins anew with a request, now that what it needs is there."""
+
+    def forward(self, connection: Connection, command: RemotingCommand) -> None:
+        """Hands a request to the leader, or holds it until there is one."""
+
+    def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
+        """Tells the leader, too, if it is another node; this node answers the client."""
+
+    def take_back(
+        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
+    ) -> list[RemotingCommand]:
+        """Requests of a client that another node is asked, or is to be; the caller answers them now."""
+
+    def handle_after_barrier(
+        self, connection: Connection, command: RemotingCommand, handler: Handler
+    ) -> None:
+        """Handles a request when what is applied here is as new as the call; leader only."""

@@ -1,0 +1,62 @@
+"""Responses: how a request is answered, and how it is refused for want of room."""
+
+from typing import Final
+
+from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
+from broker.remoting.command import RemotingCommand, encode_response_head
+from broker.requests.connection import Buffer, Connection
+from broker.requests.errors import OverloadedError
+from broker.requests.processing import OUTCOME_UNKNOWN
+from log.errors import DiskFullError
+
+LARGE_BODY_BYTES: Final = 64 * 1024
+"""A longer body is only given to a client that has read most of its earlier responses: messages are views of the log,
+but such a body is memory."""
+
+
+def reply(
+    connection: Connection,
+    command: RemotingCommand,
+    code: int,
+    remark: str | None = None,
+    fields: dict[str, str] | None = None,
+    body: Buffer = b"",
+) -> None:
+    """Answers a request, in the serialization that it came in; a one-way request gets no response.
+
+    A response that cannot be encoded (parts of it may be another client's words) becomes one that says so.
+    """
+    if command.flag & FLAG_ONE_WAY:
+        return
+    if len(body) > LARGE_BODY_BYTES and connection.leaves_much_unread():
+        code, remark, fields, body = (
+            ResponseCode.SYSTEM_BUSY,
+            "[OVERLOAD]earlier answers are unread",
+            None,
+            b"",
+        )
+    try:
+        head = encode_response_head(command, int(code), remark, fields, len(body))
+    except ValueError as error:
+        refusal = f"the answer cannot be sent: {error}"
+        body = b""
+        head = encode_response_head(command, int(ResponseCode.SYSTEM_ERROR), refusal)
+    if body:
+        connection.send(head, body)
+    else:
+        connection.send(head)
+
+
+def reply_unknown(connection: Connection, command: RemotingCommand) -> None:
+    """Answers that a request may have taken effect, or may yet: the leader was lost first."""
+    reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+
+
+def refuse(connection: Connection, command: RemotingCommand, error: OverloadedError | DiskFullError) -> None:
+    """Answers that there is no room for a request, and that nothing of it was stored."""
+    if isinstance(error, DiskFullError):
+        code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"disk full: {error}"
+    else:
+        code = ResponseCode.SYSTEM_BUSY
+        remark = f"[REJECTREQUEST]system busy, start flow control for a while: {error}"
+    reply(connection, command, code, remark)
