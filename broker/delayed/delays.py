@@ -108,7 +108,7 @@ class DelayService:
         """level -> where a batch broke off: nothing else of the level may be announced before that is in the log."""
         self._patience: dict[int, tuple[int, int]] = {}
         """level -> (offset, time): what is before that offset and stored at a time to come is due then (ns)."""
-        self._idle_from_ns = node.now_ns
+        self._idle_from_ns = 0
         self._blocked_until_ns = 0
         node.on_role_change(self._role_changed)
         node.listeners.arrivals.append(self._arrived)

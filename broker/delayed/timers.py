@@ -132,7 +132,7 @@ class TimerService:
         """The announcement that is not committed yet."""
         self._unsettled = False
         """The log must say what is done before anything else is announced: a batch broke off."""
-        self._idle_from_ns = node.now_ns
+        self._idle_from_ns = 0
         self._blocked_until_ns = 0
         node.on_role_change(self._role_changed)
         node.listeners.arrivals.append(self._arrived)

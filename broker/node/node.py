@@ -71,7 +71,6 @@ class Node:
         self.listeners = Listeners()
         self.registry: ClientRegistry[Connection] = ClientRegistry()
         self.calls = ClientCalls(int(settings.config.node.id[1:]), time)
-        self.listeners.disconnects.append(self.calls.disconnected)
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
         self.permission_changes = 0
@@ -96,6 +95,7 @@ class Node:
         self.stats = stats
         self._forwarding = Forwarding(self, replica, self.time, self.calls)
         self._relayed = RelayedClients(self, replica, self._held)
+        self.listeners.disconnects.append(self.calls.disconnected)
         for processor in processors:
             for route in processor.routes():
                 assert route.code not in self._routes, f"two handlers for request {route.code}"
