@@ -26,7 +26,7 @@ After each command all happens that can happen without time passing, unless the 
     partition A, heal          silently separates a from the others, until `heal`
     hold KIND [A->B]           frames between nodes of this kind stay under way; either side may be `*`
     lose KIND [A->B]           they get lost
-    release                    ends all `hold` and `lose`; what was held arrives
+    release [KIND]             ends `hold` and `lose`, of this kind or all; what was held arrives
     show appends               from now on shows the entries that the leader sends, and acknowledgements
     messages, offset           shows what T's queues hold at the leader; the consumer offset of g that each node has
     quiet COMMAND ...          executes a command without showing what it causes
@@ -247,10 +247,11 @@ class Scenario:
     def do_lose(self, kind: str, link: str = "*->*") -> None:
         self._rule(kind, link, keeps=False)
 
-    def do_release(self) -> None:
-        self.rules.clear()
-        held, self.held = self.held, []
-        for source, target, frame in held:
+    def do_release(self, kind: str = "any") -> None:
+        self.rules[:] = [rule for rule in self.rules if kind not in (rule.kind, "any")]
+        arriving = [frame for frame in self.held if kind in kinds_of(frame[2])]
+        self.held = [frame for frame in self.held if kind not in kinds_of(frame[2])]
+        for source, target, frame in arriving:
             if not self._sees(NODES[source], NODES[target], frame):
                 node = self.group.node(NODES[target])
                 node.begin(self.group.now_ns, self.group.wall_ms)

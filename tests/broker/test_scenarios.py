@@ -14,6 +14,7 @@ from tests.scenario_files import assert_all_there, compare
 
 FOLDER = Path(__file__).parent / "scenarios"
 NAMES = (
+    "forwarding_given_back_early",
     "forwarding_late_report",
     "forwarding_lost_answer",
     "forwarding_no_leader",
@@ -29,6 +30,7 @@ NAMES = (
     "repeated_failover",
     "repeated_late_first",
     "repeated_lost_answer",
+    "repeated_lost_leader",
     "repeated_never_arrived",
     "repeated_uncommitted",
     "reset_failover",
