@@ -587,9 +587,10 @@ class Replica:
                 send()
                 self._apply_committed()
             elif not reads.wanted:
-                break
-            reads.applied(self.applied_index)
-        if reads.confirmed_at:
+                confirmed = reads.confirmed_at
+                if not confirmed or confirmed[0][0] > self.applied_index:
+                    break
+            # Whoever passes a barrier may propose something. That leaves in this turn: nothing else may come for long.
             reads.applied(self.applied_index)
 
     def _apply_committed(self) -> None:

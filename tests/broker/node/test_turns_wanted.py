@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from broker.peers.protocol import Frame, RaftFrame
-from broker.remoting.codes import ResponseCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.requests.deadline import NEVER, Time
 from log.dispatch import Dispatch
 from log.store import Store
@@ -166,3 +166,19 @@ def test_a_deadline_that_another_s_act_sets_is_not_forgotten() -> None:
     time.run_due()
     assert ran == ["second", "first"]
     assert time.earliest_ns == NEVER
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_what_is_proposed_behind_a_read_barrier_leaves_in_the_same_turn(size: int) -> None:
+    """It waited for the next turn, which in an idle group comes with the next heartbeat."""
+    group = Group(size)
+    group.elect()
+    client = group.connect()
+    client.create_topic(TOPIC)
+    client.heartbeat("g")
+    client.send(TOPIC, b"body")
+    group.advance(1)
+    fields = {"topic": TOPIC, "group": "g", "timestamp": 0, "isForce": False, "queueId": 0, "offset": 0}
+    reset = client.start_call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    group.settle()
+    assert client.answers[reset].code == ResponseCode.SUCCESS
