@@ -6,7 +6,7 @@ same.
 
 import sys
 
-from simulation.plans.plan import draw_plan
+from simulation.plans.draw import draw_plan
 from simulation.world.running import run_plan
 
 

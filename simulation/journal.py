@@ -51,9 +51,9 @@ class Journal:
         """Counts a fault that takes effect."""
         self.fault_counts[kind] = self.fault_counts.get(kind, 0) + 1
 
-    def did(self, work: str) -> None:
+    def did(self, work: str, times: int = 1) -> None:
         """Counts something that an actor has done and an invariant depends on."""
-        self.work_counts[work] = self.work_counts.get(work, 0) + 1
+        self.work_counts[work] = self.work_counts.get(work, 0) + times
 
     def record_fault(self, kind: str, target: str, detail: str) -> None:
         """Notes a fault in transcript and trace."""

@@ -6,7 +6,7 @@ from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError
 from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
-from simulation.workload.context import Context
+from simulation.workload.context import Load
 from simulation.workload.names import GROUP, TOPIC
 
 __all__ = ["audit"]
@@ -15,13 +15,13 @@ _LANES = 3
 _QUESTION_PAUSE_S = 1.5
 
 
-async def audit(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
+async def audit(load: Load, runtime: Runtime, writer: TraceWriter) -> None:
     """Asks for the ends of queues and for the group's stored offsets.
 
     From several lanes that mostly wait: a question put while a leader that does not know yet that it is none stands
     still is the one that finds a stale answer.
     """
-    async with PullConsumer(context.name_servers, group=GROUP, trace=writer, runtime=runtime) as consumer:
+    async with PullConsumer(load.name_servers, group=GROUP, trace=writer, runtime=runtime) as consumer:
 
         async def lane() -> None:
             random = runtime.random
@@ -34,7 +34,8 @@ async def audit(context: Context, runtime: Runtime, writer: TraceWriter) -> None
                     else:
                         await consumer.committed(queue)
                 except ClientError:
-                    pass
+                    continue
+                load.answered()
 
         async with runtime.task_group() as group:
             for _ in range(_LANES):

@@ -6,18 +6,18 @@ from broker.client.consuming.consumer import Consumer
 from broker.client.errors import ClientError
 from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
-from simulation.workload.context import Context
+from simulation.workload.context import Load
 from simulation.workload.names import GROUP, TOPIC
 
 __all__ = ["consume"]
 
 
-async def consume(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
+async def consume(load: Load, runtime: Runtime, writer: TraceWriter) -> None:
     """Reads as a member of the group, and stores what it has read now and then."""
     random = runtime.random
     while True:
         async with Consumer(
-            context.name_servers,
+            load.name_servers,
             group=GROUP,
             topics=TOPIC,
             start="first",
@@ -27,7 +27,7 @@ async def consume(context: Context, runtime: Runtime, writer: TraceWriter) -> No
             stay_s = random.expovariate(1 / 20)
             with runtime.move_on_after(stay_s):
                 async for message in consumer:
-                    context.consumed(message.queue.queue_id, message.queue_offset)
+                    load.consumed(message.queue.queue_id, message.queue_offset)
                     if random.random() < 0.02:
                         try:
                             await consumer.commit()

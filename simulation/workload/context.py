@@ -35,11 +35,17 @@ class Load(Protocol):
     load_stopped: bool
     """Set when nothing more shall be sent."""
 
+    def sent(self, sender: str, results: Sequence[SendResult], *, once: bool) -> None:
+        """Messages are acknowledged; `once`: the group has one copy of each, whatever was repeated."""
+
+    def unknown(self, messages: int) -> None:
+        """So many messages may be stored or not."""
+
     def consumed(self, queue_id: int, offset: int) -> None:
         """A consumer's application got a message."""
 
-    def stored_once(self, sender: str, results: Sequence[SendResult]) -> None:
-        """The group says where messages of a sender stand of which it keeps one copy each."""
+    def answered(self) -> None:
+        """A question about a queue or a group's position has its answer."""
 
 
 @dataclass(slots=True)
@@ -83,11 +89,22 @@ class Context:
 
     def consumed(self, queue_id: int, offset: int) -> None:
         """A consumer's application got a message."""
+        self.journal.did("message read")
         self.consumed_offsets.setdefault(queue_id, set()).add(offset)
 
-    def stored_once(self, sender: str, results: Sequence[SendResult]) -> None:
-        """The group says where messages of a sender stand of which it keeps one copy each."""
-        self.judge.placed(sender, results)
+    def sent(self, sender: str, results: Sequence[SendResult], *, once: bool) -> None:
+        """Messages are acknowledged; `once`: the group has one copy of each, whatever was repeated."""
+        self.journal.did("message acknowledged", len(results))
+        if once:
+            self.judge.placed(sender, results)
+
+    def unknown(self, messages: int) -> None:
+        """So many messages may be stored or not."""
+        self.journal.did("message of unknown outcome", messages)
+
+    def answered(self) -> None:
+        """A question about a queue or a group's position has its answer."""
+        self.journal.did("question answered")
 
     def invariant(self, kind: type[AnyInvariant]) -> AnyInvariant:
         """The invariant of that kind, for its actor."""

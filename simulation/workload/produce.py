@@ -7,7 +7,7 @@ from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
-from simulation.workload.context import Context
+from simulation.workload.context import Load
 from simulation.workload.names import TOPIC
 
 __all__ = ["produce"]
@@ -17,16 +17,17 @@ _RESUME_AFTER_S = 5.0
 
 
 async def produce(
-    context: Context,
+    load: Load,
     runtime: Runtime,
     writer: TraceWriter,
     *,
     retry_unknown: bool,
     exactly_once: bool,
+    batches: bool = True,
 ) -> None:
-    """Sends for ever, from several lanes at once."""
+    """Sends for ever, from several lanes at once; with `batches` some messages together."""
     async with Producer(
-        context.name_servers,
+        load.name_servers,
         group="senders",
         retry_unknown=retry_unknown,
         exactly_once=exactly_once,
@@ -37,11 +38,11 @@ async def produce(
         async def lane() -> None:
             random = runtime.random
             while True:
-                await runtime.sleep(random.expovariate(1000 / context.think_ms))
-                if context.load_stopped:
+                await runtime.sleep(random.expovariate(1000 / load.think_ms))
+                if load.load_stopped:
                     continue
                 queue = f"key{random.randrange(5)}" if random.random() < 0.3 else None
-                count = random.randrange(2, 6) if random.random() < 0.15 else 1
+                count = random.randrange(2, 6) if batches and random.random() < 0.15 else 1
                 messages = [
                     Message(
                         TOPIC, random.randbytes(random.choice((10, 100, 700))), tags=f"t{random.randrange(3)}"
@@ -54,6 +55,7 @@ async def produce(
                     else:
                         results = await producer.send_batch(messages, queue=queue)
                 except SendOutcomeUnknown as error:
+                    load.unknown(count)
                     if not exactly_once or random.random() < 0.5:
                         continue
                     await runtime.sleep(random.expovariate(1 / _RESUME_AFTER_S))
@@ -64,8 +66,7 @@ async def produce(
                 except ClientError:
                     await runtime.sleep(0.05)
                     continue
-                if exactly_once:
-                    context.stored_once(producer.core.client_id, results)
+                load.sent(producer.core.client_id, results, once=exactly_once)
 
         async with runtime.task_group() as group:
             for _ in range(_LANES):

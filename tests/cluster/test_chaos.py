@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 LIMIT_S = 600.0
 """Ends a test that hangs."""
-PAUSES_FIRST = 196
+PAUSES_FIRST = 62
 """A seed whose first fault comes soon and stops a node for some seconds."""
 
 

@@ -15,7 +15,8 @@ from typing import Literal
 
 import pytest
 
-from simulation.plans.plan import Plan, draw_plan, faults_of_actor
+from simulation.plans.draw import draw_plan, faults_of_actor
+from simulation.plans.plan import Plan
 from simulation.world.running import Result, run_plan
 from tests.simulation import (
     planted_answers,

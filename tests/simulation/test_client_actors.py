@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.plans.plan import draw_plan
+from simulation.plans.draw import draw_plan
 from simulation.workload.retry import Retries
 from simulation.world.building import World
 from simulation.world.running import run_plan, run_world

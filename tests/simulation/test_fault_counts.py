@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from simulation.faults.injection import _INJECTORS
-from simulation.plans.plan import FAULT_KINDS, Fault, draw_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import FAULT_KINDS, Fault
 from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.running import run_world

@@ -14,7 +14,8 @@ import pytest
 from broker.reading.pull_processor import PullProcessor
 from broker.transactions.checks import TransactionChecks
 from log.timer_index import Steps, TimerIndex
-from simulation.plans.plan import Fault, Plan, draw_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import Fault, Plan
 from simulation.scheduler import SECOND
 from simulation.workload.order import TOPIC as ORDERS
 from simulation.workload.pick import TOPIC as OFFERS

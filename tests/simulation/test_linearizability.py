@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from simulation.judges.client_judge import ClientJudge
-from simulation.plans.plan import draw_plan
+from simulation.plans.draw import draw_plan
 from simulation.world.building import World
 from simulation.world.running import run_plan, run_world
 from spark_analysis.checking.plain import PlainVerdict, check_traces

@@ -7,7 +7,8 @@ import pytest
 
 from simulation.faults.injection import inject
 from simulation.machines.network import Endpoint, Network
-from simulation.plans.plan import Fault, draw_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import Fault
 from simulation.scheduler import MILLISECOND, SECOND, Scheduler
 from simulation.world.building import World
 

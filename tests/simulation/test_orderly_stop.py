@@ -10,7 +10,8 @@ from log.disk import Disk
 from log.options import StoreOptions
 from log.store import RecoveryReport, Store
 from simulation.findings.report import describe_finding
-from simulation.plans.plan import Fault, Plan, draw_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import Fault, Plan
 from simulation.scheduler import SECOND
 from simulation.world.running import run_plan
 

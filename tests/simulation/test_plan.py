@@ -7,7 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from simulation.plans.plan import FAULT_KINDS, Fault, Plan, decode_plan, draw_plan, encode_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import FAULT_KINDS, Fault, Plan, decode_plan, encode_plan
 from simulation.scheduler import SECOND
 
 _PLAN = draw_plan(7, seconds=30)
@@ -28,7 +29,7 @@ def test_a_plan_survives_its_file(plan: Plan) -> None:
 
 def test_kinds_drawn_apart_leave_the_other_faults_of_a_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = [draw_plan(seed) for seed in range(20)]
-    monkeypatch.setattr("simulation.plans.plan._DRAWN_APART", ())
+    monkeypatch.setattr("simulation.plans.draw._DRAWN_APART", ())
     monkeypatch.setattr(
         "simulation.plans.plan.FAULT_KINDS", tuple(kind for kind in FAULT_KINDS if kind != "stop")
     )

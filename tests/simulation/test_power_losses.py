@@ -18,7 +18,8 @@ from simulation.judges.power_losses import FAILED_FLUSH, LostBy, PowerLosses
 from simulation.machines.broker_host import BrokerHost
 from simulation.machines.data_files import cached_files
 from simulation.machines.disk import PAGE_BYTES, PowerFailure, SimulatedDisk, _Inode
-from simulation.plans.plan import Fault, Plan, draw_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import Fault, Plan
 from simulation.scheduler import MILLISECOND, SECOND
 from simulation.world.building import World
 from simulation.world.running import Result, run_plan, run_world

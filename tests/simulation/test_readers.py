@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.plans.plan import Fault, draw_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import Fault
 from simulation.scheduler import SECOND
 from simulation.world.running import run_plan
 

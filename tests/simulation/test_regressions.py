@@ -30,7 +30,8 @@ from log.store import Store
 from raft.core import Raft
 from simulation.findings.report import describe_finding
 from simulation.machines.disk import PAGE_BYTES, SimulatedDisk
-from simulation.plans.plan import Fault, Plan, draw_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import Fault, Plan
 from simulation.scheduler import SECOND
 from simulation.world.building import World
 from simulation.world.running import Result, run_plan, run_world

@@ -14,7 +14,8 @@ from broker.tools.cli.simulate import simulate
 from simulation.findings.report import describe_finding
 from simulation.findings.shrink import Shrunk, cause_of, run_until, shrink
 from simulation.journal import Violation
-from simulation.plans.plan import FAULT_KINDS, Fault, Plan, decode_plan, draw_plan, encode_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import FAULT_KINDS, Fault, Plan, decode_plan, encode_plan
 from simulation.scheduler import SECOND
 from simulation.workload import ACTORS
 from simulation.world.running import Result, run_plan
@@ -337,7 +338,7 @@ def test_a_seed_with_a_finding_leaves_both_plans_where_it_was_told(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("simulation.plans.plan.draw_plan", lambda *_, **__: plan)
+    monkeypatch.setattr("simulation.plans.draw.draw_plan", lambda *_, **__: plan)
     monkeypatch.setattr(
         simulation.findings.shrink, "shrink", lambda failed, **_: Shrunk(failed, runs=0, end="minimal")
     )
@@ -352,7 +353,7 @@ def test_a_batch_reports_a_finding_and_shrinks_it_when_all_seeds_have_run(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "simulation.plans.plan.draw_plan", lambda *_, **__: plan
+        "simulation.plans.draw.draw_plan", lambda *_, **__: plan
     )  # in the worker as well: it is a fork
     assert simulate(seeds="1-1", out=tmp_path, shrink_runs=1) == 1
     printed = capsys.readouterr().out

@@ -12,7 +12,8 @@ from broker.state.commands import Command, PutTopic
 from broker.trace import TraceWriter
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
-from simulation.plans.plan import Plan, draw_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import Plan
 from simulation.workload import ACTORS
 from simulation.workload.actor import Actor
 from simulation.workload.context import Context, Invariant

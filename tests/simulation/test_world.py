@@ -10,7 +10,8 @@ import pytest
 
 from simulation.faults.stage import Stage
 from simulation.findings.report import describe_finding
-from simulation.plans.plan import FAULT_KINDS, Fault, decode_plan, draw_plan, encode_plan
+from simulation.plans.draw import draw_plan
+from simulation.plans.plan import FAULT_KINDS, Fault, decode_plan, encode_plan
 from simulation.scheduler import SECOND
 from simulation.workload.context import Context
 from simulation.world.running import run_plan

@@ -16,7 +16,7 @@ import pytest
 
 from broker.tools.cli import run
 from broker.trace.format import INVOKE
-from simulation.plans.plan import draw_plan
+from simulation.plans.draw import draw_plan
 from simulation.world.running import run_plan
 from spark_analysis.checking.verdict import EXIT_CODES, REPLICA_ANOMALIES
 from spark_analysis.main import FAILED, WRONG_USAGE

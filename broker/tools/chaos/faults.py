@@ -22,9 +22,10 @@ from broker.client.admin import AdminClient
 from broker.client.errors import ClientError
 from broker.remoting.addresses import split_address
 from broker.tools.chaos.proxy import CLIENTS, Network
-from broker.tools.chaos.schedule import Fault, delay_of, pick
+from broker.tools.chaos.schedule import delay_of, pick
 from broker.tools.cluster.local import LocalCluster, LocalNode
 from broker.tools.cluster.recording import Recording
+from simulation.plans.plan import Fault
 
 __all__ = ["Faults"]
 

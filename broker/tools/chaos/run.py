@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from random import Random
 
 import msgspec
 import trio
@@ -19,11 +18,15 @@ from broker.client.admin import AdminClient
 from broker.settings.reading import BrokerConfig, StorageSettings
 from broker.tools.chaos.faults import Faults
 from broker.tools.chaos.proxy import Network, open_network
-from broker.tools.chaos.schedule import FAULT_KINDS, Fault
-from broker.tools.chaos.workload import QUEUES, TOPIC, Counters, Workload
+from broker.tools.chaos.schedule import FAULT_KINDS
+from broker.tools.chaos.workload import QUEUES, Counters, Workload
 from broker.tools.cluster.compare import StoresDifferError, compare_stores
 from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
 from broker.tools.cluster.recording import Recording
+from simulation.plans.plan import Fault
+from simulation.randomness import stream
+from simulation.scheduler import SECOND
+from simulation.workload.names import TOPIC
 
 __all__ = ["ChaosFinding", "ChaosRun", "Summary"]
 
@@ -134,7 +137,7 @@ class ChaosRun:
             await self._compare(cluster)
 
     async def _drive(self, cluster: LocalCluster, recording: Recording, faults: Faults) -> None:
-        workload = Workload(cluster.name_server_address, recording, Random(f"load {self._seed}"))
+        workload = Workload(cluster.name_server_address, recording, stream(f"load {self._seed}"))
         self.counters = workload.counters
         async with trio.open_nursery() as background:
             background.start_soon(recording.run)
@@ -148,7 +151,7 @@ class ChaosRun:
             await _within("the replacement of a member does not end", faults.finish_replacement)
             await _within("no send succeeds", workload.wait_acknowledged)
             await trio.sleep(_CALM_LOAD_S)
-            workload.stop_sending()
+            workload.load_stopped = True
             await _within("not every replica catches up", cluster.wait_caught_up)
             try:
                 await _within("acknowledged messages are not read", workload.wait_all_read)
@@ -161,7 +164,7 @@ class ChaosRun:
         self.phase = "faults"
         async with trio.open_nursery() as nursery:
             for fault in self._schedule:
-                await trio.sleep_until(begin_s + fault.at_s)
+                await trio.sleep_until(begin_s + fault.time_ns / SECOND)
                 nursery.start_soon(faults.do, fault)
             await trio.sleep_until(begin_s + self.summary.fault_seconds)
 

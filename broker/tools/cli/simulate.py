@@ -161,7 +161,7 @@ def _seed_range(text: str) -> range:
 
 def _single(seed: int, seconds: int, nodes: int, out: Path | None, budget: ShrinkBudget | None) -> int:
     print(f"seed {seed}", flush=True)
-    from simulation.plans.plan import draw_plan
+    from simulation.plans.draw import draw_plan
 
     result = _run_and_tell(draw_plan(seed, seconds=seconds, nodes=nodes), out)
     if result.violation is None:
@@ -304,7 +304,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 def _shrink_again(seed: int, seconds: int, nodes: int, directory: Path, budget: ShrinkBudget) -> None:
     """A finding that another process has made is made here again, and shrunk."""
-    from simulation.plans.plan import draw_plan
+    from simulation.plans.draw import draw_plan
 
     result = _run(draw_plan(seed, seconds=seconds, nodes=nodes))
     if result.violation is None:
@@ -342,7 +342,7 @@ def _tell_of_batch(
 
 def _run_for_batch(arguments: tuple[int, int, int, str]) -> _Outcome:
     from simulation.findings.report import describe_finding, summary_line
-    from simulation.plans.plan import draw_plan
+    from simulation.plans.draw import draw_plan
 
     seed, seconds, nodes, directory = arguments
     result, cpu_s = _run_and_time(draw_plan(seed, seconds=seconds, nodes=nodes))

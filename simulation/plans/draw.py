@@ -1,0 +1,96 @@
+"""What a seed means: the plan that is drawn from it, before anything runs."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from simulation.plans.plan import FAULT_KINDS, Fault, Plan
+from simulation.plans.swarm import Rhythm, draw_fault, draw_faults, draw_kinds
+from simulation.randomness import stream
+from simulation.scheduler import MILLISECOND, SECOND
+from simulation.workload import ACTORS
+
+__all__ = ["draw_plan", "faults_of_actor"]
+
+_DRAWN_APART: Final = ("stop",)
+"""From a random stream of its own each: the other faults of a seed are what they were before the kind existed."""
+
+_OF_ACTORS: Final = {"configurer": "name server"}
+"""Kinds that an actor's work is for: three fifths of the seeds that have it have such faults beside those they draw."""
+_OF_ACTORS_SHARE: Final = 0.6
+
+_NEEDS_SYNC: Final = frozenset({"power inside", "power of all"})
+"""With async flush a minority may lose power and nothing is lost; these do not ask how the others are."""
+_ASYNC_OUTAGE_SHARE: Final = 0.25
+"""Of the plans with async flush, those in which all lose power once nevertheless, late, since it may end the run."""
+
+_SHARE: Final = 0.35
+"""Of the seeds that turn a kind on."""
+
+_FIRST_FAULT_NS: Final = 4 * SECOND
+_RHYTHM: Final = Rhythm(
+    begin_ns=_FIRST_FAULT_NS,
+    first_within_ns=16 * SECOND,
+    mean_gaps_s=(2, 4, 8, 16),
+    gap_ns_min=50 * MILLISECOND,
+    durations_ns_max=(100 * MILLISECOND, SECOND, 5 * SECOND, 12 * SECOND),
+)
+
+
+def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
+    """The plan of a seed; `seconds` is the whole run, of which the last third is calm (at least 20 s)."""
+    random = stream(f"plan {seed}")
+    end_ns = seconds * SECOND
+    calm_ns = max(_FIRST_FAULT_NS, end_ns - max(20 * SECOND, end_ns // 3))
+    flush: Literal["sync", "async"] = "sync" if random.random() < 0.6 else "async"
+    kinds = [kind for kind in FAULT_KINDS if kind not in _DRAWN_APART]
+    faults: list[Fault] = []
+    for kind in draw_kinds(random, kinds, _SHARE):
+        if flush == "async" and kind in _NEEDS_SYNC:
+            continue
+        faults += draw_faults(random, kind, _RHYTHM, calm_ns)
+    for kind in _DRAWN_APART:
+        apart = stream(f"faults {kind} {seed}")
+        if apart.random() < _SHARE:
+            faults += draw_faults(apart, kind, _RHYTHM, calm_ns)
+    actors = tuple(name for name, actor in ACTORS.items() if _is_on(seed, name, actor.share))
+    for name in actors:
+        faults += faults_of_actor(seed, name, calm_ns)
+    if flush == "async":
+        faults += _draw_outage(seed, calm_ns)
+    faults.sort(key=lambda fault: fault.time_ns)
+    return Plan(
+        seed=seed,
+        nodes=nodes,
+        flush=flush,
+        data_file_bytes=random.choice((16, 32, 64, 128)) * 1024,
+        actors=actors,
+        producers=random.choice((1, 2, 3)),
+        think_ms=random.choice((300, 900, 1800, 3600)),
+        queues=random.choice((1, 2, 4)),
+        calm_ns=calm_ns,
+        end_ns=end_ns,
+        faults=tuple(faults),
+    )
+
+
+def _draw_outage(seed: int, calm_ns: int) -> list[Fault]:
+    """A power failure of all in the last fifth of the time of faults, from a stream of its own."""
+    random = stream(f"outage {seed}")
+    if random.random() >= _ASYNC_OUTAGE_SHARE:
+        return []
+    at = random.randrange(calm_ns - (calm_ns - _FIRST_FAULT_NS) // 5, calm_ns + 1)
+    return [draw_fault(random, "power of all", min(at, calm_ns - MILLISECOND), _RHYTHM, calm_ns)]
+
+
+def faults_of_actor(seed: int, actor: str, calm_ns: int) -> list[Fault]:
+    """Those that an actor brings, from a stream of its own."""
+    kind = _OF_ACTORS.get(actor)
+    random = stream(f"faults of {actor} {seed}")
+    if kind is None or random.random() >= _OF_ACTORS_SHARE:
+        return []
+    return draw_faults(random, kind, _RHYTHM, calm_ns)
+
+
+def _is_on(seed: int, actor: str, share: float) -> bool:
+    return stream(f"actor {actor} {seed}").random() < share
