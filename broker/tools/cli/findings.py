@@ -1,4 +1,4 @@
-"""What ``trivet simulate`` does with a finding: its plan goes to a file, is shrunk, and the report is printed.
+"""Findings of ``trivet simulate``: the plan is kept in a file and shrunk, and the report is printed.
 
 The plan as it was found is on disk before shrinking begins, and the smallest one so far after each run that made it
 smaller: whatever ends the command, nothing that was found is lost.
@@ -18,28 +18,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.tools.cli.simulation_run import run_once
+
 if TYPE_CHECKING:
     from simulation.findings.shrink import Progress
     from simulation.plans.plan import Plan
     from simulation.world.end_checks import JudgeHistory
     from simulation.world.running import Result
 
-__all__ = ["ShrinkBudget", "keep_plan", "replay_command", "report_finding", "run_once", "shrink_finding"]
-
 _LINE_EVERY_S = 10.0
-"""How often progress is told where lines cannot be overwritten."""
+"""Pause between two lines of progress where a line cannot be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShrinkBudget:
-    """What shrinking may cost; `seconds` of real time, 0 for no bound."""
+    """The most that shrinking may cost: runs, and `seconds` of real time, 0 for no bound."""
 
     runs: int
     seconds: float
 
 
 def keep_plan(plan: Plan, directory: Path, mark: str = "") -> Path:
-    """Writes the plan to ``seed-N{mark}.json`` in `directory`, whole or not at all, and says where."""
+    """Write the plan to ``seed-N{mark}.json`` in `directory`, whole or not at all; returns the path."""
     from simulation.plans.plan import encode_plan
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -50,33 +50,12 @@ def keep_plan(plan: Plan, directory: Path, mark: str = "") -> Path:
 
 
 def replay_command(path: Path) -> str:
-    """What runs the plan at `path` again, for a shell."""
+    """The shell command that runs the plan at `path` again."""
     return f"trivet simulate --replay {shlex.quote(str(path))}"
 
 
-def run_once(plan: Plan, *, keep_traces: bool = False, judge: JudgeHistory | None = None) -> Result:
-    """Runs the plan. Where Ctrl-C would raise KeyboardInterrupt it does so behind an event, and not within one: there
-    the code under test, or a client's task, might take it for an error of its own, and it would be a finding."""
-    from simulation.world.building import World
-    from simulation.world.running import run_world
-
-    world = World(plan, keep_traces=keep_traces or judge is not None)
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return run_world(world, judge)
-
-    def interrupt(number: int, frame: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        world.interrupt()
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        return run_world(world, judge)
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def report_finding(result: Result, path: Path, *, shrunk: bool) -> None:
-    """Prints the report of a finding whose plan is at `path`."""
+    """Print the report of a finding whose plan is at `path`."""
     from simulation.findings.report import describe_finding
 
     print(describe_finding(result, replay_command(path)), flush=True)
@@ -85,7 +64,7 @@ def report_finding(result: Result, path: Path, *, shrunk: bool) -> None:
 
 
 def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge: JudgeHistory) -> None:
-    """Shrinks a finding within the budget, keeps the small plan in `directory`, and prints its report."""
+    """Shrink a finding within the budget, keep the small plan in `directory`, and print its report."""
     from simulation.findings.report import describe_size
     from simulation.findings.shrink import run_until, shrink
 

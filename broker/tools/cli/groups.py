@@ -7,14 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import (
-    IN_THE_CLEAR,
-    NAME_SERVER_DEFAULT,
-    AsJson,
-    NameServer,
-    Security,
-    admin_client,
-)
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
 
 app = App(
     name="group",
@@ -32,8 +25,7 @@ Node = Annotated[str, Parameter(help='The node\'s id: "n" and a number, such as 
 async def status(
     *,
     group: Group = None,
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
     """Show the members as the leader sees them: votes, peer addresses, and how far each is.
@@ -42,7 +34,7 @@ async def status(
     """
     from broker.tools.cli.output import print_json, print_table
 
-    async with admin_client(namesrv, security) as admin:
+    async with servers.admin() as admin:
         leader = await admin.members(group)
     peers = {peer.id: peer for peer in leader.peers}
     rows: list[dict[str, object]] = []
@@ -84,20 +76,14 @@ async def add(
     *,
     peer: Annotated[str, Parameter(help="Where it listens for its peers, HOST:PORT.")],
     group: Group = None,
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
 ) -> int:
     """Add a node as a learner: it receives the log, and has no vote until it is promoted.
 
     Its own configuration has raft.join = true, and raft.peers with the members and itself.
     """
-    from broker.remoting.addresses import split_address
-
-    try:
-        split_address(peer)
-    except ValueError as error:
-        raise CommandError(f"--peer {peer}: {error}", USAGE) from None
-    async with admin_client(namesrv, security) as admin:
+    check_address(peer, f"--peer {peer}")
+    async with servers.admin() as admin:
         await admin.add_member(node, peer, group)
     print(f"{node} is a learner; when it runs and has caught up: trivet group promote {node}")
     return 0
@@ -112,13 +98,12 @@ async def promote(
         float, Parameter(name="--timeout", help="Seconds to wait until it has caught up.")
     ] = 60.0,
     group: Group = None,
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
 ) -> int:
     """Give a learner its vote, once it has caught up with the log."""
     if not 0 <= timeout_s < 1e6:
         raise CommandError(f"--timeout {timeout_s:g}: seconds, 0 or more", USAGE)
-    async with admin_client(namesrv, security) as admin:
+    async with servers.admin() as admin:
         await admin.promote_member(node, group, timeout_s=timeout_s)
     print(f"{node} is a voter")
     return 0
@@ -130,11 +115,10 @@ async def remove(
     /,
     *,
     group: Group = None,
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
 ) -> int:
     """Take a member out of the group. It stops serving and can be stopped; its store is left as it is."""
-    async with admin_client(namesrv, security) as admin:
+    async with servers.admin() as admin:
         await admin.remove_member(node, group)
     print(
         f"{node} is no member any more; stop it, and take it out of raft.peers of the others' configurations"
@@ -148,11 +132,10 @@ async def transfer(
     /,
     *,
     group: Group = None,
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
 ) -> int:
     """Have this voter lead the group, before the present leader's machine is taken down for instance."""
-    async with admin_client(namesrv, security) as admin:
+    async with servers.admin() as admin:
         await admin.transfer_leadership(node, group)
     print(f"{node} leads")
     return 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import IN_THE_CLEAR, NAME_SERVER_DEFAULT, NameServer, Security, name_servers
+from broker.tools.cli.options import DEFAULT_SERVERS, Servers
 
 if TYPE_CHECKING:
     from broker.client.message import Message, MessageView, SendResult
@@ -31,7 +31,6 @@ async def produce(
     *messages: Annotated[
         str, Parameter(help="Bodies; without any, every line of --file or standard input that is not empty.")
     ],
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
     file: Annotated[Path | None, Parameter(help="Send every line of this file.")] = None,
     tag: Annotated[str | None, Parameter(help="Tag of the messages.")] = None,
     key: Annotated[
@@ -50,7 +49,7 @@ async def produce(
     timeout_s: Annotated[
         float, Parameter(name="--timeout", help="Seconds that a send may take, retries included.")
     ] = 10.0,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
     json: AsJsonLines = False,
 ) -> int:
     """Send messages, and wait until each is stored.
@@ -84,11 +83,11 @@ async def produce(
             print(json_text.dumps(_result_fields(result)), flush=in_flight == 1)
 
     async with Producer(
-        name_servers(namesrv),
+        servers.addresses(),
         group=PRODUCER_GROUP,
         send_timeout_s=timeout_s,
-        tls=security.context(),
-        credentials=security.credentials(),
+        tls=servers.tls_context(),
+        credentials=servers.credentials(),
     ) as producer:
         bodies = _bodies(messages, file)
         room = trio.Semaphore(in_flight)
@@ -122,7 +121,6 @@ async def consume(
     /,
     *,
     group: Annotated[str, Parameter(help="Consumer group, whose position is stored.")] = "TRIVET_CLI",
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
     tags: Annotated[str, Parameter(help='Tags wanted, such as "a || b".')] = "*",
     start: Annotated[
         Literal["first", "last"], Parameter(help="Where a group begins that has no stored position.")
@@ -135,7 +133,7 @@ async def consume(
         float,
         Parameter(name="--timeout", show_default=False, help="Stop after so many seconds without a message."),
     ] = math.inf,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
     json: AsJsonLines = False,
 ) -> int:
     """Read messages of a topic until Ctrl-C, --count or --timeout; prints each body on a line.
@@ -159,13 +157,13 @@ async def consume(
     with stop_signals() as stopped:
         async with (
             Consumer(
-                name_servers(namesrv),
+                servers.addresses(),
                 group=group,
                 topics={topic: tags},
                 start=start,
                 broadcast=broadcast,
-                tls=security.context(),
-                credentials=security.credentials(),
+                tls=servers.tls_context(),
+                credentials=servers.credentials(),
             ) as consumer,
             trio.open_nursery() as nursery,
         ):

@@ -13,24 +13,25 @@ if TYPE_CHECKING:
     from broker.client.admin import AdminClient
     from broker.client.transport.credentials import Credentials
 
-NAME_SERVER_DEFAULT = "127.0.0.1:9876"
-
-NameServer = Annotated[
-    str,
-    Parameter(
-        name=["--namesrv", "-n"],
-        env_var="TRIVET_NAMESRV",
-        help='Name servers, HOST:PORT, several joined by ";".',
-    ),
-]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON instead of a table.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Security:
-    """How to connect, and who one is (docs/security.md); a secret in the environment is not seen by other users."""
+class Servers:
+    """The servers that a command talks to, and the identity under which it does (docs/security.md).
 
+    Options may stand in the environment, where other users of the machine do not see a secret.
+    """
+
+    namesrv: Annotated[
+        str,
+        Parameter(
+            name=["--namesrv", "-n"],
+            env_var="TRIVET_NAMESRV",
+            help='Name servers, HOST:PORT, several joined by ";".',
+        ),
+    ] = "127.0.0.1:9876"
     tls: Annotated[bool, Parameter(negative="", env_var="TRIVET_TLS", help="Encrypt all connections.")] = (
         False
     )
@@ -66,8 +67,19 @@ class Security:
         ),
     ] = ""
 
-    def context(self) -> ssl.SSLContext | None:
-        """None for connections in the clear; raises CommandError for files that cannot be used."""
+    def addresses(self) -> list[str]:
+        """The name servers' addresses. Raises CommandError."""
+        from broker.tools.cli.errors import USAGE, CommandError
+
+        addresses = [address.strip() for address in self.namesrv.split(";") if address.strip()]
+        if not addresses:
+            raise CommandError("--namesrv: at least one HOST:PORT", USAGE)
+        for address in addresses:
+            check_address(address, f"--namesrv {address}")
+        return addresses
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The TLS context of connections, None for connections in the clear. Raises CommandError for unusable files."""
         if not (self.tls or self.tls_ca or self.tls_cert or self.tls_key):
             return None
         from broker.settings.tables import ImpossibleSettingError
@@ -81,7 +93,7 @@ class Security:
             raise CommandError(f"{option}: {error.reason}", USAGE) from None
 
     def credentials(self) -> Credentials | None:
-        """None for unsigned requests; raises CommandError for half an account."""
+        """The account that signs requests, None for unsigned ones. Raises CommandError for half an account."""
         if not self.access_key and not self.secret_key:
             return None
         from broker.client.transport.credentials import Credentials
@@ -92,28 +104,22 @@ class Security:
             raise CommandError(f"{missing}: an access key and a secret key go together", USAGE)
         return Credentials(self.access_key, self.secret_key)
 
+    def admin(self) -> AdminClient:
+        """A client for administration, to be entered. Raises CommandError."""
+        from broker.client.admin import AdminClient
 
-IN_THE_CLEAR = Security()
+        return AdminClient(self.addresses(), tls=self.tls_context(), credentials=self.credentials())
 
 
-def name_servers(text: str) -> list[str]:
-    """The addresses in ``--namesrv``; raises CommandError."""
+DEFAULT_SERVERS = Servers()
+
+
+def check_address(address: str, named: str) -> None:
+    """Raise CommandError, which begins with ``named``, for text that is not HOST:PORT."""
     from broker.remoting.addresses import split_address
     from broker.tools.cli.errors import USAGE, CommandError
 
-    addresses = [address.strip() for address in text.split(";") if address.strip()]
-    if not addresses:
-        raise CommandError("--namesrv: at least one HOST:PORT", USAGE)
-    for address in addresses:
-        try:
-            split_address(address)
-        except ValueError as error:
-            raise CommandError(f"--namesrv {address}: {error}", USAGE) from None
-    return addresses
-
-
-def admin_client(namesrv: str, security: Security) -> AdminClient:
-    """What ``--namesrv`` and the options of security name, to be entered; raises CommandError."""
-    from broker.client.admin import AdminClient
-
-    return AdminClient(name_servers(namesrv), tls=security.context(), credentials=security.credentials())
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise CommandError(f"{named}: {error}", USAGE) from None

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from broker.tools.cli.errors import USAGE, CommandError
+from broker.tools.cli.options import check_address
 
 
 async def namesrv(
@@ -24,17 +24,13 @@ async def namesrv(
     """
     import msgspec
 
-    from broker.remoting.addresses import split_address
     from broker.settings.reading import NameServerConfig, load_name_server
     from broker.shell.name_server import serve
     from broker.tools.cli.logs import configure_logs
 
     settings = NameServerConfig() if config is None else load_name_server(config)
     if listen is not None:
-        try:
-            split_address(listen)
-        except ValueError as error:
-            raise CommandError(f"--listen {listen}: {error}", USAGE) from None
+        check_address(listen, f"--listen {listen}")
         settings = msgspec.structs.replace(settings, listen=listen)
     configure_logs(settings.log_level, settings.warnings)
     await _serve(serve, settings)

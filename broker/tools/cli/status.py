@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from broker.tools.cli.options import (
-    IN_THE_CLEAR,
-    NAME_SERVER_DEFAULT,
-    AsJson,
-    NameServer,
-    Security,
-    name_servers,
-)
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers, check_address
 
 if TYPE_CHECKING:
     from broker.tools.cluster.query import AskedBroker
@@ -62,8 +55,7 @@ async def status(
         str,
         Parameter(help="Brokers to ask, HOST:PORT, instead of those that the name server knows."),
     ],
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
     """Show roles, terms, commit and applied indices, and the lag of each replica.
@@ -76,10 +68,10 @@ async def status(
     from broker.tools.cli.output import print_json, print_table
 
     if brokers:
-        asked = await _named(brokers, security)
+        asked = await _named(brokers, servers)
         rows = [_row(broker, asked) for broker in asked]
     else:
-        asked = await _registered(name_servers(namesrv), security)
+        asked = await _registered(servers)
         rows = [_row(broker, asked) for broker in asked] + _unregistered(asked)
     healthy = bool(asked) and all(broker.error is None for broker in asked) and _every_group_is_led(asked)
     if json:
@@ -99,31 +91,25 @@ async def status(
     return 0 if healthy else 1
 
 
-async def _named(addresses: tuple[str, ...], security: Security) -> list[AskedBroker]:
-    """Raises CommandError for what is no address."""
-    from broker.remoting.addresses import split_address
-    from broker.tools.cli.errors import USAGE, CommandError
+async def _named(addresses: tuple[str, ...], servers: Servers) -> list[AskedBroker]:
+    """Ask the brokers at these addresses. Raises CommandError for text that is no address."""
     from broker.tools.cluster.query import brokers_at
 
     for address in addresses:
-        try:
-            split_address(address)
-        except ValueError as error:
-            raise CommandError(f"{address}: {error}", USAGE) from None
-    return await brokers_at(addresses, tls=security.context(), credentials=security.credentials())
+        check_address(address, address)
+    return await brokers_at(addresses, tls=servers.tls_context(), credentials=servers.credentials())
 
 
-async def _registered(addresses: list[str], security: Security) -> list[AskedBroker]:
-    """From the first name server that answers; raises the last one's ClientError."""
+async def _registered(servers: Servers) -> list[AskedBroker]:
+    """Ask the brokers that the first name server that answers knows. Raises the last name server's ClientError."""
     from broker.client.errors import ClientError
     from broker.tools.cluster.query import registered_brokers
 
+    tls, credentials = servers.tls_context(), servers.credentials()
     failure: ClientError | None = None
-    for address in addresses:
+    for address in servers.addresses():
         try:
-            return await registered_brokers(
-                address, tls=security.context(), credentials=security.credentials()
-            )
+            return await registered_brokers(address, tls=tls, credentials=credentials)
         except ClientError as error:
             failure = error
     assert failure is not None

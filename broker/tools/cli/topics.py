@@ -7,14 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
-from broker.tools.cli.options import (
-    IN_THE_CLEAR,
-    NAME_SERVER_DEFAULT,
-    AsJson,
-    NameServer,
-    Security,
-    admin_client,
-)
+from broker.tools.cli.options import DEFAULT_SERVERS, AsJson, Servers
 
 app = App(name="topic", help="Create, list and describe topics.", backend="trio")
 
@@ -42,8 +35,7 @@ async def create(
     ] = "read-write",
     ordered: Annotated[bool, Parameter(help="Mark the topic as ordered.", negative="")] = False,
     cluster: Annotated[str | None, Parameter(help="Only on this cluster's brokers.")] = None,
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
     """Create a topic, or change it, and wait until the name server routes it."""
@@ -52,7 +44,7 @@ async def create(
     if not 1 <= queues <= 1024:
         raise CommandError(f"--queues {queues}: from 1 to 1024", USAGE)
     bits = {"read": 4, "write": 2, "read-write": 6}[permission]
-    async with admin_client(namesrv, security) as admin:
+    async with servers.admin() as admin:
         await admin.create_topic(topic, queues=queues, perm=bits, cluster=cluster, ordered=ordered)
     if json:
         print_json({"topic": topic, "queues": queues, "permission": permission, "ordered": ordered})
@@ -67,14 +59,13 @@ async def list_topics(
     everything: Annotated[
         bool, Parameter(name="--all", negative="", help="Also the topics that the system made.")
     ] = False,
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
     """List the topics that the name server knows."""
     from broker.tools.cli.output import print_json
 
-    async with admin_client(namesrv, security) as admin:
+    async with servers.admin() as admin:
         info = await admin.cluster_info()
         topics = await admin.topics()
     hidden = _SYSTEM_TOPICS | info.broker_table.keys() | info.cluster_table.keys()
@@ -92,14 +83,13 @@ async def describe(
     topic: Annotated[str, Parameter(help="Name of the topic.")],
     /,
     *,
-    namesrv: NameServer = NAME_SERVER_DEFAULT,
-    security: Security = IN_THE_CLEAR,
+    servers: Servers = DEFAULT_SERVERS,
     json: AsJson = False,
 ) -> int:
     """Show the queues of a topic, with the offsets of the messages that they hold."""
     from broker.tools.cli.output import print_json, print_table
 
-    async with admin_client(namesrv, security) as admin:
+    async with servers.admin() as admin:
         route = await admin.route(topic)
         queues = await admin.describe_topic(topic)
     rows = [

@@ -1,0 +1,209 @@
+"""``trivet simulate --seeds A-B``: many runs, spread over processes.
+
+The processes that run seeds leave Ctrl-C to this one, which then lets the seeds under way end, and tells of them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from broker.tools.cli.errors import INTERRUPTED
+from broker.tools.cli.findings import ShrinkBudget, keep_plan, replay_command, shrink_finding
+from broker.tools.cli.simulation_run import judge_history, print_counts, run_and_time
+
+_RERUN_EVERY = 20
+"""One seed in so many, the first among them, is run again in a process with another hash seed."""
+_SHRUNK_OF_A_BATCH = 3
+"""At most so many findings are shrunk: code that is broken throughout breaks in all of its seeds."""
+_AHEAD_OF_EACH_JOB = 8
+"""Seeds that wait for a process: enough while one that takes long is waited for, and no list of millions."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The part of a run's result that a batch keeps."""
+
+    seed: int
+    line: str
+    finding: str
+    digest: str
+    simulated_s: float
+    cpu_s: float
+    lost_data: bool
+    """True if power failures took data that async flush may lose, or a majority's votes; the run ended there."""
+    fault_counts: dict[str, int]
+    work_counts: dict[str, int]
+
+
+@dataclass(slots=True)
+class Batch:
+    """The seeds to run, how to run them, and what came of those that have ended."""
+
+    seeds: range
+    seconds: int
+    nodes: int
+    jobs: int
+    directory: Path
+    """Plans of findings go there."""
+    outcomes: list[_Outcome] = field(default_factory=list)
+    reruns: int = 0
+    differences: int = 0
+    """Reruns that came to another trace: the simulator was not deterministic."""
+
+    def run(self, budget: ShrinkBudget | None) -> int:
+        """Run all seeds, tell of them, and shrink the first findings; returns the command's exit code."""
+        print(f"seeds {self.seeds[0]}-{self.seeds[-1]}", flush=True)
+        begin = time.monotonic()
+        is_whole = self._run_seeds()
+        self._print_totals(time.monotonic() - begin)
+        if not is_whole:
+            print(f"interrupted after {len(self.outcomes)} of {len(self.seeds)} seeds")
+            return INTERRUPTED
+        found = [outcome.seed for outcome in self.outcomes if outcome.finding]
+        if budget is not None:
+            for seed in found[:_SHRUNK_OF_A_BATCH]:
+                print(f"\nseed {seed}")
+                self._shrink(seed, budget)
+        return 1 if found or self.differences else 0
+
+    def _run_seeds(self) -> bool:
+        """Run seed after seed in the pool; returns False if Ctrl-C ended it early."""
+        processes = min(self.jobs, len(self.seeds))
+        with ProcessPoolExecutor(processes, initializer=_leave_interrupts_to_the_parent) as pool:
+            coming = iter(self.seeds)
+            waiting: deque[Future[_Outcome]] = deque()
+
+            def submit(count: int) -> None:
+                for seed in islice(coming, count):
+                    waiting.append(
+                        pool.submit(_run_seed, seed, self.seconds, self.nodes, str(self.directory))
+                    )
+
+            submit(self.jobs * _AHEAD_OF_EACH_JOB)
+            try:
+                while waiting:
+                    # The oldest first, so that seeds are told of in their order. It stays in `waiting` until it is
+                    # there: an interrupt must not lose it.
+                    outcome = waiting[0].result()
+                    waiting.popleft()
+                    self._take(outcome)
+                    submit(1)
+                    if not outcome.finding and (outcome.seed - self.seeds[0]) % _RERUN_EVERY == 0:
+                        self._rerun(outcome)
+            except KeyboardInterrupt:
+                print("interrupted: the seeds under way are the last", file=sys.stderr, flush=True)
+                pool.shutdown(wait=True, cancel_futures=True)
+                for future in waiting:
+                    if not future.cancelled():
+                        self._take(future.result())
+                return False
+        return True
+
+    def _take(self, outcome: _Outcome) -> None:
+        self.outcomes.append(outcome)
+        if outcome.finding:
+            print(outcome.finding, flush=True)
+        print(f"{len(self.outcomes)} of {len(self.seeds)}: {outcome.line}", file=sys.stderr, flush=True)
+
+    def _rerun(self, outcome: _Outcome) -> None:
+        self.reruns += 1
+        difference = _difference(outcome, self.seconds, self.nodes)
+        if difference:
+            self.differences += 1
+            print(f"seed {outcome.seed}: {difference}", flush=True)
+
+    def _shrink(self, seed: int, budget: ShrinkBudget) -> None:
+        """Make a finding of another process again in this one, and shrink it."""
+        from simulation.plans.draw import draw_plan
+
+        result, _ = run_and_time(draw_plan(seed, seconds=self.seconds, nodes=self.nodes))
+        if result.violation is None:
+            print(f"seed {seed}: found in one process and not in another: the simulator is not deterministic")
+        else:
+            shrink_finding(result, self.directory, budget, judge_history)
+
+    def _print_totals(self, wall_s: float) -> None:
+        from simulation.plans.plan import FAULT_KINDS
+
+        outcomes = self.outcomes
+        faults, work = Counter[str](dict.fromkeys(FAULT_KINDS, 0)), Counter[str]()
+        for outcome in outcomes:
+            faults.update(outcome.fault_counts)
+            work.update(outcome.work_counts)
+        print("faults that took effect")
+        print_counts(faults)
+        print("what actors did")
+        print_counts(work)
+        if losses := sum(outcome.lost_data for outcome in outcomes):
+            print(
+                f"{losses} of {len(outcomes)} seeds ended where power failures took votes, or data as async flush may"
+            )
+        findings = sum(bool(outcome.finding) for outcome in outcomes)
+        simulated_s = sum(outcome.simulated_s for outcome in outcomes)
+        cpu_s = sum(outcome.cpu_s for outcome in outcomes)
+        print(
+            f"{len(outcomes)} seeds, {findings} findings; {self.reruns} run again in another process, "
+            f"{self.differences} of them with another trace; {simulated_s:.0f} s simulated in {wall_s:.0f} s, "
+            f"{simulated_s / max(cpu_s, 1e-9):.0f} per second of one core"
+        )
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _run_seed(seed: int, seconds: int, nodes: int, directory: str) -> _Outcome:
+    """Run one seed in a process of the pool, and keep the plan of a finding in ``directory``."""
+    from simulation.findings.report import describe_finding, summary_line
+    from simulation.plans.draw import draw_plan
+
+    result, cpu_s = run_and_time(draw_plan(seed, seconds=seconds, nodes=nodes))
+    finding = ""
+    if result.violation is not None:
+        path = keep_plan(result.plan, Path(directory))
+        finding = describe_finding(result, replay_command(path))
+    return _Outcome(
+        seed,
+        summary_line(result, cpu_s),
+        finding,
+        result.trace_digest,
+        result.simulated_ns / 1e9,
+        cpu_s,
+        result.data_loss is not None,
+        result.fault_counts,
+        result.work_counts,
+    )
+
+
+def _difference(outcome: _Outcome, seconds: int, nodes: int) -> str:
+    """Run a seed again in a fresh process with another hash seed; returns "" if it comes to the same trace."""
+    import simulation
+
+    assert simulation.__file__ is not None
+    # This code and no other: the working directory may hold another checkout.
+    paths = [
+        str(Path(simulation.__file__).parent.parent),
+        *os.environ.get("PYTHONPATH", "").split(os.pathsep),
+    ]
+    command = [sys.executable, "-P", "-m", "simulation", str(outcome.seed), str(seconds), str(nodes)]
+    hash_seed = outcome.seed % 1000 + 1
+    if os.environ.get("PYTHONHASHSEED") == str(hash_seed):
+        hash_seed += 1  # the first run had that one
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": str(hash_seed),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"another process failed with {done.returncode}: {done.stderr.strip().rpartition(chr(10))[2]}"
+    return "" if done.stdout.split("\n", 1)[0] == outcome.digest else "another process came to another trace"
