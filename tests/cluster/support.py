@@ -17,7 +17,8 @@ from broker.client.message import Message, MessageQueue, SendResult
 from broker.client.producing.producer import Producer
 from broker.settings.reading import StorageSettings
 from broker.tools.cluster.compare import Comparison, compare_stores
-from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
+from broker.tools.cluster.layout import LocalClusterOptions
+from broker.tools.cluster.local import LocalCluster
 
 TOPIC = "Load"
 QUEUES = 4

@@ -232,7 +232,7 @@ async def test_a_reader_hears_that_there_is_no_such_topic_and_waits_for_it(trive
 async def test_members_by_command(tmp_path: Path) -> None:
     async with ready_cluster(tmp_path) as cluster:
         trivet = CommandLine(cluster.name_server_address)
-        joined = cluster.add_node()
+        joined = cluster.layout.add_node()
         cluster.start(joined.id)
         assert (await trivet("group", "add", joined.id, "--peer", joined.peer_address)).exit_code == 0
         promoted = await trivet("group", "promote", joined.id)

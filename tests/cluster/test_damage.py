@@ -15,7 +15,7 @@ import pytest
 
 from broker.client.admin import AdminClient
 from broker.tools.cluster.compare import walk_entries
-from broker.tools.cluster.local import LocalNode
+from broker.tools.cluster.layout import LocalNode
 from log.layout import ENTRY_MAGIC, HEADER, HEADER_BYTES
 from tests.cluster.support import Load, check_identical, check_nothing_lost, ready_cluster, repeated
 

@@ -31,7 +31,7 @@ async def retire(cluster: LocalCluster, admin: AdminClient, node_id: str) -> Non
     await wait_role(cluster, node_id, "outside")
     assert await cluster.stop(node_id)
     await cluster.wait_unregistered(node_id)
-    cluster.discard(node_id)
+    cluster.layout.discard(node_id)
 
 
 async def test_all_members_are_replaced_under_load(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ async def test_all_members_are_replaced_under_load(tmp_path: Path) -> None:
         async with load.running():
             await load.wait_for(300)
             for number, old in enumerate(list(cluster.nodes)):
-                joined = cluster.add_node()
+                joined = cluster.layout.add_node()
                 cluster.start(joined.id)
                 await wait_role(cluster, joined.id, "outside")
                 await admin.add_member(joined.id, joined.peer_address)
@@ -80,8 +80,8 @@ async def test_a_dead_node_is_replaced_by_a_new_one(tmp_path: Path) -> None:
                 await admin.remove_member((await cluster.leader()).id)
             assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
             await admin.remove_member(dead)
-            cluster.discard(dead)
-            joined = cluster.add_node()
+            cluster.layout.discard(dead)
+            joined = cluster.layout.add_node()
             await admin.add_member(joined.id, joined.peer_address)
             cluster.start(joined.id)
             await admin.promote_member(joined.id)

@@ -16,7 +16,8 @@ import pytest
 import trio
 
 from broker.client.errors import ClientError
-from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
+from broker.tools.cluster.layout import LocalClusterOptions
+from broker.tools.cluster.local import LocalCluster
 from broker.tools.cluster.query import node_status
 
 pytestmark = pytest.mark.cluster

@@ -32,7 +32,8 @@ from broker.client.producing.producer import Producer
 from broker.settings.reading import StorageSettings
 from broker.tools.bench.process_cost import cpu_s, resident_mib, resident_without_mappings_mib
 from broker.tools.bench.results import Flush, Measurement, Setting, quantile
-from broker.tools.cluster.local import LocalCluster, LocalClusterOptions, open_ready_cluster
+from broker.tools.cluster.layout import LocalClusterOptions
+from broker.tools.cluster.local import LocalCluster
 
 TOPIC = "Bench"
 GROUP = "BENCH"
@@ -67,7 +68,8 @@ QUICK = Scale(warm_up=100, one_in_flight=300, many_in_flight=2_000, batched=6_00
 async def run_workload(name: str, flush: Flush, directory: Path, scale: Scale) -> list[Measurement]:
     """One workload on a fresh cluster in ``directory``."""
     storage = StorageSettings(flush=flush, data_file_bytes=DATA_FILE_BYTES)
-    async with open_ready_cluster(LocalClusterOptions(directory, storage=storage)) as cluster:
+    async with LocalCluster(LocalClusterOptions(directory, storage=storage)) as cluster:
+        await cluster.wait_ready()
         async with AdminClient(cluster.name_server_address) as admin:
             await admin.create_topic(TOPIC, queues=1)
         return await WORKLOADS[name](cluster, flush, scale)
@@ -128,7 +130,7 @@ async def _read_back(cluster: LocalCluster, flush: Flush, scale: Scale) -> list[
         await _send_batches(producer, os.urandom(KIB), 256, 2, scale.read_back)
     pids = _broker_pids(cluster)
     async with PullConsumer(cluster.name_server_address, group=READER_GROUP) as consumer:
-        queue = MessageQueue(TOPIC, cluster.options.group, 0)
+        queue = MessageQueue(TOPIC, cluster.layout.options.group, 0)
         end = await consumer.max_offset(queue)
         used = cpu_s(pids)
         begin = time.perf_counter()

@@ -23,7 +23,8 @@ from broker.client.errors import ClientError
 from broker.remoting.addresses import split_address
 from broker.tools.chaos.proxy import CLIENTS, Network
 from broker.tools.chaos.schedule import delay_of, pick
-from broker.tools.cluster.local import LocalCluster, LocalNode
+from broker.tools.cluster.layout import LocalNode
+from broker.tools.cluster.local import LocalCluster
 from broker.tools.cluster.recording import Recording
 from simulation.plans.plan import Fault
 
@@ -297,7 +298,7 @@ class Faults:
         if self._replacing is not None or self._cut_off or not free:
             return
         old = pick(fault.target, free)
-        joined = self._cluster.add_node()
+        joined = self._cluster.layout.add_node()
         self._replacing = (old, joined.id)
         words = self._fire(fault, [old, joined.id])
         self.current[words] = None
@@ -336,8 +337,8 @@ class Faults:
     async def _retire(self, node_id: str) -> None:
         if self._cluster.nodes[node_id].running:
             await self._cluster.stop(node_id)
-        self._cluster.discard(node_id)
-        self._cluster.write_peers()
+        self._cluster.layout.discard(node_id)
+        self._cluster.layout.write_peers()
 
 
 _KINDS: dict[str, Callable[[Faults, Fault], Awaitable[None]]] = {

@@ -21,7 +21,8 @@ from broker.tools.chaos.proxy import Network, open_network
 from broker.tools.chaos.schedule import FAULT_KINDS
 from broker.tools.chaos.workload import QUEUES, Counters, Workload
 from broker.tools.cluster.compare import StoresDifferError, compare_stores
-from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
+from broker.tools.cluster.layout import LocalClusterOptions
+from broker.tools.cluster.local import LocalCluster
 from broker.tools.cluster.recording import Recording
 from simulation.plans.plan import Fault
 from simulation.randomness import stream

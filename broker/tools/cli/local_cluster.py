@@ -44,7 +44,8 @@ async def cluster(
     import trio
 
     from broker.settings.reading import StorageSettings
-    from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
+    from broker.tools.cluster.layout import LocalClusterOptions
+    from broker.tools.cluster.local import LocalCluster
 
     if not 1 <= nodes <= NODES_MAX:
         raise CommandError(f"--nodes {nodes}: from 1 to {NODES_MAX}", USAGE)
@@ -75,7 +76,7 @@ async def cluster(
                     again = (
                         f"trivet broker --config {node.config_path}"
                         if node is not None
-                        else f"trivet namesrv --config {local.name_server_config_path}"
+                        else f"trivet namesrv --config {local.layout.name_server_config_path}"
                     )
                     print(
                         f"trivet: {child.how_it_ended()}; start it again with: {again}",

@@ -5,10 +5,9 @@
         leader = await cluster.leader()
         await cluster.kill(leader.id)
 
-Everything that it writes is under one directory: a configuration per node that a person can start by hand
-(``trivet broker --config DIR/n0/broker.toml``), stores, logs and traces. The servers know nothing of it: it sees them
-as any operator does, by processes and over the network. It never restarts a server by itself, because the uses that it
-has (tests, demonstrations, measurements) are about what happens when one is gone.
+Everything that it writes is under one directory (:mod:`broker.tools.cluster.layout`). The servers know nothing of it:
+it sees them as any operator does, by processes and over the network. It never restarts a server by itself, because its
+uses (tests, demonstrations, measurements) are about what happens when one is gone.
 
 All children end with the ``async with`` block, cleanly where they can; they also end when this process is killed.
 """
@@ -17,115 +16,37 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
-import msgspec
 import trio
 
 from broker.client.errors import ClientError
-from broker.remoting.addresses import join_address
 from broker.remoting.node_status import NodeStatus
-from broker.settings.reading import (
-    BrokerConfig,
-    NameServerConfig,
-    NodeSettings,
-    ObserveSettings,
-    RaftSettings,
-    StorageSettings,
-    to_toml,
-)
 from broker.tools.cluster.child import Child, ChildDiedError
-from broker.tools.cluster.ports import PortReservations
-from broker.tools.cluster.query import cluster_info, node_status
+from broker.tools.cluster.layout import Layout, LocalClusterOptions, LocalNode
+from broker.tools.cluster.query import ASK_TIMEOUT_S, cluster_info, node_status
 
 READY_TIMEOUT_S = 120.0
 """For machines with much else to do. A server that ends meanwhile is noticed at once."""
 STOP_GRACE_S = 15.0
 _ASK_AGAIN_S = 0.05
 """Pause between two questions to servers that are not ready. Their readiness is theirs to tell; nothing is assumed."""
-PORTS_BETWEEN_NODES = 10
-"""Nodes listen at ``port``, ``port`` + 10, ...: the ports next to each are the reference's for other purposes."""
 
-
-@dataclass(frozen=True, slots=True)
-class LocalClusterOptions:
-    """What to start. Port 0 takes free ports."""
-
-    directory: Path
-    nodes: int = 3
-    name_server_port: int = 0
-    port: int = 0
-    host: str = "127.0.0.1"
-    group: str = "broker-a"
-    storage: StorageSettings = field(
-        default_factory=lambda: StorageSettings(data_file_bytes=64 * 1024 * 1024)
-    )
-    """Settings of every node's store; its path is replaced."""
-    raft: RaftSettings = field(default_factory=RaftSettings)
-    """Settings of every node's group; its peers are replaced."""
-    change: Callable[[BrokerConfig], BrokerConfig] = lambda config: config
-    """A last word on every node's configuration."""
-    trace_directory: Path | None = None
-    """Where replicas write ``nX.trace``; None for no traces."""
-
-
-class LocalNode:
-    """One broker of the cluster: its place, and its process if it has one."""
-
-    def __init__(self, config: BrokerConfig, directory: Path) -> None:
-        self.config = config
-        self.directory = directory
-        self.config_path = directory / "broker.toml"
-        self.log_path = directory / "broker.log"
-        self.child: Child | None = None
-
-    @property
-    def id(self) -> str:
-        """n0, n1, ..."""
-        return self.config.node.id
-
-    @property
-    def address(self) -> str:
-        """Where it listens for clients."""
-        return self.config.node.listen
-
-    @property
-    def registered_address(self) -> str:
-        """Where the name server sends clients."""
-        return self.config.node.advertise or self.address
-
-    @property
-    def peer_address(self) -> str:
-        """Where its peers look for it."""
-        return self.config.raft.peers[self.id]
-
-    @property
-    def running(self) -> bool:
-        """Whether its process lives."""
-        return self.child is not None and self.child.running
-
-    @property
-    def data_directory(self) -> Path:
-        """The entry log's data files (storage.md 3)."""
-        return Path(self.config.log_directory) / "data"
+_Found = TypeVar("_Found")
 
 
 class LocalCluster:
-    """The name server and the nodes; see the module."""
+    """The name server and the nodes. ``layout`` has their files, and changes which nodes there are."""
 
     def __init__(self, options: LocalClusterOptions) -> None:
-        assert options.nodes >= 1, "a group has at least one node"
-        self.options = options
-        self.directory = options.directory.absolute()
-        self.nodes: dict[str, LocalNode] = {}
-        self.name_server_address = ""
-        self.name_server_config_path = self.directory / "namesrv.toml"
+        """Make the files and reserve the ports. Raises PortInUseError, OSError."""
+        self.layout = Layout(options)
+        self.nodes = self.layout.nodes
+        self.name_server_address = self.layout.name_server_address
         self.name_server: Child | None = None
-        self._next_number = 0
-        self._ports = PortReservations(options.host)
         self._deaths_in, self.deaths = trio.open_memory_channel[Child](1024)
         """Servers that ended without being asked to, in order."""
         self._tasks: trio.Nursery | None = None
@@ -133,16 +54,15 @@ class LocalCluster:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> LocalCluster:
-        """Write the configurations and start every server. Raises PortInUseError, OSError."""
+        """Start every server. Raises OSError."""
         try:
-            self._lay_out()
             self._tasks = await self._stack.enter_async_context(trio.open_nursery())
             self.start_name_server()
             for node_id in self.nodes:
                 self.start(node_id)
         except BaseException:
             self._kill_all()
-            self._ports.release()
+            self.layout.release()
             if self._tasks is not None:
                 await self._end_tasks(self._tasks)
             raise
@@ -158,7 +78,7 @@ class LocalCluster:
                 await self._stop_all()
         finally:
             self._kill_all()
-            self._ports.release()
+            self.layout.release()
             await self._end_tasks(self._tasks)
 
     async def _end_tasks(self, tasks: trio.Nursery) -> None:
@@ -167,94 +87,13 @@ class LocalCluster:
             scope.cancel()
         await self._stack.aclose()
 
-    # Lay-out -------------------------------------------------------------------------------------------------------
-
-    def _lay_out(self) -> None:
-        options = self.options
-        self.directory.mkdir(parents=True, exist_ok=True)
-        if options.trace_directory is not None:
-            options.trace_directory.mkdir(parents=True, exist_ok=True)
-        name_server_port = self._ports.reserve(options.name_server_port, "the name server's")
-        self.name_server_address = join_address(options.host, name_server_port)
-        addresses = [self._reserve(number) for number in range(options.nodes)]
-        peers = {f"n{number}": peer for number, (_, peer) in enumerate(addresses)}
-        for number, (listen, _) in enumerate(addresses):
-            self._lay_out_node(f"n{number}", listen, peers, join=False)
-
-    def add_node(self) -> LocalNode:
-        """Lay out one more node, which joins the group of the others; start it, and have the group add it.
-
-        Its peers are all nodes that this cluster has: `discard` those that are no members any more before.
-        """
-        number = self._next_number
-        listen, peer = self._reserve(number)
-        peers = {node.id: node.peer_address for node in self.nodes.values()}
-        return self._lay_out_node(f"n{number}", listen, {**peers, f"n{number}": peer}, join=True)
-
-    def discard(self, node_id: str) -> None:
-        """Forget a node that was removed from the group and is stopped; its files stay."""
-        assert not self.nodes[node_id].running, f"{node_id} runs"
-        del self.nodes[node_id]
-
-    def write_peers(self) -> None:
-        """Name the present nodes in all configurations, as operators do after a change of members."""
-        peers = {node.id: node.peer_address for node in self.nodes.values()}
-        for node in self.nodes.values():
-            raft = msgspec.structs.replace(node.config.raft, peers=peers)
-            node.config = msgspec.structs.replace(node.config, raft=raft)
-            node.config_path.write_text(to_toml(node.config), encoding="utf-8")
-
-    def _reserve(self, number: int) -> tuple[str, str]:
-        """Addresses for a node's clients and for its peers."""
-        options = self.options
-        self._next_number = max(self._next_number, number + 1)
-        port = options.port and options.port + number * PORTS_BETWEEN_NODES
-        port = self._ports.reserve(port, f"n{number}'s for clients")
-        peer_port = self._ports.reserve(port + 1 if options.port else 0, f"n{number}'s for its peers")
-        return join_address(options.host, port), join_address(options.host, peer_port)
-
-    def _lay_out_node(self, node_id: str, listen: str, peers: dict[str, str], *, join: bool) -> LocalNode:
-        directory = self.directory / node_id
-        directory.mkdir(exist_ok=True)
-        config = self._config(node_id, listen, peers, directory, join=join)
-        node = self.nodes[node_id] = LocalNode(config, directory)
-        node.config_path.write_text(to_toml(config), encoding="utf-8")
-        return node
-
-    def _config(
-        self, node_id: str, listen: str, peers: dict[str, str], directory: Path, *, join: bool
-    ) -> BrokerConfig:
-        options = self.options
-        trace = (
-            ""
-            if options.trace_directory is None
-            else str(options.trace_directory.absolute() / f"{node_id}.trace")
-        )
-        config = BrokerConfig(
-            node=NodeSettings(
-                cluster="DefaultCluster",
-                group=options.group,
-                id=node_id,
-                listen=listen,
-                name_servers=(self.name_server_address,),
-            ),
-            raft=msgspec.structs.replace(options.raft, peers=peers, join=join),
-            storage=msgspec.structs.replace(options.storage, path=str(directory / "store")),
-            observe=ObserveSettings(trace=trace),
-        )
-        return options.change(config)
-
     # Processes -----------------------------------------------------------------------------------------------------
 
     def start_name_server(self) -> None:
         """Start the name server, which must not be running."""
         assert self.name_server is None or not self.name_server.running
-        config = NameServerConfig(
-            listen=self.name_server_address, kv_config_path=str(self.directory / "kvConfig.json")
-        )
-        self.name_server_config_path.write_text(to_toml(config), encoding="utf-8")
-        arguments = ["namesrv", "--config", str(self.name_server_config_path)]
-        self.name_server = self._launch("namesrv", arguments, self.directory / "namesrv.log")
+        arguments = ["namesrv", "--config", str(self.layout.name_server_config_path)]
+        self.name_server = self._launch("namesrv", arguments, self.layout.directory / "namesrv.log")
 
     def start(self, node_id: str) -> None:
         """Start a node, which must not be running."""
@@ -331,29 +170,41 @@ class LocalCluster:
         takes too long.
         """
         missing = "nothing has been asked yet"
-        with trio.move_on_after(timeout_s):
-            while True:
-                self._check_alive()
-                missing = await self._missing()
-                if not missing:
-                    return
-                await trio.sleep(_ASK_AGAIN_S)
-        raise trio.TooSlowError(f"not ready after {timeout_s:g} s: {missing}")
 
-    def _check_alive(self) -> None:
-        for child in self.children():
-            if not child.running and not child.expected_to_end:
-                raise ChildDiedError(child.how_it_ended())
+        async def is_ready() -> bool:
+            nonlocal missing
+            missing = await self._missing()
+            return not missing
+
+        try:
+            await self._ask_until(is_ready, timeout_s)
+        except trio.TooSlowError:
+            raise trio.TooSlowError(f"not ready after {timeout_s:g} s: {missing}") from None
+
+    async def _ask_until(self, question: Callable[[], Awaitable[_Found | None]], timeout_s: float) -> _Found:
+        """Ask until the answer is true; returns it. Raises ChildDiedError for a server that ended, TooSlowError."""
+        with trio.fail_after(timeout_s):
+            while True:
+                for child in self.children():
+                    if not child.running and not child.expected_to_end:
+                        raise ChildDiedError(child.how_it_ended())
+                if found := await question():
+                    return found
+                await trio.sleep(_ASK_AGAIN_S)
+
+    async def _registered(self, timeout_s: float) -> dict[int, str]:
+        """The registered addresses of the group by broker id, in which 0 is the leader. Raises ClientError."""
+        info = await cluster_info(self.name_server_address, timeout_s=timeout_s)
+        group = info.broker_table.get(self.layout.options.group)
+        return {} if group is None else group.broker_addresses
 
     async def _missing(self) -> str:
-        """What a ready cluster lacks, empty if nothing."""
+        """Say what the cluster lacks to be ready; "" if nothing."""
         running = {node.registered_address: node for node in self.nodes.values() if node.running}
         try:
-            info = await cluster_info(self.name_server_address, timeout_s=1.0)
+            addresses = await self._registered(timeout_s=1.0)
         except ClientError as error:
             return f"the name server: {error}"
-        group = info.broker_table.get(self.options.group)
-        addresses = {} if group is None else group.broker_addresses
         leader_address = addresses.get(0)
         if leader_address is None:
             return "no leader is registered"
@@ -366,25 +217,21 @@ class LocalCluster:
             status = await node_status(leader_address if node is None else node.address, timeout_s=1.0)
         except ClientError as error:
             return f"the registered leader: {error}"
-        return (
-            ""
-            if status.role == "leader" and status.serving
-            else f"{status.node} is registered as leader, not serving"
-        )
+        is_leader = status.role == "leader" and status.serving
+        return "" if is_leader else f"{status.node} is registered as leader, not serving"
 
     async def wait_unregistered(self, node_id: str, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until the name server no longer has the node, which must be down. Raises trio.TooSlowError."""
+        """Wait until the name server no longer has the node, which must be down. Raises as `leader`; ClientError."""
         assert not self.nodes[node_id].running, f"{node_id} runs, and stays registered"
         address = self.nodes[node_id].registered_address
-        with trio.fail_after(timeout_s):
-            while True:
-                group = (await cluster_info(self.name_server_address)).broker_table.get(self.options.group)
-                if group is None or address not in group.broker_addresses.values():
-                    return
-                await trio.sleep(_ASK_AGAIN_S)
+
+        async def is_gone() -> bool:
+            return address not in (await self._registered(timeout_s=ASK_TIMEOUT_S)).values()
+
+        await self._ask_until(is_gone, timeout_s)
 
     async def status(self, timeout_s: float = 1.0) -> dict[str, NodeStatus]:
-        """The status of every running node that answers in time."""
+        """The status of every running node that answers in time, by node id."""
         found: dict[str, NodeStatus] = {}
 
         async def inquire(node: LocalNode) -> None:
@@ -399,45 +246,38 @@ class LocalCluster:
 
     async def leader(self, timeout_s: float = READY_TIMEOUT_S) -> LocalNode:
         """The serving leader of the newest term; waits for one. Raises trio.TooSlowError, ChildDiedError."""
-        with trio.fail_after(timeout_s):
-            while True:
-                self._check_alive()
-                status = await self.status()
-                serving = [node for node in status.values() if node.role == "leader" and node.serving]
-                if serving:
-                    return self.nodes[max(serving, key=lambda node: node.term).node]
-                await trio.sleep(_ASK_AGAIN_S)
+
+        async def newest() -> LocalNode | None:
+            serving = _serving_leaders(await self.status())
+            return self.nodes[max(serving, key=lambda status: status.term).node] if serving else None
+
+        return await self._ask_until(newest, timeout_s)
 
     async def wait_caught_up(self, timeout_s: float = READY_TIMEOUT_S) -> int:
-        """Wait until every running node has committed and applied what the leader had committed; returns that index.
+        """Wait until every running node has applied all that its leader had committed; returns that index.
 
         Raises trio.TooSlowError, ChildDiedError.
         """
-        with trio.fail_after(timeout_s):
-            target: int | None = None
-            while True:
-                self._check_alive()
-                status = await self.status()
-                if target is None:
-                    target = max(
-                        (
-                            node.commit_index
-                            for node in status.values()
-                            if node.role == "leader" and node.serving
-                        ),
-                        default=None,
-                    )
-                running = [node.id for node in self.nodes.values() if node.running]
-                if target is not None and all(
-                    node_id in status
-                    and min(status[node_id].commit_index, status[node_id].applied_index) >= target
-                    for node_id in running
-                ):
-                    return target
-                await trio.sleep(_ASK_AGAIN_S)
+        target: int | None = None
+
+        async def is_caught_up() -> bool:
+            nonlocal target
+            status = await self.status()
+            if target is None:
+                target = max((one.commit_index for one in _serving_leaders(status)), default=None)
+            running = [node.id for node in self.nodes.values() if node.running]
+            return target is not None and all(
+                node_id in status
+                and min(status[node_id].commit_index, status[node_id].applied_index) >= target
+                for node_id in running
+            )
+
+        await self._ask_until(is_caught_up, timeout_s)
+        assert target is not None
+        return target
 
     async def ready_report(self) -> dict[str, object]:
-        """What the ``READY`` line says."""
+        """The contents of the ``READY`` line: the name server's address, and each node's id, pid, address and role."""
         status = await self.status(READY_TIMEOUT_S)
         return {
             "namesrv": self.name_server_address,
@@ -453,9 +293,5 @@ class LocalCluster:
         }
 
 
-@contextlib.asynccontextmanager
-async def open_ready_cluster(options: LocalClusterOptions) -> AsyncIterator[LocalCluster]:
-    """A cluster that is ready when the block begins."""
-    async with LocalCluster(options) as cluster:
-        await cluster.wait_ready()
-        yield cluster
+def _serving_leaders(status: dict[str, NodeStatus]) -> list[NodeStatus]:
+    return [node for node in status.values() if node.role == "leader" and node.serving]

@@ -21,7 +21,8 @@ from broker.client.errors import SendOutcomeUnknown
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.tools.cluster.compare import Comparison, compare_stores
-from broker.tools.cluster.local import LocalCluster, LocalClusterOptions
+from broker.tools.cluster.layout import LocalClusterOptions
+from broker.tools.cluster.local import LocalCluster
 from broker.tools.cluster.recording import Recording
 
 TOPIC = "DemoText"

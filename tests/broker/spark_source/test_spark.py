@@ -72,7 +72,7 @@ async def test_a_batch_has_every_message_once(spark: SparkSession, tmp_path: Pat
             assert len({(row["broker"], row["queue"], row["offset"]) for row in rows}) == 1000
             for row in rows:
                 number = int(bytes(row["body"]))
-                assert (row["topic"], row["broker"]) == (TOPIC, cluster.options.group)
+                assert (row["topic"], row["broker"]) == (TOPIC, cluster.layout.options.group)
                 assert row["tags"] == ("even" if number % 2 == 0 else None)
                 assert row["keys"] == ["k", str(number)]
                 assert row["properties"]["KEYS"] == f"k {number}"
@@ -201,7 +201,7 @@ async def test_a_deleted_head_fails_the_read_unless_told_otherwise(
             Producer(cluster.name_server_address, group="P", send_timeout_s=60.0) as producer,
             PullConsumer(cluster.name_server_address, group="C") as consumer,
         ):
-            queue = MessageQueue(TOPIC, cluster.options.group, 0)
+            queue = MessageQueue(TOPIC, cluster.layout.options.group, 0)
             while await consumer.min_offset(queue) < 20:
                 await producer.send(Message(TOPIC, bytes(4096)), queue=queue)
             end = await consumer.max_offset(queue)

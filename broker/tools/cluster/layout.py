@@ -1,0 +1,192 @@
+"""The places of a local cluster: directories, settings files, addresses.
+
+Every node has a directory with a settings file that a person can start it with by hand, its store and its log. Ports
+are reserved as long as the cluster is there, whether a server of it listens on them or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from broker.remoting.addresses import join_address
+from broker.settings.reading import (
+    BrokerConfig,
+    NameServerConfig,
+    NodeSettings,
+    ObserveSettings,
+    RaftSettings,
+    StorageSettings,
+    to_toml,
+)
+from broker.tools.cluster.child import Child
+from broker.tools.cluster.ports import PortReservations
+
+PORTS_BETWEEN_NODES = 10
+"""Nodes listen at ``port``, ``port`` + 10, ...: the ports next to each are the reference's for other purposes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalClusterOptions:
+    """The cluster to start. Port 0 takes free ports."""
+
+    directory: Path
+    nodes: int = 3
+    name_server_port: int = 0
+    port: int = 0
+    host: str = "127.0.0.1"
+    group: str = "broker-a"
+    storage: StorageSettings = field(
+        default_factory=lambda: StorageSettings(data_file_bytes=64 * 1024 * 1024)
+    )
+    """Settings of every node's store; its path is replaced."""
+    raft: RaftSettings = field(default_factory=RaftSettings)
+    """Settings of every node's group; its peers are replaced."""
+    change: Callable[[BrokerConfig], BrokerConfig] = lambda config: config
+    """Changes every node's settings at last."""
+    trace_directory: Path | None = None
+    """Replicas write ``nX.trace`` there; None for no traces."""
+
+
+class LocalNode:
+    """One broker of the cluster: its place, and its process if it has one."""
+
+    def __init__(self, config: BrokerConfig, directory: Path) -> None:
+        self.config = config
+        self.directory = directory
+        self.config_path = directory / "broker.toml"
+        self.log_path = directory / "broker.log"
+        self.child: Child | None = None
+
+    @property
+    def id(self) -> str:
+        """n0, n1, ..."""
+        return self.config.node.id
+
+    @property
+    def address(self) -> str:
+        """The address at which it listens for clients."""
+        return self.config.node.listen
+
+    @property
+    def registered_address(self) -> str:
+        """The address that the name server gives to clients."""
+        return self.config.node.advertise or self.address
+
+    @property
+    def peer_address(self) -> str:
+        """The address at which its peers look for it."""
+        return self.config.raft.peers[self.id]
+
+    @property
+    def running(self) -> bool:
+        """True while its process lives."""
+        return self.child is not None and self.child.running
+
+    @property
+    def data_directory(self) -> Path:
+        """The directory of the entry log's data files (docs/storage.md)."""
+        return Path(self.config.log_directory) / "data"
+
+    def write_settings(self) -> None:
+        """Write the file with which it is started."""
+        self.config_path.write_text(to_toml(self.config), encoding="utf-8")
+
+
+class Layout:
+    """The nodes of a cluster and their files. Raises PortInUseError and OSError."""
+
+    def __init__(self, options: LocalClusterOptions) -> None:
+        assert options.nodes >= 1, "a group has at least one node"
+        self.options = options
+        self.directory = options.directory.absolute()
+        self.name_server_config_path = self.directory / "namesrv.toml"
+        self.nodes: dict[str, LocalNode] = {}
+        self._ports = PortReservations(options.host)
+        self._next_number = options.nodes
+        try:
+            self._make()
+        except BaseException:
+            self.release()
+            raise
+
+    def _make(self) -> None:
+        options = self.options
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if options.trace_directory is not None:
+            options.trace_directory.mkdir(parents=True, exist_ok=True)
+        port = self._ports.reserve(options.name_server_port, "the name server's")
+        self.name_server_address = join_address(options.host, port)
+        settings = NameServerConfig(
+            listen=self.name_server_address, kv_config_path=str(self.directory / "kvConfig.json")
+        )
+        self.name_server_config_path.write_text(to_toml(settings), encoding="utf-8")
+        # All addresses first: each node's file names the peers of all.
+        addresses = {f"n{number}": self._reserve(number) for number in range(options.nodes)}
+        peers = {node_id: peer for node_id, (_, peer) in addresses.items()}
+        for node_id, (listen, _) in addresses.items():
+            self._add(node_id, listen, peers, join=False)
+
+    def release(self) -> None:
+        """Give the ports back."""
+        self._ports.release()
+
+    def add_node(self) -> LocalNode:
+        """Make files for one more node that joins the group; returns it. Start it, and have the group add it.
+
+        Its peers are all nodes of this cluster: `discard` those that are no members any more before.
+        """
+        node_id, number = f"n{self._next_number}", self._next_number
+        self._next_number += 1
+        listen, peer = self._reserve(number)
+        return self._add(node_id, listen, {**self._peers(), node_id: peer}, join=True)
+
+    def discard(self, node_id: str) -> None:
+        """Forget a node that was removed from the group and is stopped; its files stay."""
+        assert not self.nodes[node_id].running, f"{node_id} runs"
+        del self.nodes[node_id]
+
+    def write_peers(self) -> None:
+        """Name the present nodes in all settings files, as operators do after a change of members."""
+        peers = self._peers()
+        for node in self.nodes.values():
+            raft = msgspec.structs.replace(node.config.raft, peers=peers)
+            node.config = msgspec.structs.replace(node.config, raft=raft)
+            node.write_settings()
+
+    def _peers(self) -> dict[str, str]:
+        return {node.id: node.peer_address for node in self.nodes.values()}
+
+    def _reserve(self, number: int) -> tuple[str, str]:
+        """Reserve the addresses for a node's clients and for its peers."""
+        options = self.options
+        wanted = options.port and options.port + number * PORTS_BETWEEN_NODES
+        port = self._ports.reserve(wanted, f"n{number}'s for clients")
+        peer_port = self._ports.reserve(port + 1 if options.port else 0, f"n{number}'s for its peers")
+        return join_address(options.host, port), join_address(options.host, peer_port)
+
+    def _add(self, node_id: str, listen: str, peers: dict[str, str], *, join: bool) -> LocalNode:
+        options = self.options
+        directory = self.directory / node_id
+        directory.mkdir(exist_ok=True)
+        traces = options.trace_directory
+        settings = BrokerConfig(
+            node=NodeSettings(
+                cluster="DefaultCluster",
+                group=options.group,
+                id=node_id,
+                listen=listen,
+                name_servers=(self.name_server_address,),
+            ),
+            raft=msgspec.structs.replace(options.raft, peers=peers, join=join),
+            storage=msgspec.structs.replace(options.storage, path=str(directory / "store")),
+            observe=ObserveSettings(
+                trace="" if traces is None else str(traces.absolute() / f"{node_id}.trace")
+            ),
+        )
+        node = self.nodes[node_id] = LocalNode(options.change(settings), directory)
+        node.write_settings()
+        return node
