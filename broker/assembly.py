@@ -15,6 +15,7 @@ from broker.consumer_groups.clients_processor import ClientsProcessor
 from broker.consumer_groups.locks_processor import LocksProcessor
 from broker.delayed.delays import DelayService
 from broker.delayed.timers import TimerService
+from broker.node.listeners import Listeners
 from broker.node.node import Node
 from broker.offsets.commits import OffsetCommits
 from broker.offsets.dead_offsets import DeadOffsets
@@ -103,7 +104,7 @@ def build_node(
         log.warning("recovered", damage=sentence)
     settings = LiveConfig(config, disk)
     time = Time(now_ns, wall_ms)
-    node = Node(outgoing, settings, time)
+    listeners = Listeners()
     config = settings.config
     replica = Replica(
         config.node.id,
@@ -123,12 +124,13 @@ def build_node(
         random=random,
         now_ns=now_ns,
         wall_ms=wall_ms,
-        observer=node,
+        observer=listeners,
         trace=trace_writer,
     )
-    registry, calls, listeners = node.registry, node.calls, node.listeners
-    broker, broker_name = config.broker, config.node.group
     stats = Stats(now_ns, wall_ms)
+    node = Node(replica, outgoing, settings, time, listeners, stats)
+    registry, calls = node.registry, node.calls
+    broker, broker_name = config.broker, config.node.group
     offsets = OffsetCommits(replica, settings, time, listeners)
     resets = OffsetResets(replica, offsets, listeners)
     creations = Creations(replica, settings)
@@ -211,8 +213,8 @@ def build_node(
     for processor in processors:
         if isinstance(processor, Configurable):
             settings.on_change(processor.configure)
-    node.start(replica, processors, stats)
     DeadOffsets(replica, registry, time, listeners)
+    node.start(processors)
     return node
 
 

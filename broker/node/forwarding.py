@@ -1,83 +1,36 @@
-"""What clients of this node ask of the leader, while that is another node.
+"""The clients of this node, and those of their requests that only the leader may handle.
 
-A request is sent on as the frame that came, for the leader of one term, and waits here for the answer, by client and
-opaque. When that leader is lost, the wait ends in one of three ways:
-
-- repeating the request does no harm: the next leader is asked;
-- it does (`_ONCE`), and the one that leads no more says that it has done nothing (`NotDone`): the next leader is asked;
-- it does, and nothing can be heard of that: the client is told that the outcome is unknown (code 1), never that the
-  request was refused, which would make it believe that a message is not in the log.
-
-One that leads no more answers or gives back all that it was forwarded, as long as the link is up, and this node may
-hear of the next leader first. So it is waited for a moment (`DOUBT_NS`): else each transfer of leadership would leave
-the outcome of some sends unknown that were never stored, or whose answer was on its way.
-
-So of two nodes that hold one request for a leader, only the client's own ever releases it to another, and a client
-gets one answer. `relayed_clients.py` is the leader's side.
+Such a request is sent on to the leader as the frame that came, and waits here for the response, by client and opaque.
+While no leader is known or reachable it is held. `request_states.py` says what may happen to it then;
+`relayed_clients.py` is the leader's side.
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import structlog
 
 from broker.node.client_calls import ClientCalls
+from broker.node.held_requests import HeldRequests
+from broker.node.relayed_clients import RelayedClients
+from broker.node.request_states import DOUBT_NS, Event, State, WaitingRequest
 from broker.peers.protocol import ClientGone, Forward, NotDone, PeerProtocolError, Relay, encode_frame
-from broker.remoting.codes import FLAG_ONE_WAY, RequestCode, ResponseCode
+from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, response
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.replica.replica import Replica
-from broker.requests.connection import Connection
+from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
-from broker.requests.late_requests import done_late
-from broker.requests.processing import OUTCOME_UNKNOWN
-from broker.requests.responses import reply
+from broker.requests.errors import OverloadedError
+from broker.requests.processing import Handler
+from broker.requests.responses import reply, reply_unknown
 
 log = structlog.get_logger("trivet.node")
 
 FORWARDED_MAX: Final = 20_000
 FORWARDED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Forwarded requests that wait for the leader's answer, and how much may wait for the link to take it."""
-
-DOUBT_NS: Final = 300_000_000
-"""How long a node that leads no more has to say what became of a request. It may have been stopped, or be cut off."""
-
-_ONCE: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        RequestCode.TRIVET_CHANGE_GROUP,
-    }
-)
-"""What the broker must not repeat on its own account: done twice, it stores twice, or takes back what came in between.
-
-Questions may be repeated, and so may what is the same the second time: decisions of transactions, locks, a transfer.
-An unlock is not: its client may hold the lock again. Nor is the position that a pull brings: `done_late`.
-"""
-
-
-class _Forwarded(NamedTuple):
-    """A request that waits for the answer of the leader of a term."""
-
-    leader: str
-    term: int
-    command: RemotingCommand
-    since_ns: int
+"""Forwarded requests that wait for the leader's response, and how much may wait for the link to take it."""
 
 
 class _Client:
@@ -89,40 +42,40 @@ class _Client:
         self.number = number
         self.connection = connection
         self.known_to: str | None = None
-        self.waiting: dict[int, _Forwarded] = {}
-
-
-class Resumer(Protocol):
-    """The node around, which goes on with requests that another node has not answered."""
-
-    def resumed(self, connection: Connection, command: RemotingCommand) -> None:
-        """Goes on with a request, here or at another leader."""
-
-    def forward(self, connection: Connection, command: RemotingCommand) -> None:
-        """Asks the next leader, or holds a request until there is one."""
-
-    def hold(self, connection: Connection, command: RemotingCommand) -> None:
-        """Keeps a request until some node leads."""
-
-    def refuse_outside(self, connection: Connection, command: RemotingCommand) -> None:
-        """Answers that this node is no member of its group."""
+        self.waiting: dict[int, WaitingRequest] = {}
+        """Only what is FORWARDED or DOUBTED."""
 
 
 class Forwarding:
-    """The connections of a node's own clients, and their requests that other nodes answer."""
+    """The connections of a node's own clients, and the requests that wait for a leader."""
 
-    def __init__(self, node: Resumer, replica: Replica, time: Time, calls: ClientCalls) -> None:
-        """`calls` learns which other node asks something of a client here."""
-        self._node = node
+    def __init__(
+        self,
+        group: str,
+        replica: Replica,
+        time: Time,
+        calls: ClientCalls,
+        held: HeldRequests,
+        relayed: RelayedClients,
+        resume: Handler,
+    ) -> None:
+        """`calls` learns which other node asks something of a client here; `resume` goes on with a request."""
+        self._group = group
         self._replica = replica
         self._time = time
         self._calls = calls
+        self._held = held
+        self._relayed = relayed
+        self._resume = resume
+        self.is_outside = False
+        """This node is no member of its group (not yet, or not any more): nothing is forwarded or held."""
         self._by_number: dict[int, _Client] = {}
         self._by_connection: dict[Connection, _Client] = {}
         self._next_number = 0
         self._waiting_count = 0
-        self._doubted: dict[tuple[int, int], tuple[int, _Client, _Forwarded]] = {}
-        """By client and opaque, until when a former leader has time to say what became of it; the next to end first."""
+        """How many requests are in `waiting` of all clients."""
+        self._doubted: dict[WaitingRequest, _Client] = {}
+        """What is DOUBTED, the next to end first: all have equally long."""
         self._doubt_ends = time.add_deadline(self._end_doubts)
 
     def __len__(self) -> int:
@@ -131,21 +84,24 @@ class Forwarding:
     def __contains__(self, connection: Connection) -> bool:
         return connection in self._by_connection
 
+    # ------------------------------------------------------------------ clients come and go
+
     def client_connected(self, connection: Connection) -> None:
-        """A connection that may forward; its number is never given to another."""
+        """Takes in a connection that may forward; its number is never given to another."""
         client = _Client(self._next_number, connection)
         self._by_number[client.number] = self._by_connection[connection] = client
         self._next_number += 1
 
     def client_disconnected(self, connection: Connection) -> None:
-        """What it waited for is forgotten here, and so is it at the leader."""
+        """Forgets what a client waited for, and has the leader forget it."""
         client = self._by_connection.pop(connection)
         del self._by_number[client.number]
-        self._waiting_count -= len(client.waiting)
+        for request in list(client.waiting.values()):
+            self._happens(client, request, Event.CLIENT_GONE)
         if client.known_to is not None:
             self._send_to(client.known_to, ClientGone(client.number))
 
-    # ------------------------------------------------------------------ to the leader
+    # ------------------------------------------------------------------ a request that this node does not handle
 
     @property
     def is_leader_reachable(self) -> bool:
@@ -154,13 +110,33 @@ class Forwarding:
         return leader is not None and leader != self._replica.node_id and leader in self._replica.links
 
     def forward(self, connection: Connection, command: RemotingCommand) -> None:
-        """Sends a client's request to the leader; only while that is reachable."""
-        replica = self._replica
+        """Hands a request to the leader, or holds it until there is one."""
+        if self.is_outside:
+            self.refuse_outside(connection, command)
+        elif isinstance(connection, RelayedConnection):
+            if self._replica.leader == self._replica.node_id:
+                self._hold(connection, command)  # for this term, in which this node may yet serve
+            else:
+                self._relayed.give_back(connection, command)
+        elif (client := self._by_connection.get(connection)) is None:
+            return  # it has disconnected meanwhile
+        elif self.is_leader_reachable:
+            self._forward(client, command)
+        else:
+            self._hold(connection, command)
+
+    def _hold(self, connection: Connection, command: RemotingCommand) -> None:
+        try:
+            self._held.hold(connection, command, self._time.now_ns)
+        except OverloadedError as error:
+            reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]no leader: {error}")
+
+    def _forward(self, client: _Client, command: RemotingCommand) -> None:
+        replica, connection = self._replica, client.connection
         leader = replica.leader
-        assert leader is not None
-        client = self._by_connection[connection]
+        assert leader is not None, "it is reachable"
         if command.opaque in client.waiting and not command.is_one_way:
-            # Which of the two an answer is to, nobody could tell.
+            # Nobody could tell to which of the two a response is.
             reply(
                 connection,
                 command,
@@ -183,12 +159,14 @@ class Forwarding:
             reply(connection, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
             return
         if not command.is_one_way:
+            client.waiting[command.opaque] = WaitingRequest(
+                connection, command, self._time.now_ns, State.FORWARDED, leader, replica.term
+            )
             self._waiting_count += 1
-            client.waiting[command.opaque] = _Forwarded(leader, replica.term, command, self._time.now_ns)
         client.known_to = leader
 
     def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the leader, too, if it is another node, and expects no answer: this node answers the client."""
+        """Tells the leader, too, if it is another node, and expects no response: this node answers the client."""
         leader = self._replica.leader
         client = self._by_connection.get(connection)
         if leader is None or leader == self._replica.node_id or client is None:
@@ -208,7 +186,7 @@ class Forwarding:
         self._send(leader, client, copy)
 
     def pass_answer_on(self, asking: str, connection: Connection, answer: RemotingCommand) -> None:
-        """Sends a client's answer to the node that has asked it; one that is too long for that as a refusal."""
+        """Sends a client's response to the node that has asked it; one that is too long for that as a refusal."""
         client = self._by_connection[connection]
         try:
             self._send(asking, client, answer)
@@ -224,10 +202,13 @@ class Forwarding:
         if link is not None:
             link.send(*encode_frame(frame))
 
-    # ------------------------------------------------------------------ from the leader
+    # ------------------------------------------------------------------ what happens to a request that waits
 
     def relayed(self, source: str, frame: Relay) -> None:
-        """What another node has for a client: an answer, or a request of its own."""
+        """Takes what another node has for a client: a response, or a request of its own.
+
+        Raises `PeerProtocolError` for bytes that cannot be read.
+        """
         client = self._by_number.get(frame.connection)
         if client is None:
             return
@@ -239,10 +220,10 @@ class Forwarding:
             raise PeerProtocolError(f"a relayed answer cannot be read: {error}") from error
         for command in commands:
             if command.is_response:
-                asked = client.waiting.get(command.opaque)
-                if asked is None or asked.leader != source:
-                    return  # answered otherwise meanwhile, or another node was asked anew: a client gets one answer
-                self._no_longer_waits(client, command.opaque)
+                request = client.waiting.get(command.opaque)
+                if request is None or request.leader != source:
+                    return  # answered otherwise meanwhile, or another node was asked anew: a client gets one response
+                self._happens(client, request, Event.RESPONSE)
             elif not command.is_one_way:
                 self._calls.relayed(connection, command.opaque, source)
         if connection.leaves_much_unread():
@@ -253,99 +234,156 @@ class Forwarding:
         connection.send(body)
 
     def given_back(self, source: str, frame: NotDone) -> None:
-        """The leader of a term has not done what it was forwarded, and leads no more: the next one is to be asked."""
+        """The leader of a term has not done what it was forwarded, and leads no more."""
         client = self._by_number.get(frame.connection)
-        asked = None if client is None else client.waiting.get(frame.opaque)
-        if client is None or asked is None or (asked.leader, asked.term) != (source, frame.term):
-            return
-        self._no_longer_waits(client, frame.opaque)
-        late = done_late(asked.command, self._time.now_ns - asked.since_ns)
-        if (self._replica.leader, self._replica.term) == (asked.leader, asked.term):
-            self._node.hold(client.connection, late)  # this node has not heard of the next one yet
-        else:
-            self._node.resumed(client.connection, late)
+        request = None if client is None else client.waiting.get(frame.opaque)
+        # Nodes may have given back the same opaque of an earlier term: only the one that was asked last counts.
+        if (
+            client is not None
+            and request is not None
+            and (request.leader, request.term) == (source, frame.term)
+        ):
+            self._happens(client, request, Event.NOT_DONE)
 
     def leader_changed(self) -> None:
-        """Whatever waits for another leader than today's, or for its earlier term: that one does it no more."""
+        """Looks at all that waits: who was asked as the leader of another term does it no more."""
         today = (self._replica.leader, self._replica.term)
-        ends_ns = self._time.now_ns + DOUBT_NS
-        for client, asked in self._all_waiting():
-            key = (client.number, asked.command.opaque)
-            if (asked.leader, asked.term) == today:
-                self._doubted.pop(key, None)  # it was only not heard for a while
-            elif self._may_hear_of(asked):
-                before = self._doubted.get(key)
-                if before is None or before[2] is not asked:
-                    self._doubted.pop(key, None)
-                    self._doubted[key] = (ends_ns, client, asked)
-        self._plan_end_of_doubts()
-        self._end_waiting(lambda asked: (asked.leader, asked.term) != today and not self._may_hear_of(asked))
-
-    def leader_lost(self, node: str) -> None:
-        """Nothing more can be heard of what `node` has not answered."""
-        self._end_waiting(lambda asked: asked.leader == node)
-
-    def _may_hear_of(self, asked: _Forwarded) -> bool:
-        """Whether a former leader is waited for: to say what became of what must not be repeated."""
-        return asked.command.code in _ONCE and asked.leader in self._replica.links
-
-    def _end_waiting(self, is_in_vain: Callable[[_Forwarded], bool]) -> None:
-        """Requests are repeated elsewhere where that does no harm, else their outcome is unknown."""
-        for client, asked in self._take_if(is_in_vain):
-            if asked.command.code in _ONCE:
-                reply(client.connection, asked.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+        for client, request in self._all_waiting():
+            if (request.leader, request.term) == today:
+                self._happens(client, request, Event.LEADER_BACK)
+            elif request.leader in self._replica.links:
+                self._happens(client, request, Event.LEADER_CHANGED)
             else:
-                late = done_late(asked.command, self._time.now_ns - asked.since_ns)
-                self._node.forward(client.connection, late)
+                self._happens(client, request, Event.LINK_LOST)
+        self._plan_end_of_doubts()
+
+    def link_lost(self, node: str) -> None:
+        """Nothing more can be heard of what `node` has not answered."""
+        for client, request in self._all_waiting():
+            if request.leader == node:
+                self._happens(client, request, Event.LINK_LOST)
 
     def _end_doubts(self) -> None:
         now_ns = self._time.now_ns
-        while (first := next(iter(self._doubted.items()), None)) is not None and first[1][0] <= now_ns:
-            key, (_, client, asked) = first
-            del self._doubted[key]
-            if client.number in self._by_number and client.waiting.get(asked.command.opaque) is asked:
-                self._no_longer_waits(client, asked.command.opaque)
-                reply(client.connection, asked.command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+        for request, client in list(self._doubted.items()):
+            if request.until_ns > now_ns:
+                break
+            self._happens(client, request, Event.TIME_OVER)
         self._plan_end_of_doubts()
 
     def _plan_end_of_doubts(self) -> None:
-        first = next(iter(self._doubted.values()), None)
-        self._doubt_ends.due_ns = NEVER if first is None else first[0]
+        first = next(iter(self._doubted), None)
+        self._doubt_ends.due_ns = NEVER if first is None else first.until_ns
 
     def take_back(
         self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
     ) -> list[RemotingCommand]:
-        """Requests of a client here that this node answers now: what the leader says to them is dropped."""
-        client = self._by_connection.get(connection)
-        if client is None:
-            return []
-        taken = [asked.command for asked in client.waiting.values() if is_wanted(asked.command)]
-        for command in taken:
-            self._no_longer_waits(client, command.opaque)
-        return taken
+        """Removes and returns requests of a client that another node is asked, or is to be: the caller answers them.
 
-    def withdraw(self) -> None:
-        """Tells the leader that it has no clients here any more: whom it asked through this node could not answer.
-
-        Their requests under way there are refused, but for those that are done once: the leader still answers these.
+        None of them may be one that is done once. What the leader says to them is dropped.
         """
+        client = self._by_connection.get(connection)
+        taken: list[WaitingRequest] = []
+        if client is not None:
+            taken = [request for request in client.waiting.values() if is_wanted(request.command)]
+            for request in taken:
+                self._happens(client, request, Event.ANSWERED_HERE)
+        for request in self._held.take_back(connection, is_wanted):
+            request.happens(Event.ANSWERED_HERE)
+            taken.append(request)
+        return [request.command for request in taken]
+
+    def _happens(self, client: _Client, request: WaitingRequest, event: Event) -> None:
+        """Takes a request that was forwarded to its next state, and does what that state asks for."""
+        before, now_ns = request.state, self._time.now_ns
+        state = request.happens(event)
+        if state is State.DOUBTED:
+            if before is not State.DOUBTED:  # a second change of leaders does not lengthen the doubt
+                request.until_ns = now_ns + DOUBT_NS
+                self._doubted[request] = client
+            return
+        if before is State.DOUBTED:
+            del self._doubted[request]
+        if state is State.FORWARDED:
+            return
+        # It has come to its end as a request that waits for this leader.
+        del client.waiting[request.command.opaque]
+        self._waiting_count -= 1
+        connection = client.connection
+        if state is State.UNKNOWN:
+            reply_unknown(connection, request.command)
+        elif state is State.REFUSED:
+            self.refuse_outside(connection, request.command)
+        elif state is State.RESUMED:
+            if event is not Event.NOT_DONE:
+                self.forward(connection, request.as_of(now_ns))
+            elif (self._replica.leader, self._replica.term) == (request.leader, request.term):
+                self._hold(connection, request.as_of(now_ns))  # this node has not heard of the next one yet
+            else:
+                self._resume(connection, request.as_of(now_ns))
+        else:
+            # The response is on its way to the client, is the caller's to give, or has nobody to go to.
+            assert state in {State.ANSWERED, State.TAKEN_BACK, State.FORGOTTEN}, state
+
+    def _all_waiting(self) -> list[tuple[_Client, WaitingRequest]]:
+        clients = self._by_number.values()
+        return [(client, request) for client in clients for request in client.waiting.values()]
+
+    # ------------------------------------------------------------------ what is held
+
+    def release_held(self) -> None:
+        """Tries held requests anew, now that something has changed; those that still find no leader stay held."""
+        if not self._held or not (self._replica.serving or self.is_leader_reachable):
+            return
+        now_ns = self._time.now_ns
+        for request in self._held.take_all():
+            if request.connection in self._by_connection or isinstance(request.connection, RelayedConnection):
+                request.happens(Event.LEADER_FOUND)
+                self._resume(request.connection, request.as_of(now_ns))
+            else:
+                request.happens(Event.CLIENT_GONE)
+
+    def expire_held(self) -> None:
+        """Refuses the requests that have been held for as long as clients wait."""
+        for request in self._held.take_expired(self._time.now_ns):
+            request.happens(Event.TIME_OVER)
+            reply(
+                request.connection,
+                request.command,
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"group {self._group} has no leader that serves; nothing was stored, try again",
+            )
+
+    # ------------------------------------------------------------------ a node outside of its group
+
+    def refuse_outside(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answers that this node is no member of its group."""
+        reply(
+            connection,
+            command,
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"{self._replica.node_id} is no member of group {self._group}; nothing was done, ask another node",
+        )
+
+    def look_at_membership(self) -> None:
+        """Finds out whether this node is outside of its group, now that members or role may have changed.
+
+        A node that is outside refuses what it holds, and all that comes; clients look for the others. It tells the
+        leader that it has no clients here any more: whom the leader asked through this node could not answer. Requests
+        under way there are refused, but for those that are done once: the leader still answers these.
+        """
+        outside = not self._replica.members.is_member and not self._replica.serving
+        if outside == self.is_outside:
+            return
+        self.is_outside = outside
+        log.info("outside of the group" if outside else "member of the group", node=self._replica.node_id)
+        if not outside:
+            return
+        for request in self._held.take_all():
+            request.happens(Event.OUTSIDE)
+            self.refuse_outside(request.connection, request.command)
         for client in self._by_number.values():
             if client.known_to is not None:
                 self._send_to(client.known_to, ClientGone(client.number))
-        for client, asked in self._take_if(lambda asked: asked.command.code not in _ONCE):
-            self._node.refuse_outside(client.connection, asked.command)
-
-    def _all_waiting(self) -> list[tuple[_Client, _Forwarded]]:
-        clients = self._by_number.values()
-        return [(client, asked) for client in clients for asked in client.waiting.values()]
-
-    def _take_if(self, is_wanted: Callable[[_Forwarded], bool]) -> list[tuple[_Client, _Forwarded]]:
-        taken = [(client, asked) for client, asked in self._all_waiting() if is_wanted(asked)]
-        for client, asked in taken:
-            self._no_longer_waits(client, asked.command.opaque)
-        return taken
-
-    def _no_longer_waits(self, client: _Client, opaque: int) -> None:
-        del client.waiting[opaque]
-        self._waiting_count -= 1
-        self._doubted.pop((client.number, opaque), None)
+        for client, request in self._all_waiting():
+            self._happens(client, request, Event.OUTSIDE)

@@ -1,34 +1,29 @@
 """Requests that only a leader may handle, held while there is none: most elections are over in a moment."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
+from broker.node.request_states import State, WaitingRequest
 from broker.remoting.command import RemotingCommand
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
-from broker.requests.late_requests import done_late
 
 HELD_REQUESTS_MAX: Final = 2_000
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
-HELD_NS_MAX: Final = 2_500_000_000
-"""How many requests, of how many bytes, wait for a leader and for how long; clients give up after 3 s."""
-
-_NEVER: Final = 1 << 62
-
-Held = tuple[Connection, RemotingCommand]
 
 
 class HeldRequests:
-    """What one node holds, oldest first."""
+    """The requests that one node holds, oldest first."""
 
     __slots__ = ("_budget", "_counts", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[int, Connection, RemotingCommand]] = deque()
-        """(until when, connection, request), to be looked at only: whether any waits is asked twice a turn."""
+        self.waiting: deque[WaitingRequest] = deque()
+        """To be looked at only: every turn asks twice whether any waits."""
         self._budget = Budget("a leader", HELD_REQUESTS_MAX, HELD_BYTES_MAX)
         self._counts: dict[Connection, int] = {}
+        """How many of `waiting` each connection has; none has 0."""
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -37,64 +32,50 @@ class HeldRequests:
         """Holds a request. Raises `OverloadedError`."""
         self._budget.take(command)
         self._counts[connection] = self._counts.get(connection, 0) + 1
-        self.waiting.append((now_ns + HELD_NS_MAX, connection, command))
+        self.waiting.append(WaitingRequest(connection, command, now_ns, State.HELD))
 
     def has_any_of(self, connection: Connection) -> bool:
-        """Whether a connection has a request here, without a look at the others'."""
+        """Whether a connection has a request here; does not look at those of others."""
         return connection in self._counts
 
-    def _no_longer(self, connection: Connection, command: RemotingCommand) -> None:
-        self._budget.give_back(command)
-        self._counts[connection] -= 1
-        if not self._counts[connection]:
-            del self._counts[connection]
+    def take_all(self) -> list[WaitingRequest]:
+        """Removes and returns everything, in order."""
+        return self._take_if(lambda request: True)
 
-    def take_all(self, now_ns: int) -> list[Held]:
-        """Everything, in order and as it may be done now; nothing is held any more."""
-        taken: list[Held] = []
-        for until_ns, connection, command in self.waiting:
-            self._no_longer(connection, command)
-            taken.append((connection, done_late(command, now_ns - (until_ns - HELD_NS_MAX))))
-        self.waiting.clear()
-        return taken
-
-    def take_if(self, is_wanted: Callable[[Connection], bool]) -> list[Held]:
-        """Those of some connections, in order; the others stay held."""
-        kept: deque[tuple[int, Connection, RemotingCommand]] = deque()
-        taken: list[Held] = []
-        for until_ns, connection, command in self.waiting:
-            if is_wanted(connection):
-                self._no_longer(connection, command)
-                taken.append((connection, command))
-            else:
-                kept.append((until_ns, connection, command))
-        self.waiting = kept
-        return taken
+    def take_of(self, is_wanted: Callable[[Connection], bool]) -> list[WaitingRequest]:
+        """Removes and returns the requests of some connections, in order."""
+        return self._take_if(lambda request: is_wanted(request.connection))
 
     def take_back(
         self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
-    ) -> list[RemotingCommand]:
-        """Some of one connection's, in order; they stay as they came."""
+    ) -> list[WaitingRequest]:
+        """Removes and returns some of one connection's requests, in order."""
         if connection not in self._counts:
             return []
-        kept: deque[tuple[int, Connection, RemotingCommand]] = deque()
-        taken: list[RemotingCommand] = []
-        for until_ns, holder, command in self.waiting:
-            if holder is connection and is_wanted(command):
-                self._no_longer(connection, command)
-                taken.append(command)
+        return self._take_if(lambda request: request.connection is connection and is_wanted(request.command))
+
+    def take_expired(self, now_ns: int) -> list[WaitingRequest]:
+        """Removes and returns the requests whose time is over."""
+        expired: list[WaitingRequest] = []
+        while self.waiting and self.waiting[0].until_ns <= now_ns:
+            expired.append(self.waiting.popleft())
+            self._removed(expired[-1])
+        return expired
+
+    def _take_if(self, is_wanted: Callable[[WaitingRequest], bool]) -> list[WaitingRequest]:
+        kept: deque[WaitingRequest] = deque()
+        taken: list[WaitingRequest] = []
+        for request in self.waiting:
+            if is_wanted(request):
+                self._removed(request)
+                taken.append(request)
             else:
-                kept.append((until_ns, holder, command))
+                kept.append(request)
         self.waiting = kept
         return taken
 
-    def take_expired(self, now_ns: int) -> Iterator[Held]:
-        """Those whose time is over."""
-        while self.waiting and self.waiting[0][0] <= now_ns:
-            _, connection, command = self.waiting.popleft()
-            self._no_longer(connection, command)
-            yield connection, command
-
-    def deadline_ns(self) -> int:
-        """When `take_expired` has something next."""
-        return self.waiting[0][0] if self.waiting else _NEVER
+    def _removed(self, request: WaitingRequest) -> None:
+        self._budget.give_back(request.command)
+        self._counts[request.connection] -= 1
+        if not self._counts[request.connection]:
+            del self._counts[request.connection]

@@ -3,21 +3,44 @@
 from collections.abc import Callable, Iterable
 
 from broker.requests.connection import Connection
+from broker.state.commands import Command
 from log.dispatch import Arrival
 
 
 class Listeners:
-    """For each kind of event the parts to call, in the order in which they were added."""
+    """For each kind of event the parts to call, in the order in which they were added; the replica's observer."""
 
-    __slots__ = ("arrivals", "disconnects", "leaders_reachable", "role_changes")
+    __slots__ = ("arrivals", "commands", "disconnects", "leaders_reachable", "role_changes")
 
     def __init__(self) -> None:
+        self.role_changes: list[Callable[[], None]] = []
+        """Role, leader, members or readiness to serve have changed."""
         self.arrivals: list[Callable[[Iterable[Arrival]], None]] = []
         """Committed messages are in their queues."""
-        self.role_changes: list[Callable[[], None]] = []
-        """Role, leader or readiness to serve has changed."""
+        self.commands: list[Callable[[Command], None]] = []
+        """A metadata command was applied."""
         self.disconnects: list[Callable[[Connection], None]] = []
         """A client, of this node or another, is gone."""
         self.leaders_reachable: list[Callable[[], None]] = []
         """Another node leads and there is a link to it: it is to hear what only this node knows. Called for a new
         leader and after a new connection to it; several times for one leader does no harm."""
+
+    def role_changed(self) -> None:
+        """Role, leader, members or readiness to serve are now different."""
+        for listener in self.role_changes:
+            listener()
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Queues have new committed messages."""
+        for listener in self.arrivals:
+            listener(arrivals)
+
+    def metadata_changed(self, command: Command) -> None:
+        """A command was applied."""
+        for listener in self.commands:
+            listener(command)
+
+    def disconnected(self, connection: Connection) -> None:
+        """A client is gone: its registrations end."""
+        for listener in self.disconnects:
+            listener(connection)

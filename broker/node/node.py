@@ -48,7 +48,6 @@ from broker.settings.live import LiveConfig
 from broker.settings.tables import BrokerConfig
 from broker.state.commands import Command, DeleteTopic, PutTopic, Several
 from broker.statistics.stats import Stats
-from log.dispatch import Arrival
 from log.errors import DiskError, DiskFullError
 
 log = structlog.get_logger("trivet.node")
@@ -62,15 +61,25 @@ _ABOUT_THE_NODE: Final = frozenset(
 class Node:
     """The processors, and everything between a client's frame and the processor that answers it."""
 
-    def __init__(self, outgoing: Outgoing, settings: LiveConfig, time: Time) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        outgoing: Outgoing,
+        settings: LiveConfig,
+        time: Time,
+        listeners: Listeners,
+        stats: Stats,
+    ) -> None:
+        """`listeners` observe the replica: the node is the first of them, and the last (`start`)."""
+        self.replica = replica
         self.group = settings.config.node.group
         self.outgoing = outgoing
         self.settings = settings
         self.time = time
         self.now_ns, self.wall_ms = time.now_ns, time.wall_ms
-        self.listeners = Listeners()
+        self.stats = stats
         self.registry: ClientRegistry[Connection] = ClientRegistry()
-        self.calls = ClientCalls(int(settings.config.node.id[1:]), time)
+        self.calls = ClientCalls(int(replica.node_id[1:]), time)
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
         self.permission_changes = 0
@@ -79,28 +88,29 @@ class Node:
         settings.on_change(self._settings_changed)
         self.access: AccessControl | None = None
         """Decides what clients of this node may do; None lets them do everything."""
-        self.is_outside = False
-        """This node is no member of its group (not yet, or not any more) and answers only for itself."""
-        self.replica: Replica
-        self.stats: Stats
         self._routes: dict[int, tuple[Handler, Place]] = {}
-        self._held = HeldRequests()
-        self._forwarding: Forwarding
-        self._relayed: RelayedClients
         self._behind_barrier = Budget("a round of messages that confirms this leader")
+        self._held = HeldRequests()
+        self._relayed = RelayedClients(replica, outgoing, listeners, self._held, self.received)
+        self._forwarding = Forwarding(
+            self.group, replica, time, self.calls, self._held, self._relayed, self.resumed
+        )
+        self.forward = self._forwarding.forward
+        self.forward_copy = self._forwarding.forward_copy
+        self.take_back = self._forwarding.take_back
+        self.listeners = listeners
+        listeners.role_changes.append(self._role_changed)
+        listeners.commands.append(self._command_applied)
 
-    def start(self, replica: Replica, processors: Iterable[Processor], stats: Stats) -> None:
-        """Joins the parts; called once, before anything else."""
-        self.replica = replica
-        self.stats = stats
-        self._forwarding = Forwarding(self, replica, self.time, self.calls)
-        self._relayed = RelayedClients(self, replica, self._held)
-        self.listeners.disconnects.append(self.calls.disconnected)
+    def start(self, processors: Iterable[Processor]) -> None:
+        """Registers the processors; called once, before anything else and after all other listeners are there."""
         for processor in processors:
             for route in processor.routes():
                 assert route.code not in self._routes, f"two handlers for request {route.code}"
                 self._routes[route.code] = (route.handler, route.place)
-        self._look_at_membership()
+        self.listeners.disconnects.append(self.calls.disconnected)
+        self.listeners.role_changes.append(self._leader_may_be_asked)
+        self._forwarding.look_at_membership()
 
     @property
     def config(self) -> BrokerConfig:
@@ -112,6 +122,11 @@ class Node:
         self.permission_changes += config.broker.permission != self._permission
         self._permission = config.broker.permission
         self.registration_version += 1
+
+    @property
+    def is_outside(self) -> bool:
+        """This node is no member of its group (not yet, or not any more) and answers only for itself."""
+        return self._forwarding.is_outside
 
     @property
     def client_count(self) -> int:
@@ -134,7 +149,7 @@ class Node:
     def client_disconnected(self, connection: Connection) -> None:
         """Its socket is closed: what it waited for is forgotten, its registrations end."""
         self._forwarding.client_disconnected(connection)
-        self.forget(connection)
+        self.listeners.disconnected(connection)
 
     def received(self, connection: Connection, command: RemotingCommand) -> None:
         """One command from a client. `begin` has set the time."""
@@ -161,8 +176,8 @@ class Node:
             )
             return
         handler, place = route
-        if self.is_outside and command.code not in _ABOUT_THE_NODE:
-            self.refuse_outside(connection, command)
+        if self._forwarding.is_outside and command.code not in _ABOUT_THE_NODE:
+            self._forwarding.refuse_outside(connection, command)
         elif place is Place.ANY:
             self._handle(connection, command, handler)
         elif self.replica.serving:
@@ -171,7 +186,7 @@ class Node:
             else:
                 self._handle(connection, command, handler)
         else:
-            self.forward(connection, command)
+            self._forwarding.forward(connection, command)
 
     def _is_allowed(self, access: AccessControl, connection: Connection, command: RemotingCommand) -> bool:
         """Whether a request may go on; if not, it is answered. What a peer forwards was allowed there."""
@@ -204,7 +219,7 @@ class Node:
         except RemotingError as error:
             reply(connection, command, ResponseCode.SYSTEM_ERROR, str(error))
         except NotServingError:
-            self.forward(connection, command)
+            self._forwarding.forward(connection, command)
         except (OverloadedError, DiskFullError) as error:
             refuse(connection, command, error)
         except (AssertionError, DiskError):
@@ -232,7 +247,7 @@ class Node:
         try:
             self.replica.read_barrier(
                 lambda: end(lambda: self._handle(connection, command, handler)),
-                lambda: end(lambda: self.forward(connection, command)),
+                lambda: end(lambda: self._forwarding.forward(connection, command)),
             )
         except NotServingError:
             self._behind_barrier.give_back(command)
@@ -252,79 +267,6 @@ class Node:
             lambda: reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
         )
 
-    # ------------------------------------------------------------------ forwarding and holding
-
-    def forward(self, connection: Connection, command: RemotingCommand) -> None:
-        """Hands a request to the leader, or holds it until there is one."""
-        if self.is_outside:
-            self.refuse_outside(connection, command)
-        elif isinstance(connection, RelayedConnection):
-            if self.replica.leader == self.replica.node_id:
-                self.hold(connection, command)  # for this term, in which this node may yet serve
-            else:
-                self._relayed.give_back(connection, command)
-        elif connection not in self._forwarding:
-            return  # it has disconnected meanwhile
-        elif self._forwarding.is_leader_reachable:
-            self._forwarding.forward(connection, command)
-        else:
-            self.hold(connection, command)
-
-    def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the leader, too, if it is another node, and expects no answer: this node answers the client."""
-        self._forwarding.forward_copy(connection, command)
-
-    def take_back(
-        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
-    ) -> list[RemotingCommand]:
-        """What a client waits for that another node is asked, or is to be: the caller answers it."""
-        return self._forwarding.take_back(connection, is_wanted) + self._held.take_back(connection, is_wanted)
-
-    def hold(self, connection: Connection, command: RemotingCommand) -> None:
-        """Keeps a request until some node leads, for a moment."""
-        try:
-            self._held.hold(connection, command, self.now_ns)
-        except OverloadedError as error:
-            reply(connection, command, ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]no leader: {error}")
-
-    def refuse_outside(self, connection: Connection, command: RemotingCommand) -> None:
-        """Answers that this node is no member of its group."""
-        reply(
-            connection,
-            command,
-            ResponseCode.SERVICE_NOT_AVAILABLE,
-            f"{self.replica.node_id} is no member of group {self.group}; nothing was done, ask another node",
-        )
-
-    def _look_at_membership(self) -> None:
-        """A node that is outside refuses what it holds, and all that comes; clients look for the others."""
-        outside = not self.replica.members.is_member and not self.replica.serving
-        if outside == self.is_outside:
-            return
-        self.is_outside = outside
-        log.info("outside of the group" if outside else "member of the group", node=self.replica.node_id)
-        if outside:
-            for connection, command in self._held.take_all(self.now_ns):
-                self.refuse_outside(connection, command)
-            self._forwarding.withdraw()
-
-    def _release_held(self) -> None:
-        """Tries held requests anew, now that something has changed; those that still find no leader stay held."""
-        if not self._held or not (self.replica.serving or self._forwarding.is_leader_reachable):
-            return
-        for connection, command in self._held.take_all(self.now_ns):
-            if connection in self._forwarding or isinstance(connection, RelayedConnection):
-                self.resumed(connection, command)
-
-    def _expire_held(self) -> None:
-        for connection, command in self._held.take_expired(self.now_ns):
-            reply(
-                connection,
-                command,
-                ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"group {self.group} has no leader that serves; nothing was stored, try again",
-            )
-
     # ------------------------------------------------------------------ peers
 
     def peer_received(self, source: str, frame: Frame) -> bool:
@@ -340,7 +282,7 @@ class Node:
         elif isinstance(frame, Relay):
             self._forwarding.relayed(source, frame)
         elif isinstance(frame, ClientGone):
-            self._relayed.gone(source, frame)
+            self._relayed.client_gone(source, frame)
         elif isinstance(frame, NotAMember):
             self.replica.members.dismissed(frame.index)
         elif isinstance(frame, Hello | Challenge | Proof):
@@ -355,35 +297,35 @@ class Node:
         if node in replica.links:
             # Only the link that the peer had dialled broke: this node still reaches it on its own.
             replica.peer_connected(node, self.now_ns)
-        self._forwarding.leader_lost(node)
+        self._forwarding.link_lost(node)
 
     def peer_connected(self, node: str) -> None:
         """The link to `node` is up."""
         self.replica.peer_connected(node, self.now_ns)
-        self._leader_may_hear()
-        self._release_held()
+        self._leader_may_be_asked()
 
-    # ------------------------------------------------------------------ the replica's observer
+    # ------------------------------------------------------------------ what the replica tells
 
-    def role_changed(self) -> None:
-        """Role, leader, readiness or members changed: name servers hear of it, a lost leader's clients are answered."""
+    def _role_changed(self) -> None:
+        """Has name servers hear of the new role, and answers or asks anew what a lost leader was asked.
+
+        The first of all listeners: what processors do when roles change rests on who is a client here.
+        """
         self.registration_version += 1
-        self._look_at_membership()
+        self._forwarding.look_at_membership()
         self._forwarding.leader_changed()
-        if self.replica.leader != self.replica.node_id:
-            self._relayed.leader_lost()
-        for listener in self.listeners.role_changes:
-            listener()
-        self._leader_may_hear()
-        self._release_held()
+        self._relayed.leader_changed()
 
-    def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """Committed messages are in their queues."""
-        for listener in self.listeners.arrivals:
-            listener(arrivals)
+    def _leader_may_be_asked(self) -> None:
+        """Tells a leader that is reachable now what only this node knows, then asks it what waits for one."""
+        # A node that is outside must not count on clients whose requests are refused here.
+        if not self._forwarding.is_outside and self._forwarding.is_leader_reachable:
+            for listener in self.listeners.leaders_reachable:
+                listener()
+        self._forwarding.release_held()
 
-    def metadata_changed(self, command: Command) -> None:
-        """A command was applied; topics are part of what name servers know."""
+    def _command_applied(self, command: Command) -> None:
+        """Counts changes of topics, which are part of what name servers know."""
         commands = command.commands if isinstance(command, Several) else (command,)
         if any(isinstance(single, PutTopic | DeleteTopic) for single in commands):
             self.registration_version += 1
@@ -412,8 +354,8 @@ class Node:
         replica.tick(now_ns, wall_ms)
         if self._held.waiting:
             if replica.serving and replica.raft.transferee is None:
-                self._release_held()  # a transfer has come to nothing, and this node leads on
-            self._expire_held()
+                self._forwarding.release_held()  # a transfer has come to nothing, and this node leads on
+            self._forwarding.expire_held()
         self.time.run_due()
         replica.turn(now_ns, wall_ms, send)
         self.stats.put_times.turn_ended(
@@ -422,16 +364,5 @@ class Node:
         self._relayed.turn_ended()
         deadline = min(replica.deadline_ns(), self.time.earliest_ns)
         if self._held.waiting:
-            deadline = min(deadline, self._held.deadline_ns())
+            deadline = min(deadline, self._held.waiting[0].until_ns)
         return deadline
-
-    def _leader_may_hear(self) -> None:
-        # A node that is outside must not count on clients whose requests are refused here.
-        if not self.is_outside and self._forwarding.is_leader_reachable:
-            for listener in self.listeners.leaders_reachable:
-                listener()
-
-    def forget(self, connection: Connection) -> None:
-        """A client, of this node or another, is gone: its registrations end."""
-        for listener in self.listeners.disconnects:
-            listener(connection)

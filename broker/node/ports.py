@@ -84,17 +84,17 @@ class Requests(Protocol):
     def access(self) -> AccessControl | None:
         """Decides what clients of this node may do; None lets them do everything."""
 
-    def received(self, connection: Connection, command: RemotingCommand) -> None:
+    def received(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Begins anew with a request, now that what it needs is there."""
 
-    def forward(self, connection: Connection, command: RemotingCommand) -> None:
+    def forward(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Hands a request to the leader, or holds it until there is one."""
 
-    def forward_copy(self, connection: Connection, command: RemotingCommand) -> None:
+    def forward_copy(self, connection: Connection, command: RemotingCommand, /) -> None:
         """Tells the leader, too, if it is another node; this node answers the client."""
 
     def take_back(
-        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
+        self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool], /
     ) -> list[RemotingCommand]:
         """Requests of a client that another node is asked, or is to be; the caller answers them now."""
 

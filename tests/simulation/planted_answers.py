@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import broker.node.forwarding
+import broker.node.request_states
 from broker.client.errors import ConnectionFailed
 from broker.node.node import Node
 from broker.remoting.command import RemotingCommand
@@ -105,7 +105,7 @@ def queue_ends_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(broker.node.forwarding, "_ONCE", frozenset())
+    patch.setattr(broker.node.request_states, "ONCE", frozenset())
 
 
 def repeated_by_the_client(patch: pytest.MonkeyPatch) -> None:

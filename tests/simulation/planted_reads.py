@@ -16,7 +16,7 @@ from broker.client.consuming.consumer_offsets import StoredPositions
 from broker.client.consuming.intake import Batch, QueueReader
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import MessageQueue, MessageView
-from broker.node import forwarding
+from broker.node import request_states
 from broker.node.client_registry import ClientRegistry
 from broker.node.relayed_clients import RelayedClients
 from broker.offsets.offsets_processor import OffsetsProcessor
@@ -96,18 +96,21 @@ def forward_of_another_term_acted_on(patch: pytest.MonkeyPatch) -> None:
     def give_back_forgotten(self: RelayedClients) -> None:
         known = frozenset(self._connections.values())
         kept.setdefault(self, []).extend(
-            self._held.take_if(lambda holder: isinstance(holder, RelayedConnection) and holder not in known)
+            (request.connection, request.command)
+            for request in self._held.take_of(
+                lambda holder: isinstance(holder, RelayedConnection) and holder not in known
+            )
         )
 
     def turn_ended(self: RelayedClients) -> None:
         original(self)
         if self._replica.serving:
             for connection, command in kept.pop(self, ()):
-                self._node.received(connection, command)
+                self._received(connection, command)
 
     patch.setattr(RelayedClients, "_give_back_forgotten", give_back_forgotten)
     patch.setattr(RelayedClients, "turn_ended", turn_ended)
-    patch.setattr(forwarding, "_ONCE", forwarding._ONCE - {RequestCode.UPDATE_CONSUMER_OFFSET})
+    patch.setattr(request_states, "ONCE", request_states.ONCE - {RequestCode.UPDATE_CONSUMER_OFFSET})
 
 
 # ---- broadcasting ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import broker.node.forwarding as forwarding_module
+import broker.node.request_states as request_states
 from broker.client.message import MessageView
 from broker.client.producing.requests import Requests
 from broker.node.client_calls import ClientCalls, Done
@@ -72,7 +72,7 @@ def confirmed_before_it_is_pushed(patch: pytest.MonkeyPatch) -> None:
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
     """A node that loses its leader has the next one push a reply that the last one may have pushed."""
     replies = {RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
-    patch.setattr(forwarding_module, "_ONCE", forwarding_module._ONCE - replies)
+    patch.setattr(request_states, "ONCE", request_states.ONCE - replies)
 
 
 def given_to_whoever_waits(patch: pytest.MonkeyPatch) -> None:

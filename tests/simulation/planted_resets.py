@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import broker.node.forwarding as forwarding_module
+import broker.node.request_states as request_states
 import broker.offsets.resets_processor as resets_module
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.intake import QueueReader
@@ -117,8 +117,8 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
 
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
     """A node that loses its leader has the next one do what the last one may have done."""
-    once = forwarding_module._ONCE - {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET}
-    patch.setattr(forwarding_module, "_ONCE", once)
+    once = request_states.ONCE - {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET}
+    patch.setattr(request_states, "ONCE", once)
 
 
 def _with_force(patch: pytest.MonkeyPatch, force: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import broker.delayed.delays as delays_module
-import broker.node.forwarding as forwarding_module
+import broker.node.request_states as request_states
 import broker.sending.send_back_processor as send_back_module
 from broker.client.consuming.intake import QueueReader
 from broker.client.consuming.listening import Handled, _Listener
@@ -170,8 +170,8 @@ def property_lost(patch: pytest.MonkeyPatch) -> None:
 
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
     """A node that loses its leader asks the next one to take a message back that the last one may have taken."""
-    once = forwarding_module._ONCE - {RequestCode.CONSUMER_SEND_MSG_BACK}
-    patch.setattr(forwarding_module, "_ONCE", once)
+    once = request_states.ONCE - {RequestCode.CONSUMER_SEND_MSG_BACK}
+    patch.setattr(request_states, "ONCE", once)
 
 
 def done_with_before_it_is_confirmed(patch: pytest.MonkeyPatch) -> None:

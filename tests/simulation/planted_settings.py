@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-import broker.node.forwarding as forwarding_module
+import broker.node.request_states as request_states
 from broker.reading.pull_processor import PullProcessor
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -128,8 +128,8 @@ def refused_for_good(patch: pytest.MonkeyPatch) -> None:
 
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:
     """A node that loses its leader has the next one do what the last one may have done."""
-    once = forwarding_module._ONCE - {
+    once = request_states.ONCE - {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     }
-    patch.setattr(forwarding_module, "_ONCE", once)
+    patch.setattr(request_states, "ONCE", once)

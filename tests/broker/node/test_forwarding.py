@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from broker.node.forwarding import DOUBT_NS
+from broker.node.request_states import DOUBT_NS
 from broker.peers.protocol import Forward, Frame, NotDone, RaftFrame, Relay
 from broker.remoting.bodies import LockBatchBody, MessageQueue
 from broker.remoting.codes import RequestCode, ResponseCode

@@ -1,0 +1,214 @@
+"""The life of a request that waits for a leader, as a table: its states, what happens to it, and where that leads.
+
+A request that only the leader may handle waits on each node that does not handle it at once. The node of its client
+holds it while there is no leader (HELD), or has sent it to the leader of one term (FORWARDED) and waits for the
+response. A leader that does not serve yet holds what other nodes have forwarded to it (HELD, too).
+
+When the leader of that term is lost, it depends on what the request asks for:
+
+- Repeating it does no harm: the next leader is asked.
+- It must be done once (`ONCE`): the former leader has a moment (`DOUBT_NS`) to send its response after all, or to give
+  the request back (DOUBTED). A node that leads no more does one of the two for all that was forwarded to it, as long as
+  the link is up. Without this moment each transfer of leadership would leave the outcome of some sends unknown that
+  were never stored, or whose response was on its way. If nothing is heard, the client is told that the outcome is
+  unknown (code 1). It is never told that the request was refused: it would believe that a message is not in the log.
+
+Only the leader of the term that a request was forwarded for acts on it, and only the client's own node ever releases it
+to another leader. So a client gets one response.
+"""
+
+import enum
+from types import MappingProxyType
+from typing import Final
+
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import RemotingCommand
+from broker.requests.connection import Connection
+from broker.requests.late_requests import done_late
+
+DOUBT_NS: Final = 300_000_000
+"""How long a node that leads no more has to say what became of a request. It may have been stopped, or be cut off."""
+
+HELD_NS_MAX: Final = 2_500_000_000
+"""How long a request waits for a leader; clients give up after 3 s."""
+
+ONCE: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.TRIVET_CHANGE_GROUP,
+    }
+)
+"""Requests that the broker must not repeat on its own account: done twice, they store twice, or take back what came in
+between.
+
+Questions may be repeated, and so may requests that do the same the second time: decisions of transactions, locks, a
+transfer of leadership. An unlock does not: its client may hold the lock again. The offset that a pull brings is stored
+once, too; `done_late` takes it out.
+"""
+
+
+class State(enum.Enum):
+    """Where a request stands on one node. The first three wait, the others are its end there."""
+
+    HELD = "held"
+    """Waits on this node until some node leads."""
+    FORWARDED = "forwarded"
+    """Was sent to the leader of a term and waits for the response."""
+    DOUBTED = "doubted"
+    """Waits for the response of a node that does not lead that term any more."""
+
+    RESUMED = "resumed"
+    """Goes on as a request that has just come: handled here, forwarded or held."""
+    GIVEN_BACK = "given back"
+    """Returned undone to the node that forwarded it, which asks the next leader."""
+    TAKEN_BACK = "taken back"
+    """Answered by this node, whatever the leader says."""
+    ANSWERED = "answered"
+    """The leader's response went to the client."""
+    UNKNOWN = "unknown"
+    """Answered with code 1: the leader was lost first, and nobody knows whether the request was done."""
+    REFUSED = "refused"
+    """Answered with a refusal: nothing was done."""
+    FORGOTTEN = "forgotten"
+    """Its client is gone."""
+
+
+class Event(enum.Enum):
+    """What happens to a request that waits."""
+
+    LEADER_FOUND = "leader found"
+    """Another node leads and is reachable, or this node serves."""
+    TIME_OVER = "time over"
+    """`until_ns` has come."""
+    RESPONSE = "response"
+    """The node that was asked has sent its response."""
+    NOT_DONE = "not done"
+    """The node that was asked gives the request back: it has done nothing, and leads that term no more."""
+    LEADER_CHANGED = "leader changed"
+    """The node that was asked is not known to lead that term any more. It can still be heard."""
+    LEADER_BACK = "leader back"
+    """The node that was asked leads that term still: it was only not heard for a while."""
+    LINK_LOST = "link lost"
+    """Nothing more can be heard of the node that was asked."""
+    ANSWERED_HERE = "answered here"
+    """This node has found out the response itself."""
+    OUTSIDE = "outside"
+    """This node is no member of its group any more."""
+    CLIENT_GONE = "client gone"
+    """The client has disconnected from this node."""
+    CLIENT_UNKNOWN = "client unknown"
+    """The client of another node is not known here any more: it is gone, or this node does not lead."""
+
+
+Transitions = MappingProxyType[State, MappingProxyType[Event, State]]
+
+
+def _table(rows: dict[State, dict[Event, State]]) -> Transitions:
+    return MappingProxyType({state: MappingProxyType(row) for state, row in rows.items()})
+
+
+_HELD: Final = {
+    Event.LEADER_FOUND: State.RESUMED,
+    Event.TIME_OVER: State.REFUSED,
+    Event.ANSWERED_HERE: State.TAKEN_BACK,
+    Event.OUTSIDE: State.REFUSED,
+    Event.CLIENT_GONE: State.FORGOTTEN,
+    Event.CLIENT_UNKNOWN: State.GIVEN_BACK,
+}
+
+OF_REPEATABLE: Final = _table(
+    {
+        State.HELD: _HELD,
+        State.FORWARDED: {
+            Event.RESPONSE: State.ANSWERED,
+            Event.NOT_DONE: State.RESUMED,
+            Event.LEADER_BACK: State.FORWARDED,
+            Event.LEADER_CHANGED: State.RESUMED,
+            Event.LINK_LOST: State.RESUMED,
+            Event.ANSWERED_HERE: State.TAKEN_BACK,
+            Event.OUTSIDE: State.REFUSED,
+            Event.CLIENT_GONE: State.FORGOTTEN,
+        },
+    }
+)
+
+OF_ONCE: Final = _table(
+    {
+        State.HELD: _HELD,
+        State.FORWARDED: {
+            Event.RESPONSE: State.ANSWERED,
+            Event.NOT_DONE: State.RESUMED,
+            Event.LEADER_BACK: State.FORWARDED,
+            Event.LEADER_CHANGED: State.DOUBTED,
+            Event.LINK_LOST: State.UNKNOWN,
+            # The leader still sends its response to this one, and it may have been done.
+            Event.OUTSIDE: State.FORWARDED,
+            Event.CLIENT_GONE: State.FORGOTTEN,
+        },
+        State.DOUBTED: {
+            Event.RESPONSE: State.ANSWERED,
+            Event.NOT_DONE: State.RESUMED,
+            Event.LEADER_BACK: State.FORWARDED,
+            Event.LEADER_CHANGED: State.DOUBTED,
+            Event.LINK_LOST: State.UNKNOWN,
+            Event.TIME_OVER: State.UNKNOWN,
+            Event.OUTSIDE: State.DOUBTED,
+            Event.CLIENT_GONE: State.FORGOTTEN,
+        },
+    }
+)
+
+
+class WaitingRequest:
+    """A request of a client, on a node where it waits.
+
+    `leader` and `term` are whom it was forwarded to, "" and 0 while it is held. It came into HELD or FORWARDED at
+    `since_ns`, and HELD or DOUBTED end at `until_ns` (monotonic).
+    """
+
+    __slots__ = ("_table", "command", "connection", "leader", "since_ns", "state", "term", "until_ns")
+
+    def __init__(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        since_ns: int,
+        state: State,
+        leader: str = "",
+        term: int = 0,
+    ) -> None:
+        self.connection = connection
+        self.command = command
+        self.since_ns = since_ns
+        self.until_ns = since_ns + HELD_NS_MAX
+        self.state = state
+        self.leader = leader
+        self.term = term
+        self._table = OF_ONCE if command.code in ONCE else OF_REPEATABLE
+
+    def happens(self, event: Event) -> State:
+        """Enters and returns the state that the event leads to. An event without a row in the table is a bug here."""
+        row = self._table.get(self.state)
+        assert row is not None, f"request {self.command.code} is {self.state.value} already: {event.value}"
+        assert event in row, f"request {self.command.code} is {self.state.value}: {event.value} cannot happen"
+        self.state = row[event]
+        return self.state
+
+    def as_of(self, now_ns: int) -> RemotingCommand:
+        """The request as it may be done now, after it has waited (`done_late`)."""
+        return done_late(self.command, now_ns - self.since_ns)
