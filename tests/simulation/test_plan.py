@@ -31,7 +31,7 @@ def test_kinds_drawn_apart_leave_the_other_faults_of_a_seed_alone(monkeypatch: p
     plans = [draw_plan(seed) for seed in range(20)]
     monkeypatch.setattr("simulation.plans.draw._DRAWN_APART", ())
     monkeypatch.setattr(
-        "simulation.plans.plan.FAULT_KINDS", tuple(kind for kind in FAULT_KINDS if kind != "stop")
+        "simulation.plans.draw.FAULT_KINDS", tuple(kind for kind in FAULT_KINDS if kind != "stop")
     )
     for plan in plans:
         others = tuple(fault for fault in plan.faults if fault.kind != "stop")
