@@ -18,11 +18,13 @@ from simulation.judges.group_model import CommittedQueue, GroupModel
 from simulation.judges.stored_positions import NEVER, PositionRequest, first_unasked
 from simulation.scheduler import SECOND
 
-__all__ = ["ClientJudge", "ClientWriter"]
+__all__ = ["ClientJudge", "ClientWriter", "Question"]
 
 
 @dataclass(slots=True)
-class _Asked:
+class Question:
+    """What a client asked, or wanted done."""
+
     process: str
     topic: str
     queue_id: int
@@ -37,14 +39,20 @@ class _Asked:
         return self.group, self.topic, self.queue_id
 
 
-def _untrue(invariant: str, asked: _Asked, detail: str) -> Violation:
+def _untrue(invariant: str, asked: Question, detail: str) -> Violation:
     return Violation(invariant, asked.process, f"{detail}; asked at {asked.since_ns / SECOND:.6f} s")
 
 
 class ClientJudge:
     """Judges all clients of a world."""
 
-    def __init__(self, model: GroupModel, now_ns: Callable[[], int]) -> None:
+    def __init__(self, model: GroupModel, now_ns: Callable[[], int], *, afterwards: bool = False) -> None:
+        """`afterwards`: the model holds already all that was committed, at the times given or before.
+
+        Then answers are held against what follows from that: no end of a question excuses or accuses a commit, and
+        positions are accounted for when all requests are known.
+        """
+        self._afterwards = afterwards
         self._model = model
         self._now_ns = now_ns
         self._positions: dict[tuple[str, str, int], list[PositionRequest]] = {}
@@ -59,15 +67,17 @@ class ClientJudge:
         self.read = 0
         self.answered = 0
 
-    def asked(self, process: str, key: str, group: str | None, values: Sequence[str], offset: int) -> _Asked:
+    def asked(
+        self, process: str, key: str, group: str | None, values: Sequence[str], offset: int
+    ) -> Question:
         """An operation begins."""
         topic, _, queue = key.rpartition("/")
         for value in values:
             self.outcomes.setdefault((topic, value), []).append("open")
         queue_id = int(queue.rpartition(":")[2])
-        return _Asked(process, topic, queue_id, group or "", tuple(values), offset, self._now_ns())
+        return Question(process, topic, queue_id, group or "", tuple(values), offset, self._now_ns())
 
-    def stored(self, asked: _Asked, base_offset: int) -> None:
+    def stored(self, asked: Question, base_offset: int) -> None:
         """An acknowledged message is committed, where the acknowledgement says."""
         self.acknowledged += len(asked.values)
         queue = self._model.queues.get((asked.topic, asked.queue_id))
@@ -91,20 +101,20 @@ class ClientJudge:
                     "stored once", process, f"{result.message_id}: told {told}, stored at {places}"
                 )
 
-    def failed(self, asked: _Asked, outcome: str) -> None:
+    def failed(self, asked: Question, outcome: str) -> None:
         """An attempt failed, certainly ("fail") or of unknown outcome ("info")."""
         if asked.values:
             self._ended(asked, outcome)
         if asked.position is not None and outcome == "fail":
             self._positions[asked.position_key].remove(asked.position)
 
-    def _ended(self, asked: _Asked, outcome: str) -> None:
+    def _ended(self, asked: Question, outcome: str) -> None:
         for value in asked.values:
             outcomes = self.outcomes[asked.topic, value]
             outcomes[outcomes.index("open")] = outcome
 
     def was_read(
-        self, asked: _Asked, next_offset: int, offsets: int | Sequence[int], values: Sequence[str]
+        self, asked: Question, next_offset: int, offsets: int | Sequence[int], values: Sequence[str]
     ) -> None:
         """What a pull returns are committed messages, without a gap."""
         if asked.topic in self._model.deleted_topics:
@@ -133,7 +143,7 @@ class ClientJudge:
         if next_offset > expected:
             self._passed(asked, queue, expected, next_offset)
 
-    def _passed(self, asked: _Asked, queue: CommittedQueue, expected: int, offset: int) -> None:
+    def _passed(self, asked: Question, queue: CommittedQueue, expected: int, offset: int) -> None:
         """A reader that wanted `expected` is at `offset`: it may pass what retention has deleted somewhere."""
         if offset == expected:
             return
@@ -145,7 +155,7 @@ class ClientJudge:
                 f"{asked.topic}/{asked.queue_id}: asked for {expected}, got {offset}; {kept} is kept",
             )
 
-    def ended_at(self, asked: _Asked, offset: int) -> None:
+    def ended_at(self, asked: Question, offset: int) -> None:
         """A query of the queue's end: nothing acknowledged before is missing, nothing uncommitted shows."""
         self.answered += 1
         if asked.topic in self._model.deleted_topics:
@@ -159,7 +169,7 @@ class ClientJudge:
                 f"{asked.topic}/{asked.queue_id} ends at {offset}, but at {lowest}..{highest} while it was asked",
             )
 
-    def asked_to_store(self, asked: _Asked) -> None:
+    def asked_to_store(self, asked: Question) -> None:
         """An operation, told by `asked`, is to store a group's position."""
         request = PositionRequest(asked.offset, asked.since_ns)
         self._positions.setdefault(asked.position_key, []).append(request)
@@ -171,12 +181,13 @@ class ClientJudge:
         request = PositionRequest(offset, now_ns, now_ns)
         self._positions.setdefault((group, topic, queue_id), []).append(request)
 
-    def offset_stored(self, asked: _Asked) -> None:
+    def offset_stored(self, asked: Question) -> None:
         """An acknowledged consumer offset was committed since the request left, or outdone at once by another."""
         self.answered += 1
-        if asked.position is not None:
-            asked.position.until_ns = self._now_ns()
-        self._account_for_positions(asked.position_key)
+        if not self._afterwards:
+            if asked.position is not None:
+                asked.position.until_ns = self._now_ns()
+            self._account_for_positions(asked.position_key)
         history = self._model.offsets.get(asked.position_key, [])
         since = bisect_left(history, asked.since_ns, key=lambda item: item[0])
         before = history[since - 1][1] if since else None
@@ -205,10 +216,11 @@ class ClientJudge:
                 f"which no request accounts for, or no further one; stored were {history[-5:]}",
             )
 
-    def offset_was(self, asked: _Asked, offset: int | None) -> None:
+    def offset_was(self, asked: Question, offset: int | None) -> None:
         """A stored offset is one that was in force while it was asked for."""
         self.answered += 1
-        self._account_for_positions(asked.position_key)
+        if not self._afterwards:
+            self._account_for_positions(asked.position_key)
         history = self._model.offsets.get(asked.position_key, [])
         since = bisect_right(history, asked.since_ns - 1, key=lambda item: item[0])
         possible = [history[since - 1][1] if since else None, *(value for _, value in history[since:])]
@@ -270,7 +282,7 @@ class ClientWriter(TraceWriter):
         self._now_ns = now_ns
         self._judge = judge
         self._name = header.process
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, Question] = {}
         self._at_most_once = at_most_once
 
     def _add(self, record: tuple[object, ...]) -> None:

@@ -251,7 +251,7 @@ class GroupModel:
             if position > len(self.image):
                 self.image += bytes(position - len(self.image))
             self.image[position:] = data
-            self._learn(node, bytes(data), now_ns)
+            self.learn(node, bytes(data), now_ns)
             index = last + 1
         self.last_index = last_index
         self.end_position = len(self.image)
@@ -266,7 +266,12 @@ class GroupModel:
                 raise Violation(invariant, node, f"entries {index}..{last} are not the committed ones")
             index = last + 1
 
-    def _learn(self, node: str, data: bytes, now_ns: int) -> None:
+    def learn(self, node: str, data: bytes, now_ns: int) -> None:
+        """Takes committed entries, which follow those before them, as `node` has them.
+
+        For a group whose logs are files, and judged when all is over: what this alone does not fill is `image` and
+        `last_index`.
+        """
         at = 0
         while at < len(data):
             _, size, index, _, position, *_ = HEADER.unpack_from(data, at)

@@ -2,13 +2,14 @@
 
 What must hold is decided three times: here while it runs (no server ends by itself; after the faults the group serves,
 all nodes catch up, and consumers get everything that was acknowledged, each within a bound), then from the files (the
-stores are byte-identical), and at last from the traces (`trivet analyze`).
+stores are byte-identical, and clients were told what the log says), and at last from the traces (`trivet analyze`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,13 +18,15 @@ import trio
 from broker.client.admin import AdminClient
 from broker.settings.reading import BrokerConfig, StorageSettings
 from broker.tools.chaos.faults import Faults
+from broker.tools.chaos.judging import judge_clients
 from broker.tools.chaos.proxy import Network, open_network
 from broker.tools.chaos.schedule import FAULT_KINDS
-from broker.tools.chaos.workload import QUEUES, Counters, Workload
+from broker.tools.chaos.workload import AT_MOST_ONCE, QUEUES, Counters, Workload
 from broker.tools.cluster.compare import StoresDifferError, compare_stores
 from broker.tools.cluster.layout import LocalClusterOptions
 from broker.tools.cluster.local import LocalCluster
 from broker.tools.cluster.recording import Recording
+from simulation.journal import Violation
 from simulation.plans.plan import Fault
 from simulation.randomness import stream
 from simulation.scheduler import SECOND
@@ -123,6 +126,7 @@ class ChaosRun:
             trace_directory=self.directory / "traces",
         )
         async with LocalCluster(options) as cluster:
+            voters = list(cluster.nodes)
             await cluster.wait_ready()
             leader = await cluster.leader()
             self._tell(f"a name server and {options.nodes} brokers behind proxies serve; {leader.id} leads")
@@ -135,7 +139,7 @@ class ChaosRun:
                         await self._drive(cluster, recording, faults)
                     finally:
                         faults.release()
-            await self._compare(cluster)
+            await self._compare(cluster, voters)
 
     async def _drive(self, cluster: LocalCluster, recording: Recording, faults: Faults) -> None:
         workload = Workload(cluster.name_server_address, recording, stream(f"load {self._seed}"))
@@ -176,20 +180,32 @@ class ChaosRun:
         summary.read = counters.read
         summary.questions = counters.questions
 
-    async def _compare(self, cluster: LocalCluster) -> None:
+    async def _compare(self, cluster: LocalCluster, voters: list[str]) -> None:
         commit_index = await cluster.wait_caught_up()
         self.phase = "the nodes stop, and their stores are compared"
         unclean = [node_id for node_id in cluster.nodes if not await cluster.stop(node_id)]
         if unclean:
             raise ChaosFinding(f"{', '.join(unclean)} did not stop cleanly")
-        comparison = await trio.to_thread.run_sync(
-            compare_stores, {node.id: node.data_directory for node in cluster.nodes.values()}, commit_index
-        )
+        stores = {node.id: node.data_directory for node in cluster.nodes.values()}
+        comparison = await trio.to_thread.run_sync(compare_stores, stores, commit_index)
         self.summary.entries_compared = comparison.entries
         self.summary.bytes_compared = comparison.bytes
         self._tell(
             f"the stores are byte-identical: {comparison.entries:,} entries, {comparison.bytes:,} bytes"
         )
+        self.phase = "what clients were told is held against the log"
+        judge = partial(
+            judge_clients,
+            self.directory / "traces",
+            stores,
+            commit_index,
+            voters=voters,
+            at_most_once=AT_MOST_ONCE,
+        )
+        try:
+            await trio.to_thread.run_sync(judge)
+        except Violation as violation:
+            raise ChaosFinding(str(violation)) from violation
 
 
 def _behind_proxies(network: Network) -> Callable[[BrokerConfig], BrokerConfig]:

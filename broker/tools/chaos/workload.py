@@ -26,7 +26,7 @@ from simulation.workload.consume import consume
 from simulation.workload.context import Load
 from simulation.workload.produce import produce
 
-__all__ = ["QUEUES", "Counters", "Workload"]
+__all__ = ["AT_MOST_ONCE", "QUEUES", "Counters", "Workload"]
 
 QUEUES: Final = 4
 
@@ -41,6 +41,8 @@ _ACTORS: Final[dict[str, Callable[[Load, Runtime, TraceWriter], Awaitable[None]]
     "auditor-2": audit,
 }
 """By the name of their traces."""
+AT_MOST_ONCE: Final = frozenset({"producer", "careful"})
+"""Actors whose messages are stored once at most."""
 
 
 @dataclass(slots=True)
