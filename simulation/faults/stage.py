@@ -1,10 +1,10 @@
-"""What faults happen to."""
+"""The machines that faults happen to, and how it is told that one happens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from simulation.journal import Journal
 from simulation.machines.broker_host import BrokerHost
@@ -12,10 +12,14 @@ from simulation.machines.client_host import ClientHost
 from simulation.machines.members import Members
 from simulation.machines.name_server_host import NameServerHost
 from simulation.machines.network import Network
-from simulation.scheduler import Scheduler
+from simulation.plans.plan import Fault
+from simulation.scheduler import MILLISECOND, Scheduler
 from simulation.workload.context import Wishes
 
 __all__ = ["Stage"]
+
+_PATIENCE_TRIES: Final = 200
+_PATIENCE_NS: Final = 10 * MILLISECOND
 
 
 @dataclass(slots=True)
@@ -42,6 +46,49 @@ class Stage:
         self.host_names += [name_server.name for name_server in self.name_servers]
         self.host_names += [client.name for client in self.clients]
 
+    # ---- telling -------------------------------------------------------------------------------------
+
+    def done(self, fault: Fault, host: str, detail: str = "") -> None:
+        """Notes and counts a fault that has taken effect."""
+        self.journal.fired(fault.kind)
+        self.journal.record_fault(fault.kind, host, detail)
+
+    def armed(self, fault: Fault, host: str, detail: str = "") -> None:
+        """Notes a fault that takes effect when somebody next does what it is about; it is counted then."""
+        self.journal.record_fault(fault.kind, host, detail)
+
+    def counted_once(self, kind: str) -> Callable[[], None]:
+        """Returns a function that counts a fault when it is called first: for an armed one that meets something."""
+        counted = False
+
+        def met() -> None:
+            nonlocal counted
+            if not counted:
+                counted = True
+                self.journal.fired(kind)
+
+        return met
+
+    # ---- waiting -------------------------------------------------------------------------------------
+
     def is_calm(self) -> bool:
-        """Whether the time of faults is over."""
+        """True when the time of faults is over."""
         return self.scheduler.now_ns >= self.calm_ns
+
+    def others_are_whole(self, host: BrokerHost) -> bool:
+        """True while all other members run and know what they may vote for (raft/recovery.py)."""
+        others = [other.process for other in self.members.in_service() if other is not host]
+        return all(other is not None and other.node.replica.raft.recovering is None for other in others)
+
+    def when_others_are_whole(self, host: BrokerHost, act: Callable[[], None], tries: int = 0) -> None:
+        """Calls `act` once all others hold everything and nothing is under way, and never if that takes long.
+
+        An operator waits for this before giving up a replica: a group of three that has lost one replica's data cannot
+        bear the loss of another's, and Raft promises nothing then.
+        """
+        if self.is_calm() or tries > _PATIENCE_TRIES:
+            return
+        if self.members.is_settled():
+            act()
+        else:
+            self.scheduler.after(_PATIENCE_NS, self.when_others_are_whole, host, act, tries + 1)

@@ -1,0 +1,114 @@
+"""Faults of disks: slow, full, failing, or damaged while nobody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from simulation.faults.stage import Stage
+from simulation.machines.broker_host import BrokerHost
+from simulation.plans.plan import Fault
+from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND
+
+__all__ = [
+    "bit_rot",
+    "flush_failure",
+    "full_disk",
+    "misdirected_write",
+    "quicken",
+    "read_failure",
+    "retention",
+    "slow_disk",
+]
+
+_DISK_PRESSURE: Final = 0.87
+"""Above `disk_force_percent`, below `disk_full_percent`: the oldest files go, sends are taken."""
+_RETENTION_LOOKS_NS: Final = 2 * SECOND
+"""Two of the intervals at which nodes look."""
+
+
+def slow_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Flushes take up to a second."""
+    host.disk_delay_ns = int(MILLISECOND * 1000**fault.amount)
+    host.disk_slowed = stage.counted_once(fault.kind)
+    stage.armed(fault, host.name, f"{host.disk_delay_ns / MILLISECOND:.0f} ms a flush")
+
+    def undo() -> None:
+        quicken(host)
+
+    stage.scheduler.after(fault.duration_ns, undo)
+
+
+def quicken(host: BrokerHost) -> None:
+    """The disk is as fast as it was made."""
+    host.disk_delay_ns = 100 * MICROSECOND
+    host.disk_slowed = None
+
+
+def full_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Nothing new finds space on the disk."""
+    host.disk.full = host.disk_faulty = True
+    stage.armed(fault, host.name)
+
+    def undo() -> None:
+        host.disk.full = False
+
+    stage.scheduler.after(fault.duration_ns, undo)
+
+
+def retention(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Disks look so full that nodes delete their logs' heads."""
+    hosts = stage.members.in_service() if fault.amount < 0.5 else [host]
+    for one in hosts:
+        one.disk.used_by_others = _DISK_PRESSURE
+    # Counted by the monitor when a log's head goes.
+    stage.journal.record_fault(fault.kind, "group" if len(hosts) > 1 else host.name, "")
+
+    def undo() -> None:
+        for one in hosts:
+            one.disk.used_by_others = 0.0
+
+    stage.scheduler.after(fault.duration_ns + _RETENTION_LOOKS_NS, undo)
+
+
+def flush_failure(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The next flush fails."""
+    if not stage.others_are_whole(host):
+        return  # pages that leave the cache unwritten can make a node recover, and a majority must not
+    host.disk.failing_flushes = 1
+    host.disk_faulty = True
+    stage.armed(fault, host.name)
+
+
+def read_failure(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The next files that are opened or read cannot be."""
+    host.disk.failing_reads = 1 + int(3 * fault.amount)
+    host.disk_faulty = True
+    stage.armed(fault, host.name)
+
+
+def _harm(stage: Stage, host: BrokerHost, fault: Fault, harm: Callable[[str], str | None]) -> None:
+    """Kills the process, lets `harm` damage the files below a prefix, and starts it again."""
+    prefixes = (host.options.dledger_directory, "consumequeue", "index", "recovery-notes", "")
+    prefix = prefixes[int(fault.amount * len(prefixes))]
+
+    def act() -> None:
+        host.kill()
+        what = harm(prefix)
+        if what is not None:
+            host.disk_faulty = True
+            stage.wiped(host)
+            stage.done(fault, host.name, what)
+        host.start()
+
+    stage.when_others_are_whole(host, act)
+
+
+def bit_rot(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A bit flips while the host is down."""
+    _harm(stage, host, fault, host.disk.rot)
+
+
+def misdirected_write(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A page holds another page's bytes."""
+    _harm(stage, host, fault, host.disk.misdirect)

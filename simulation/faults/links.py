@@ -1,0 +1,245 @@
+"""Faults of the network: links that lose, delay, hold back or break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from simulation.faults.operations import hand_over_leadership
+from simulation.faults.stage import Stage
+from simulation.machines.broker_host import BrokerHost
+from simulation.machines.network import DELAY_MAX_NS, DELAY_MIN_NS, Link
+from simulation.machines.peer_links import FrameFaults
+from simulation.plans.plan import Fault
+from simulation.scheduler import MILLISECOND
+
+__all__ = [
+    "clog",
+    "cut_one_way",
+    "delay",
+    "depose",
+    "isolate",
+    "link",
+    "loss",
+    "messages",
+    "partition",
+    "reset",
+]
+
+_DEPOSED_NS: Final = 1500 * MILLISECOND
+"""Longer than a leader without a majority goes on."""
+_FAR_CLIENTS_NS: Final = 200 * MILLISECOND
+_PEERS_SHARE: Final = 0.6
+"""Of what happens to one direction between two hosts, that between brokers."""
+_TOWARDS_HOST: Final = 1 << 8
+"""This bit of a fault's target: the direction is towards the host, and not from it."""
+
+
+def _others(stage: Stage, name: str) -> list[str]:
+    return [other for other in stage.host_names if other != name]
+
+
+def _both_ways(stage: Stage, one: str, other: str) -> tuple[Link, Link]:
+    """The links of both directions between two hosts."""
+    return stage.network.link(one, other), stage.network.link(other, one)
+
+
+def loss(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Segments on all links of a host are lost, and sent again."""
+    probability = 0.3 * fault.amount
+    links = [link for other in _others(stage, host.name) for link in _both_ways(stage, host.name, other)]
+    for link in links:
+        link.loss = probability
+    stage.armed(fault, host.name, f"{probability:.0%} of its segments")  # each lost one counts
+
+    def undo() -> None:
+        for link in links:
+            link.loss = 0.0
+
+    stage.scheduler.after(fault.duration_ns, undo)
+
+
+def delay(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """All links of a host are slow."""
+    slow_ns = int(MILLISECOND * 400**fault.amount)
+    links = [link for other in _others(stage, host.name) for link in _both_ways(stage, host.name, other)]
+    slowed = stage.counted_once(fault.kind)
+    for link in links:
+        link.delay_min_ns, link.delay_max_ns = slow_ns // 4, slow_ns
+        link.slowed_by = slowed
+    stage.armed(fault, host.name, f"up to {slow_ns / MILLISECOND:.0f} ms")
+
+    def undo() -> None:
+        for link in links:
+            link.delay_min_ns, link.delay_max_ns = DELAY_MIN_NS, DELAY_MAX_NS
+            link.slowed_by = None
+
+    stage.scheduler.after(fault.duration_ns, undo)
+
+
+def _cut(stage: Stage, pairs: list[tuple[str, str]], fault: Fault, host: str, detail: str) -> None:
+    """Cuts the link of each pair of hosts for the fault's duration."""
+    held_up = stage.counted_once(fault.kind)
+    for source, target in pairs:
+        stage.network.set_cut(source, target, True)
+        stage.network.link(source, target).held_by.append(held_up)
+    stage.armed(fault, host, detail)
+
+    def undo() -> None:
+        for source, target in pairs:
+            _let_go(stage, source, target, held_up)
+            stage.network.set_cut(source, target, False)
+
+    stage.scheduler.after(fault.duration_ns, undo)
+
+
+def _let_go(stage: Stage, source: str, target: str, held_up: Callable[[], None]) -> None:
+    """The link need not tell this fault any more; healing may have ended that already."""
+    held_by = stage.network.link(source, target).held_by
+    if held_up in held_by:
+        held_by.remove(held_up)
+
+
+def _direction(stage: Stage, host: BrokerHost, fault: Fault) -> tuple[str, str]:
+    """One direction between a broker and, in most cases, another one, else a client or a name server."""
+    peers = [other.name for other in stage.members.in_service() if other is not host]
+    brokers = [other.name for other in stage.members.machines]
+    outside = [name for name in stage.host_names if name not in brokers]
+    share = fault.amount / _PEERS_SHARE
+    if share < 1:
+        other = peers[int(share * len(peers))]
+    else:
+        other = outside[int((fault.amount - _PEERS_SHARE) / (1 - _PEERS_SHARE) * len(outside))]
+    return (other, host.name) if fault.target & _TOWARDS_HOST else (host.name, other)
+
+
+def cut_one_way(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """One direction between a broker and another host delivers nothing."""
+    source, target = _direction(stage, host, fault)
+    _cut(stage, [(source, target)], fault, source, f"towards {target}")
+
+
+def isolate(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A broker is cut off from all others, in three tenths of the cases from clients and name servers, too."""
+    others = [other.name for other in stage.members.machines if other is not host]
+    if fault.amount < 0.3:
+        others = _others(stage, host.name)  # from its clients and name servers too
+    _cut(
+        stage,
+        [pair for other in others for pair in ((host.name, other), (other, host.name))],
+        fault,
+        host.name,
+        f"from {' '.join(others)}",
+    )
+
+
+def partition(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The hosts fall into two halves that do not reach each other."""
+    side = fault.target
+    left = [name for number, name in enumerate(stage.host_names) if side >> number & 1]
+    right = [name for name in stage.host_names if name not in left]
+    pairs = [pair for one in left for other in right for pair in ((one, other), (other, one))]
+    if pairs:
+        _cut(stage, pairs, fault, "group", f"{' '.join(left)} | {' '.join(right)}")
+
+
+def depose(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The leader and some clients on one side, its peers on the other, and every connection in between is reset.
+
+    So the peers elect at once, while it believes for most of an election timeout that it leads, and is asked by clients
+    that nobody told. The other clients are cut off a little later, when they hear of the new leader, and go on there.
+    In half of all cases the others change their leader once more before they meet again.
+    """
+    leader = stage.members.leader()
+    if leader is None:
+        return
+    peers = [broker.name for broker in stage.members.machines if broker is not leader]
+    near = [client.name for number, client in enumerate(stage.clients) if not fault.target >> number & 2]
+    far = [client.name for client in stage.clients if client.name not in near]
+    duration_ns = max(fault.duration_ns, _DEPOSED_NS)
+    _sever(stage, [(one, other) for one in [leader.name, *near] for other in peers], duration_ns)
+    stage.scheduler.after(
+        _FAR_CLIENTS_NS, _sever, stage, [(leader.name, client) for client in far], duration_ns
+    )
+    stage.done(fault, leader.name, f"and with it {' '.join(near) or 'no client'}")
+    if fault.amount < 0.5:
+        stage.scheduler.after(duration_ns // 2, hand_over_leadership, stage)
+
+
+def _sever(stage: Stage, pairs: list[tuple[str, str]], duration_ns: int) -> None:
+    """Resets all connections between the hosts of each pair, and lets none through for a while."""
+    if stage.is_calm():
+        return
+    both = dict.fromkeys((*pairs, *((other, one) for one, other in pairs)))
+    for source, target in both:
+        stage.network.set_cut(source, target, True)
+    for endpoint in stage.network.endpoints():
+        if (endpoint.host, endpoint.peer.host) in both and not endpoint.closed:
+            endpoint.reset()
+
+    def undo() -> None:
+        for source, target in both:
+            stage.network.set_cut(source, target, False)
+
+    stage.scheduler.after(duration_ns, undo)
+
+
+def link(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """One connection between two brokers breaks, and only that: the one in the other direction goes on."""
+    if host.process is None:
+        return
+    accepted = host.process.links.accepted()
+    if accepted:
+        chosen = accepted[int(fault.amount * len(accepted))]
+        chosen.reset()
+        stage.done(fault, host.name, f"from {chosen.peer.host}")
+
+
+def clog(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A link takes a few KiB and then nothing."""
+    source, target = _direction(stage, host, fault)
+    held_up = stage.counted_once(fault.kind)
+    stage.network.set_clogged(source, target, True)
+    stage.network.set_cut(source, target, True)
+    stage.network.link(source, target).held_by.append(held_up)
+    stage.armed(fault, source, f"towards {target}")
+
+    def undo() -> None:
+        _let_go(stage, source, target, held_up)
+        stage.network.set_cut(source, target, False)
+        stage.network.set_clogged(source, target, False)
+
+    stage.scheduler.after(fault.duration_ns, undo)
+
+
+def reset(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Connections of a host break: one of two between brokers, or some of any."""
+    endpoints = stage.network.endpoints_of(host.name)
+    brokers = [broker.name for broker in stage.members.machines]
+    peers = [end for end in endpoints if end.peer.host in brokers]
+    if fault.amount < 0.5 and peers:
+        chosen = [peers[int(2 * fault.amount * len(peers))]]  # one direction of one link between brokers
+    else:
+        chosen = endpoints[: 1 + int(2 * (fault.amount - 0.5) * len(endpoints))]
+    for endpoint in chosen:
+        endpoint.reset()
+    report = stage.done if chosen else stage.armed  # of a host that is down there is none
+    report(fault, host.name, f"{len(chosen)} connections")
+
+
+def messages(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """Single Raft messages to a host are lost, doubled, late or changed."""
+    share = 0.3 * fault.amount
+    host.frame_faults = FrameFaults(
+        loss=share / 2,
+        duplication=share / 2,
+        reordering=share / 2,
+        corruption=share / 4,
+        told=stage.counted_once(fault.kind),
+    )
+    stage.armed(fault, host.name, f"{share:.0%}")
+
+    def undo() -> None:
+        host.frame_faults = None
+
+    stage.scheduler.after(fault.duration_ns, undo)

@@ -1,0 +1,156 @@
+"""Faults of machines and their processes: they end, stand still, lose power, disk or time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulation.faults.disks import flush_failure
+from simulation.faults.stage import Stage
+from simulation.machines.broker_host import BrokerHost
+from simulation.machines.clock import RATE_MAX_PPM
+from simulation.plans.plan import Fault
+from simulation.scheduler import SECOND
+
+__all__ = [
+    "client_kill",
+    "clock_rate",
+    "kill",
+    "name_server",
+    "new_disk",
+    "pause",
+    "power",
+    "power_inside",
+    "power_of_all",
+    "stop",
+    "wall_jump",
+]
+
+
+def kill(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """SIGKILL; the process starts again later."""
+    if host.process is not None:
+        host.kill()
+        stage.done(fault, host.name)
+        host.start_after(fault.duration_ns)
+
+
+def stop(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """SIGTERM; a process that is paused gets it when it goes on.
+
+    By the amount: below a fifth its next flush fails; from a half on power fails behind the close, from 0.8 on inside.
+    """
+    if host.process is None or host.process.stop is not None:
+        return
+    stage.armed(fault, host.name)
+    if fault.amount < 0.2:
+        flush_failure(stage, host, replace(fault, kind="flush failure"))
+    operations = 1 + int((fault.amount - 0.8) * 60) if fault.amount >= 0.8 else 0
+    may_lose_power = False
+
+    def before_close() -> None:
+        nonlocal may_lose_power
+        stage.done(fault, host.name, "closes")
+        may_lose_power = not stage.is_calm() and _may_lose_power(stage, host)
+        if operations and may_lose_power:
+            host.disk.arm_power_failure(operations)
+
+    def stopped() -> None:
+        host.stopped_in_order()
+        if fault.amount >= 0.5 and may_lose_power:
+            host.lose_power(fault.kind)
+            host.note("stopped in order, and loses power")
+        host.start_after(fault.duration_ns)
+
+    host.process.stop_in_order(before_close, stopped)
+
+
+def _may_lose_power(stage: Stage, host: BrokerHost) -> bool:
+    """With async flush only a minority may, and only while all others hold what they acknowledged."""
+    if host.process is None:
+        return False
+    if stage.flush == "sync":
+        return True
+    return stage.others_are_whole(host)
+
+
+def power(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The machine goes dark, and starts again later."""
+    if _may_lose_power(stage, host):
+        host.lose_power(fault.kind)
+        stage.done(fault, host.name)
+        host.start_after(fault.duration_ns)
+
+
+def power_inside(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The machine goes dark within one of its next durable operations."""
+    if host.process is not None:
+        operations = 1 + int(fault.amount * 12)
+        host.disk.arm_power_failure(operations)
+        stage.armed(fault, host.name, f"in {operations} operations")
+
+
+def power_of_all(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """All machines go dark at once."""
+    running = [other for other in stage.members.in_service() if other.process is not None]
+    for other in stage.members.in_service():
+        if other in running:
+            other.lose_power(fault.kind)
+        other.start_after(fault.duration_ns)
+    report = stage.done if running else stage.armed
+    report(fault, "group")
+
+
+def pause(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The process stands still."""
+    if host.process is not None and not host.paused:
+        host.pause()
+        stage.done(fault, host.name, f"{fault.duration_ns / SECOND:.1f} s")
+        stage.scheduler.after(fault.duration_ns, host.resume)
+
+
+def new_disk(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The process is killed, and starts again with an empty disk."""
+
+    def wipe() -> None:
+        host.kill()
+        stage.members.give_new_disk(host)
+        stage.done(fault, host.name)
+        host.start_after(fault.duration_ns)
+
+    stage.when_others_are_whole(host, wipe)
+
+
+def clock_rate(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The monotonic clock goes at another rate from now on."""
+    rate = int((2 * fault.amount - 1) * RATE_MAX_PPM)
+    host.clock.set_rate(rate)
+    if host.process is not None:
+        host.process.wake()
+    stage.done(fault, host.name, f"{rate / 10_000:+.1f} %")
+
+
+def wall_jump(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """The wall clock jumps by up to an hour in either direction."""
+    milliseconds = int((2 * fault.amount - 1) * 3_600_000)
+    host.clock.jump_wall(milliseconds)
+    stage.done(fault, host.name, f"{milliseconds / 1000:+.0f} s")
+
+
+def name_server(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A name server ends, and starts again later."""
+    server = stage.name_servers[fault.target % len(stage.name_servers)]
+    report = stage.done if server.is_running else stage.armed
+    server.fail(fault.amount)
+    report(fault, server.name)
+    stage.scheduler.after(fault.duration_ns, server.start)
+
+
+def client_kill(stage: Stage, host: BrokerHost, fault: Fault) -> None:
+    """A client process ends, and starts again later."""
+    if not stage.clients:
+        return  # a plan that was shrunk to nodes and faults
+    client = stage.clients[fault.target % len(stage.clients)]
+    report = stage.done if client.is_running else stage.armed
+    client.kill()
+    report(fault, client.name)
+    stage.scheduler.after(fault.duration_ns, client.start)
