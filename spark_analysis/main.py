@@ -1,5 +1,4 @@
-"""``trivet analyze``: histories in, verdicts out. The command line lives in ``broker.tools.cli``; this is what it
-calls."""
+"""``trivet analyze``: histories in, verdicts out. The command line, in ``broker.tools.cli``, calls this."""
 
 from __future__ import annotations
 
@@ -131,14 +130,15 @@ def analyze(
 
 
 def _failed() -> int:
-    """An unexpected end must not look like the verdict "violated", which is exit code 1."""
+    """Report an unexpected end; returns its exit code, as it must not look like the verdict "violated", which is exit
+    code 1."""
     traceback.print_exc()
     print("trivet: the analysis failed; no verdict", file=sys.stderr)
     return FAILED
 
 
 def _check_places(report: Path | None, to_parquet: Path | None) -> None:
-    """That files can be written where they are wanted: better now than when the verdict is there."""
+    """Raise UsageError if files cannot be written where they are wanted: better now than when the verdict is there."""
     for option, directory in (("--report", report), ("--to-parquet", to_parquet)):
         if directory is not None:
             try:
@@ -154,7 +154,8 @@ def _check_places(report: Path | None, to_parquet: Path | None) -> None:
 
 
 def _check_usage(paths: Sequence[Path], format: str, model: str, *, keeps: bool) -> str:
-    """The model to use: "log" stands for a format's own where the format is not about logs."""
+    """Check the options, and return the model to use: "log" stands for a format's own where the format is not about
+    logs."""
     if not paths:
         raise UsageError("no PATH given: name a trace file or a directory of *.trace files")
     if format not in FORMATS:
@@ -206,7 +207,8 @@ def _packed_by(path: Path) -> str | None:
 
 
 def _check_columns(records: Path) -> None:
-    """Rows that somebody else has written may be without what Spark would silently take for null."""
+    """Raise UsageError for rows of others that lack a column, which Spark would silently take for null, or have another
+    type in it."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -269,7 +271,8 @@ def _place(spark: SparkSession, to_parquet: Path | None, scratch: str | None, na
 def _load(
     spark: SparkSession, path: Path, format: str, place: str, *, in_memory: bool, is_kept: bool
 ) -> History:
-    """``in_memory``: the history is short, and no file of it need be kept; ``is_kept``: ``place`` is the user's."""
+    """Read one history. ``in_memory``: it is short, and no file of it need be kept. ``is_kept``: ``place`` is the
+    user's."""
     from spark_analysis.importing.history import (
         History,
         keep_records,
@@ -307,7 +310,8 @@ def _judge_keyed(
 
 
 def _to_show(verdict: Verdict, history: History) -> tuple[Verdict, Around]:
-    """A verdict for a terminal: clients with their names, and what went on around the anomalies that are shown."""
+    """A verdict for a terminal, its clients with their names; and the operations around the anomalies that are
+    shown."""
     from spark_analysis.telling.names import named, names_of, operations_of, with_names
     from spark_analysis.telling.report.windows import windows_of
 

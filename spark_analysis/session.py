@@ -27,7 +27,8 @@ MINIMUM_JAVA: Final = 17
 LARGE_JVM: Final = "-XX:+UseSerialGC -Xss4m -Xlog:disable -Xlog:all=warning:stderr"
 """Options of every Java; its warnings would go to standard output, into the middle of a verdict."""
 SMALL_JVM: Final = f"{LARGE_JVM} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""With one compiler the code cache is 48 MB by default, which a session of many histories fills."""
+"""Options for few operations. With one compiler the code cache is 48 MB by default, which a session of many histories
+fills."""
 
 
 def _quiet_logs() -> str:
@@ -76,7 +77,7 @@ def require_environment() -> None:
 
 
 def has_session() -> bool:
-    """Whether :func:`start_session` would give a session that somebody else has started."""
+    """True if :func:`start_session` would return a session that somebody else has started."""
     pyspark = sys.modules.get("pyspark.sql")
     return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
 
@@ -88,10 +89,10 @@ def start_session(
     shuffle_partitions: int | None = None,
     small: bool = False,
 ) -> SparkSession:
-    """The session of this process, started if there is none.
+    """Return the session of this process; start one if there is none. Raises :class:`AnalysisUnavailableError`.
 
-    ``master`` is any Spark master URL; None keeps what ``spark-submit`` has set, else means every core of
-    this machine. Raises :class:`AnalysisUnavailableError`.
+    ``master`` is any Spark master URL; None keeps the one that ``spark-submit`` has set, else means every core of this
+    machine. ``small`` is for histories of a few megabytes.
     """
     require_environment()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

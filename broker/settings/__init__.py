@@ -1,3 +1,5 @@
-"""What a node is told: its settings (`tables`), where they are read (`reading`), what RocketMQ's keys mean to
-Trivet, and which settings can be changed while the node runs (`live`).
+"""The settings of a node.
+
+`tables` has them, `reading` reads them from files, `rocketmq_keys` says what RocketMQ's keys mean to Trivet, and `live`
+changes them while the node runs.
 """

@@ -1,9 +1,10 @@
-"""The settings in force, some of which can be changed while the node runs (remoting.md 9, requests 25 and 26).
+"""The settings in force, some of which can be changed while the node runs (UPDATE_BROKER_CONFIG 25, GET_BROKER_CONFIG
+26).
 
-Under RocketMQ's names, since its tools ask for them; a setting without such a name has its own, ``table.field``. A
-change is for this node alone, as in the reference: it is checked as a whole, kept in the node's store, and holds again
-after a restart, where it goes before the file that the node is started with. What sizes, names or addresses something
-when it is made cannot change in a running node, and a request for that is refused with the reason.
+They stand under RocketMQ's names, since its tools ask for them; a setting without such a name has its own,
+``table.field``. A change is for this node alone, as in RocketMQ. It is checked as a whole and kept in the node's store.
+It holds again after a restart, where it goes before the file that the node is started with. Settings that size, name or
+address something when it is made cannot change in a running node, and a request for that is refused with the reason.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ CHANGEABLE: Final = frozenset(
         "retention.force_clean",
     }
 )
-"""Settings that are asked anew whenever they matter."""
+"""Settings that are read anew whenever they matter, so that a change has effect at once."""
 
 _FIXED: Final = {
     "brokerRole": "SYNC_MASTER",
@@ -63,10 +64,10 @@ _FIXED: Final = {
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
     "traceOn": "true",
 }
-"""What the reference has settings for, and mqadmin's exportConfigs fails without: how it is here, always."""
+"""Settings of RocketMQ that have one value here. Without them mqadmin's exportConfigs fails."""
 
 _SECRET: Final = frozenset({"raft.peer_secret", "tls.key_password"})
-"""Never told to anyone."""
+"""Settings that are told to nobody."""
 
 _SETTING_OF = {key: meaning.setting for key, meaning in rocketmq_keys.BROKER_KEYS.items()}
 _TABLES = tuple(field.name for field in msgspec.structs.fields(BrokerConfig) if field.name != "warnings")
@@ -77,10 +78,10 @@ class ChangeRefusedError(Exception):
 
 
 class LiveConfig:
-    """One node's settings. `changed` is called with them after every change; raises nothing."""
+    """The settings of one node. Listeners are called with them after every change."""
 
     def __init__(self, config: BrokerConfig, disk: Disk) -> None:
-        """`config` with the changes that the store remembers. Raises DamagedStateError, DiskError."""
+        """Start with `config` and the changes that the store remembers. Raises DamagedStateError, DiskError."""
         self._disk = disk
         self._listeners: list[Callable[[BrokerConfig], None]] = []
         self._changes: dict[str, str] = {}
@@ -96,7 +97,7 @@ class LiveConfig:
             log.info("changes made at run time hold", changes=self._changes)
 
     def _keep_what_holds(self, kept: Mapping[str, str]) -> None:
-        """The file that the node was started with does not allow all of the changes any more: each by itself."""
+        """Try each change by itself: the file that the node was started with does not allow all of them any more."""
         for key, text in kept.items():
             try:
                 self.config = _changed(self.config, {key: text})
@@ -105,11 +106,11 @@ class LiveConfig:
                 log.warning("a change made at run time is dropped", reason=str(error))
 
     def on_change(self, listener: Callable[[BrokerConfig], None]) -> None:
-        """Registers a part that acts on settings."""
+        """Register a function that is called with the settings after every change; it must raise nothing."""
         self._listeners.append(listener)
 
     def change(self, wanted: Mapping[str, str]) -> None:
-        """Makes all of the changes or none. Raises ChangeRefusedError, and DiskError where they cannot be kept."""
+        """Make all of the changes or none. Raises ChangeRefusedError, and DiskError where they cannot be kept."""
         config = _changed(self.config, wanted)
         if config == self.config:
             return
@@ -207,7 +208,7 @@ def _value(config: BrokerConfig, setting: str) -> Any:
 
 
 def _text(setting: str, value: object) -> str:
-    """A value as RocketMQ writes it, where it has a way to."""
+    """A value in RocketMQ's notation, where it has one."""
     match setting:
         case "storage.flush":
             return f"{str(value).upper()}_FLUSH"

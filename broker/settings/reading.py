@@ -1,11 +1,9 @@
-"""Reading what a node is told: TOML with the tables of :mod:`broker.settings.tables`, or RocketMQ's own
-``key=value`` files.
+"""Reading of settings: TOML with the tables of :mod:`broker.settings.tables`, or RocketMQ's own ``key=value`` files.
 
-A wrong configuration is found before anything starts, and the message is written for the person who typed it: file,
-line, key as it stands there, value, and what is allowed. Nothing is guessed: an unknown key is refused (with the
-nearest known one), because the alternative is a server that runs with a default that nobody chose. The one exception
-is a key that the reference knows and that has no meaning here, which only warns, so that an existing ``broker.conf``
-starts as it is.
+A mistake is found before anything starts, and the message is written for the person who typed it: file, line, key as it
+stands there, value, and what is allowed. Nothing is guessed: an unknown key is refused (with the nearest known one),
+because the alternative is a server that runs with a default that nobody chose. The one exception is a key that RocketMQ
+knows and that has no meaning here. It only warns, so that an existing ``broker.conf`` starts as it is.
 
 Both syntaxes become the same nested values with the place where each was found, and one function checks them.
 """
@@ -74,7 +72,7 @@ _TABLES: dict[str, type[Settings]] = {
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; its text is one line for the operator, whose fault it is."""
+    """Settings that cannot be used; the text is one line for the operator, whose fault it is."""
 
     def __init__(
         self, file: str, reason: str, *, line: int | None = None, key: str = "", value: object = None
@@ -100,14 +98,14 @@ class _Given:
 
 
 _Found = dict[str, _Given]
-"""By ``table.field`` (bare ``field`` for the name server)."""
+"""Values by ``table.field`` (bare ``field`` for the name server)."""
 
 _AnySettings = TypeVar("_AnySettings", bound=Settings)
 
 
 @dataclass(frozen=True, slots=True)
 class _PropertiesDialect:
-    """What the keys of one kind of RocketMQ file mean."""
+    """The meaning of the keys of one kind of RocketMQ file."""
 
     meanings: dict[str, Meaning]
     without_effect: dict[str, str]
@@ -124,9 +122,9 @@ _NAME_SERVER_PROPERTIES = _PropertiesDialect(
 
 
 def load(path: str | Path) -> BrokerConfig:
-    """Read a broker's configuration: TOML if the name ends in ``.toml``, else RocketMQ's ``key=value``.
+    """Read a broker's settings: TOML if the name ends in ``.toml``, else RocketMQ's ``key=value``.
 
-    Raises :class:`ConfigError` for whatever is wrong, an unreadable file included.
+    Raises :class:`ConfigError` for any mistake, an unreadable file included.
     """
     file = str(path)
     text = _read(file)
@@ -147,7 +145,7 @@ def load(path: str | Path) -> BrokerConfig:
 
 
 def load_name_server(path: str | Path) -> NameServerConfig:
-    """Read a name server's configuration; as :func:`load`."""
+    """Read a name server's settings in either syntax. Raises :class:`ConfigError`."""
     file = str(path)
     text = _read(file)
     warnings: list[str] = []
@@ -194,7 +192,7 @@ def _read(file: str) -> str:
 
 
 def _settings(file: str, table: type[_AnySettings], found: _Found, prefix: str) -> _AnySettings:
-    """Build one table, checking each value against its field's type."""
+    """Build one table, checking each value against its field's type. Raises :class:`ConfigError`."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(table):
         given = found.get(prefix + field.name)
@@ -209,7 +207,7 @@ def _settings(file: str, table: type[_AnySettings], found: _Found, prefix: str) 
 
 
 def expected_value(kind: msgspec.inspect.Type) -> str:
-    """What a field takes, in words."""
+    """Say in words which values a field of this type takes."""
     match kind:
         case msgspec.inspect.IntType(ge=low, le=high, multiple_of=step):
             bounds = f" from {low} to {high}" if high is not None else f" of at least {low}" if low else ""
@@ -232,7 +230,7 @@ def expected_value(kind: msgspec.inspect.Type) -> str:
 
 
 def _located(file: str, impossible: ImpossibleSettingError, found: _Found) -> ConfigError:
-    """Point at the setting in the file, or name it alone if its default is what cannot hold."""
+    """Point at the setting in the file; name it alone if its default is the value that cannot hold."""
     given = found.get(impossible.setting)
     if given is None:
         return ConfigError(file, impossible.reason, key=impossible.setting)
@@ -244,7 +242,8 @@ def _shown(value: object) -> str:
 
 
 def _nearest(key: str, known: list[str]) -> str:
-    """A hint for an unknown key; case is what people get wrong most."""
+    """A hint for an unknown key: the known one that looks most like it. Capital letters are the most frequent
+    mistake."""
     lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(key.lower(), lower, n=1, cutoff=0.6)
     return f"; did you mean {lower[close[0]]}?" if close else ""
@@ -288,7 +287,7 @@ def _found_in_broker_toml(file: str, text: str) -> _Found:
 
 
 def _near_table(name: str) -> str:
-    """A key at the top of the file most likely belongs to a table."""
+    """A hint for an unknown table: a key at the top of the file most likely belongs to a table."""
     for table_name, table in _TABLES.items():
         if name in (field.name for field in msgspec.structs.fields(table)):
             return f"; {name} belongs to [{table_name}]"
@@ -348,7 +347,8 @@ def _found_in_properties(file: str, text: str, dialect: _PropertiesDialect, warn
 
 
 def _check_acl(file: str, seen: dict[str, properties_file.Property]) -> None:
-    """``aclEnable`` must not promise what is not there, nor the file of accounts go unused in silence."""
+    """Raise ConfigError if ``aclEnable`` promises accounts without a file of them, or would leave such a file
+    unused."""
     switch = seen.get("aclEnable")
     if switch is None:
         return

@@ -1,10 +1,10 @@
-"""RocketMQ's own configuration keys, and what each means to Trivet.
+"""RocketMQ's own settings keys, and what each means to Trivet.
 
-The reference spreads its keys over BrokerConfig, MessageStoreConfig, NettyServerConfig and NettyClientConfig
-(behaviour.md 13 and 14, dledger.md 7). Those that steer something here name the setting they fill, with the function
-that turns their text into the setting's value; such a function raises ValueError that says what is allowed. Those
-without a meaning here are listed too: a file that serves the reference must start Trivet, with a warning for each key
-that has no effect, while a key that neither knows is most likely a slip of the pen and is refused.
+RocketMQ spreads its keys over BrokerConfig, MessageStoreConfig, NettyServerConfig and NettyClientConfig. Those that
+steer something here name the setting they fill, with the function that turns their text into the setting's value; such
+a function raises ValueError that says what is allowed. Those without a meaning here are listed too: a file that serves
+RocketMQ must start Trivet, with a warning for each key that has no effect, while a key that neither knows is most
+likely a typing mistake and is refused.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def permission(value: str) -> str:
 
 
 def peers(value: str) -> dict[str, str]:
-    """``n0-host:port;n1-host:port``; a repeated id is refused here, where it would otherwise vanish."""
+    """Read ``n0-host:port;n1-host:port``. A repeated id is refused here, where it would otherwise vanish."""
     found: dict[str, str] = {}
     for peer in addresses(value):
         node_id, dash, address = peer.partition("-")
@@ -155,7 +155,8 @@ BROKER_KEYS: dict[str, Meaning] = {
     "tls.client.trustCertPath": Meaning("tls.name_server_ca", text),
     "aclFile": Meaning("acl.file", text),
 }
-"""``listenPort`` is not here: the reader joins it with the host to listen on."""
+"""Keys of a ``broker.conf`` with an effect. ``listenPort`` is not here: the reader joins it with the host to listen
+on."""
 
 NAME_SERVER_KEYS: dict[str, Meaning] = {
     "kvConfigPath": Meaning("kv_config_path", text),

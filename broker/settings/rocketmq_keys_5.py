@@ -1,8 +1,8 @@
-"""Configuration keys that RocketMQ 5.x has and 4.9 has not, and why each has no effect here.
+"""Settings keys that RocketMQ 5.x has and 4.9 has not, and why each has no effect here.
 
-A broker.conf that serves RocketMQ 5.3 must start Trivet, as one of 4.9 does (rocketmq_keys.py, which says what is done
-with them). Most steer what 5.x has added to its broker and what Trivet leaves out (POP, controllers, tiered and RocksDB
-stores), or parts of its machinery that have no counterpart.
+A broker.conf that serves RocketMQ 5.3 must start Trivet, as one of 4.9 does (see `rocketmq_keys.py`). Most of these
+keys steer parts that 5.x has added to its broker and that Trivet leaves out (POP, controllers, tiered and RocksDB
+stores), or parts of its machinery that have no counterpart here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a node can be told: the frozen settings that :mod:`broker.settings.reading` reads from a file.
+"""The settings of a node as frozen values, which :mod:`broker.settings.reading` reads from a file.
 
-Settings are grouped by what they steer rather than kept in one long list, and each group mirrors one table of the
-TOML file, field for field, so that the documentation, the file and the code use the same words. A limit stands in
-the type of its field (``Meta``), where the reader finds it for its messages; what only holds between fields is
-:func:`impossible_combination`. Defaults are the reference's where its users would notice a difference
-(behaviour.md 13 and 14, storage.md 4, 5 and 7, dledger.md 6 and 7), and design.md 3 otherwise.
+Settings are grouped by the part that they steer rather than kept in one long list, and each group mirrors one table of
+the TOML file, field for field, so that the documentation, the file and the code use the same words. A limit stands in
+the type of its field (``Meta``), where the reader finds it for its messages; rules between fields are in
+:func:`check_broker`. Defaults are RocketMQ's (BrokerConfig, MessageStoreConfig, DLedgerConfig) where its users would
+notice a difference.
 
 Nothing here opens a file or a socket.
 """
@@ -25,13 +25,13 @@ Positive = Annotated[int, Meta(ge=1)]
 NodeId = Annotated[str, Meta(pattern=r"^n[0-9]{1,4}$", examples=["n0"])]
 
 CONSUME_QUEUE_UNIT_BYTES = 20
-"""Size of a ConsumeQueue unit (storage.md 4)."""
+"""Size of a ConsumeQueue unit (RocketMQ's ConsumeQueue.CQ_STORE_UNIT_SIZE)."""
 ENTRY_INDEX_UNIT_BYTES = 32
-"""Size of an entry index unit (storage.md 3.2)."""
+"""Size of an entry index unit (docs/storage.md)."""
 RECORD_OVERHEAD_BYTES = 64 * 1024
 """Room that a data file must have beside the largest body: headers, topic and at most 32 KiB of properties."""
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-"""Largest remoting frame (remoting.md 1)."""
+"""Largest remoting frame (RocketMQ's NettyDecoder)."""
 
 PEER_SECRET_LENGTH_MIN = 16
 
@@ -46,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NodeSettings(Settings, frozen=True):
-    """Who this node is and where it is found."""
+    """The identity of this node and its addresses."""
 
     cluster: Text = "DefaultCluster"
     """brokerClusterName: the name under which operators see all groups together."""
@@ -55,47 +55,48 @@ class NodeSettings(Settings, frozen=True):
     id: NodeId = "n0"
     """dLegerSelfId. The number after ``n`` plus one is the brokerId of this node while it follows."""
     listen: Text = "127.0.0.1:10911"
-    """Where clients connect, ``host:port``; port 0 takes a free one."""
+    """The address for clients, ``host:port``; port 0 takes a free one."""
     advertise: str = ""
     """brokerIP1: host, or ``host:port``, that clients are told; empty tells them the listening address."""
     name_servers: tuple[Text, ...] = ()
     """Name servers to register with, ``host:port`` each."""
     vip: bool = False
-    """Whether clients are served two ports below ``listen``, too (the reference's VIP channel)."""
+    """Serve clients two ports below ``listen``, too (RocketMQ's VIP channel)."""
 
 
 class RaftSettings(Settings, frozen=True):
-    """The group and its timing (design.md 3, decision 3)."""
+    """The group and its timing."""
 
     peers: dict[NodeId, Text] = {}
     """Peer address of every node of the group, this one included; empty means a group of one."""
     peer_listen: str = ""
-    """Where this node listens for its peers, ``host:port``; empty: at its own address in ``peers``."""
+    """The address at which this node listens for its peers, ``host:port``; empty: its own address in ``peers``."""
     join: bool = False
-    """Whether this node, while its store is empty, is new to a running group: no member until it is added."""
+    """This node is new to a running group while its store is empty: no member until it is added."""
     election_timeout_min_ms: Annotated[int, Meta(ge=50, le=600_000)] = 1000
     """Shortest time without a leader's message after which a node asks for votes."""
     election_timeout_max_ms: Annotated[int, Meta(ge=50, le=600_000)] = 2000
     """Longest such time; a node draws one between the two each time."""
     heartbeat_ms: Annotated[int, Meta(ge=10, le=60_000)] = 200
-    """How often a leader with nothing to send says that it is there."""
+    """Pause between two messages of a leader that has nothing to send, which say that it is there."""
     preferred_leaders: tuple[NodeId, ...] = ()
     """preferredLeaderId: nodes to hand leadership to when they have caught up, best first."""
     peer_window_bytes: Annotated[int, Meta(ge=65_536)] = 8 * 1024 * 1024
     """Bytes sent to a peer ahead of its acknowledgements."""
     peer_secret: str = ""
-    """What a node must know to be a peer, the same on all; never sent (docs/security.md). Empty admits everyone."""
+    """Secret that a node must know to be a peer, the same on all; never sent (docs/security.md). Empty admits
+    everyone."""
 
 
 class StorageSettings(Settings, frozen=True):
-    """Where and how bytes are kept (storage.md)."""
+    """The files of a node: places, sizes, flushing (docs/storage.md)."""
 
     path: Text = "store"
     """storePathRootDir: a relative path is taken from the directory the process was started in."""
     log_path: str = ""
     """storePathDLedgerCommitLog: directory of the entry log; empty means ``<path>/dledger-<id>``."""
     flush: Literal["sync", "async"] = "async"
-    """flushDiskType: whether an acknowledged message is on the disk or in the page cache of a majority."""
+    """flushDiskType: an acknowledged message is on the disk of a majority (sync), or in its page cache (async)."""
     flush_interval_ms: Annotated[int, Meta(ge=1, le=60_000)] = 500
     """flushIntervalCommitLog: how long ``async`` leaves written pages to the page cache."""
     data_file_bytes: Annotated[int, Meta(ge=4096, le=1 << 40, multiple_of=4096)] = 1 << 30
@@ -113,17 +114,17 @@ class StorageSettings(Settings, frozen=True):
     index_file_entries: Positive = 20_000_000
     """maxIndexNum: entries of a file of the message index."""
     prepare_ahead_bytes: Annotated[int, Meta(ge=4096, le=1 << 40)] = 16 * 1024 * 1024
-    """How much of a file is allocated and touched ahead of the writer; a file's size warms up whole files."""
+    """The part of a file that is allocated and touched ahead of the writer; a file's size warms up whole files."""
     lock_memory: bool = False
-    """Whether what is prepared is locked into memory (mlock), the newest 2 GiB as far as the system's limit allows."""
+    """Lock prepared pages into memory (mlock), the newest 2 GiB as far as the system's limit allows."""
     write_buffer: bool = False
-    """transientStorePoolEnable: whether new data files are written in memory first, and handed to the kernel once a
-    turn, before anything of it is acknowledged; takes the memory of two data files."""
+    """transientStorePoolEnable: write new data files in memory first, and hand them to the kernel once a turn, before
+    anything of it is acknowledged; takes the memory of two data files."""
     memory_percent: Annotated[int, Meta(ge=1, le=90)] = 40
-    """accessMessageInMemoryMaxRatio: how much of the machine's memory the end of the log is taken to fill. What lies
-    before is read by a worker before it is sent, and its readers are pointed at a follower."""
+    """accessMessageInMemoryMaxRatio: the share of the machine's memory that the end of the log is taken to fill. A
+    worker reads older entries before they are sent, and their readers are pointed at a follower."""
     accept_data_loss: bool = False
-    """Whether a node whose files are damaged or gone starts as if nothing had been lost; for one start only."""
+    """Start a node whose files are damaged or gone as if nothing had been lost; for one start only."""
     max_message_bytes: Annotated[int, Meta(ge=1, le=MAX_FRAME_BYTES - RECORD_OVERHEAD_BYTES)] = (
         4 * 1024 * 1024
     )
@@ -131,14 +132,14 @@ class StorageSettings(Settings, frozen=True):
 
 
 class RetentionSettings(Settings, frozen=True):
-    """When the head of the log is deleted (behaviour.md 10, dledger.md 6)."""
+    """The deletion of the log's head (RocketMQ's DefaultMessageStore, DLedgerMmapFileStore)."""
 
     delete_hours: tuple[Annotated[int, Meta(ge=0, le=23)], ...] = (4,)
     """deleteWhen: hours of the local day in which expired files go."""
     reserved_hours: Annotated[int, Meta(ge=1)] = 72
     """fileReservedTime: a file whose last write is older is expired."""
     interval_ms: Annotated[int, Meta(ge=100)] = 10_000
-    """How often it is looked at."""
+    """Pause between two looks for expired files."""
     disk_clean_percent: Annotated[int, Meta(ge=10, le=95)] = 75
     """diskMaxUsedSpaceRatio: above it expired files go at any hour."""
     disk_force_percent: Annotated[int, Meta(ge=10, le=99)] = 85
@@ -146,51 +147,51 @@ class RetentionSettings(Settings, frozen=True):
     disk_full_percent: Annotated[int, Meta(ge=10, le=99)] = 90
     """diskSpaceWarningLevelRatio: above it sends are refused (code 14)."""
     force_clean: bool = True
-    """cleanFileForciblyEnable: whether disk_force_percent counts."""
+    """cleanFileForciblyEnable: heed disk_force_percent."""
 
 
 class BrokerSettings(Settings, frozen=True):
-    """What the broker does for its clients (behaviour.md 3, 5, 6 and 13)."""
+    """The services of the broker for its clients."""
 
     auto_create_topics: bool = True
-    """autoCreateTopicEnable: whether a send to an unknown topic creates it."""
+    """autoCreateTopicEnable: a send to an unknown topic creates it."""
     auto_create_groups: bool = True
-    """autoCreateSubscriptionGroup: whether an unknown consumer group is created when it is first seen."""
+    """autoCreateSubscriptionGroup: an unknown consumer group is created when it is first seen."""
     default_queue_count: Annotated[int, Meta(ge=1, le=1024)] = 8
     """defaultTopicQueueNums: queues of a topic that a send created, at most."""
     trace_topic: bool = False
-    """traceTopicEnable: whether RMQ_SYS_TRACE_TOPIC exists from the start; else it is created as any other topic is."""
+    """traceTopicEnable: RMQ_SYS_TRACE_TOPIC exists from the start; else it is created as any other topic is."""
     permission: Literal["none", "read", "write", "read-write"] = "read-write"
     """brokerPermission: what clients are told that they may do; unordered sends are taken all the same."""
     delay_levels: str = DEFAULT_DELAY_LEVELS
     """messageDelayLevel: delays of levels 1, 2, ..., each a number with s, m, h or d."""
     sql_filters: bool = True
-    """enablePropertyFilter: whether consumers may name an SQL92 condition; RocketMQ's default is false."""
+    """enablePropertyFilter: consumers may name an SQL92 condition; RocketMQ's default is false."""
     timer_max_delay_s: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 3 * 86_400
     """timerMaxDelaySec: how far away a message's own delivery time may be, in seconds."""
     follower_reads: bool = True
-    """slaveReadEnable: whether a follower answers pulls itself (committed messages only); else it forwards them."""
+    """slaveReadEnable: a follower answers pulls itself (committed messages only); else it forwards them."""
     long_polling: bool = True
-    """longPollingEnable: whether a pull that finds nothing is held until something comes; if not, for a second."""
+    """longPollingEnable: a pull that finds nothing is held until something comes; if not, for a second."""
     reject_transactions: bool = False
-    """rejectTransactionMessage: whether transaction messages are refused (code 16)."""
+    """rejectTransactionMessage: transaction messages are refused (code 16)."""
     accept_sends_from_ms: Annotated[int, Meta(ge=0)] = 0
     """startAcceptSendRequestTimeStamp: sends before this time (wall clock, ms) are refused (code 1)."""
     lite_pulls: bool = True
-    """litePullMessageEnable: whether LITE_PULL_MESSAGE is answered; else it is refused (code 16)."""
+    """litePullMessageEnable: LITE_PULL_MESSAGE is answered; else it is refused (code 16)."""
     notify_consumers: bool = True
-    """notifyConsumerIdsChangedEnable: whether members hear at once that their group has changed; a group's own switch
-    of that name counts, too."""
+    """notifyConsumerIdsChangedEnable: members hear at once that their consumer group has changed; a consumer group's
+    own switch of that name counts, too."""
     transaction_timeout_ms: Annotated[int, Meta(ge=0)] = 6000
-    """transactionTimeOut: how old an undecided transaction gets before its producer is asked."""
+    """transactionTimeOut: age of an undecided transaction at which its producer is asked."""
     transaction_check_interval_ms: Annotated[int, Meta(ge=10)] = 30_000
     """transactionCheckInterval: how often undecided transactions are looked at."""
     transaction_check_max: Annotated[int, Meta(ge=1)] = 15
     """transactionCheckMax: how often a producer is asked before a transaction is given up."""
     order_lock_ttl_ms: Annotated[int, Meta(ge=1000)] = 60_000
-    """How long the lock of a queue consumed in order lives after its last renewal (rebalance.lockMaxLiveTime)."""
+    """Life of the lock of a queue consumed in order, after its last renewal (rebalance.lockMaxLiveTime)."""
     store_replies: bool = True
-    """storeReplyMessageEnable: whether replies to requests are stored, too."""
+    """storeReplyMessageEnable: replies to requests are stored, too."""
     register_interval_ms: Annotated[int, Meta(ge=1000, le=60_000)] = 30_000
     """registerNameServerPeriod: how often the name servers are told that this node is there."""
 
@@ -201,7 +202,7 @@ class BrokerSettings(Settings, frozen=True):
 
     @property
     def delay_level_ms(self) -> tuple[int, ...]:
-        """Milliseconds of levels 1, 2, ...; raises ValueError on text that is not a list of delays."""
+        """Milliseconds of levels 1, 2, ... Raises ValueError for text that is not a list of delays."""
         return parse_delay_levels(self.delay_levels)
 
 
@@ -213,21 +214,21 @@ class LimitSettings(Settings, frozen=True):
     idle_seconds: Positive = 120
     """serverChannelMaxIdleTimeSeconds: a connection without traffic for longer is closed."""
     max_pending_bytes_per_connection: Annotated[int, Meta(ge=65_536)] = 4 * 1024 * 1024
-    """Answers that a client has not read; beyond it, its requests wait."""
+    """Responses that a client has not read; beyond it, its requests wait."""
     max_pending_proposals: Positive = 65_536
     """sendThreadPoolQueueCapacity: messages awaiting commit, those of batches counted each; beyond it, SYSTEM_BUSY."""
     max_pending_proposal_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 64 * 1024 * 1024
-    """The same, by the size of the messages."""
+    """Bytes of the messages awaiting commit; beyond it, SYSTEM_BUSY."""
     max_held_pulls: Positive = 100_000
     """pullThreadPoolQueueCapacity: pulls parked by long polling."""
     max_topics: Positive = 20_000
     """Topics, the broker's own and those of retries and dead letters counted; beyond it none is created."""
     max_groups: Positive = 8_000
-    """Consumer groups, likewise."""
+    """Consumer groups, the broker's own and those of retries and dead letters counted; beyond it none is created."""
     max_queues: Positive = 200_000
     """Queues of all topics together."""
     max_stored_offsets: Positive = 1_000_000
-    """Positions of groups in queues; beyond it no group is given one in another queue."""
+    """Offsets of consumer groups in queues; beyond it no consumer group is given one in another queue."""
     max_order_locks: Positive = 200_000
     """Order locks that live; beyond it requests for further ones get SYSTEM_ERROR."""
     max_open_transactions: Positive = 1_000_000
@@ -235,7 +236,7 @@ class LimitSettings(Settings, frozen=True):
 
 
 class ObserveSettings(Settings, frozen=True):
-    """What the node tells about itself."""
+    """The node's reports about itself."""
 
     trace: str = ""
     """File to which the replica's events are written (docs/trace-format.md); empty writes none."""
@@ -249,7 +250,8 @@ class TlsSettings(Settings, frozen=True):
     """Encrypted connections (docs/security.md). All files are PEM."""
 
     mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
-    """tls.server.mode: whether clients may or must encrypt; without a certificate they cannot."""
+    """tls.server.mode: clients may encrypt (permissive), must (enforcing) or cannot; without a certificate they
+    cannot."""
     certificate: str = ""
     """tls.server.certPath: this server's certificate and those up to its authority."""
     key: str = ""
@@ -257,7 +259,7 @@ class TlsSettings(Settings, frozen=True):
     key_password: str = ""
     """tls.server.keyPassword: what the key is encrypted with; empty for a key that is not."""
     client_auth: Literal["none", "optional", "required"] = "none"
-    """tls.server.need.client.auth: whether clients show a certificate."""
+    """tls.server.need.client.auth: clients must show a certificate, may, or are not asked."""
     client_ca: str = ""
     """tls.server.trustCertPath: authorities whose certificates clients may show."""
     name_server_ca: str = ""
@@ -267,14 +269,14 @@ class TlsSettings(Settings, frozen=True):
 
 
 class AclSettings(Settings, frozen=True):
-    """Who may do what (docs/security.md)."""
+    """Accounts and their permissions (docs/security.md)."""
 
     file: str = ""
     """File of accounts (TOML); empty lets everyone do everything."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one broker is told."""
+    """All settings of one broker."""
 
     node: NodeSettings = NodeSettings()
     raft: RaftSettings = RaftSettings()
@@ -286,7 +288,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     acl: AclSettings = AclSettings()
     warnings: tuple[str, ...] = ()
-    """What the reader accepted without effect, one sentence each; not part of the file."""
+    """Settings that the reader accepted without effect, one sentence each; not part of the file."""
 
     @property
     def node_number(self) -> int:
@@ -295,12 +297,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def follower_broker_id(self) -> int:
-        """The brokerId under which this node registers while it follows (dledger.md 7); a leader's is 0."""
+        """The brokerId under which this node registers while it follows; a leader's is 0."""
         return follower_broker_id(self.node.id)
 
     @property
     def log_directory(self) -> str:
-        """Directory of the entry log (storage.md 3)."""
+        """Directory of the entry log (docs/storage.md)."""
         return self.storage.log_path or f"{self.storage.path}/dledger-{self.node.id}"
 
     def advertised_address(self, bound_port: int) -> str:
@@ -310,7 +312,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NameServerConfig(Settings, frozen=True):
-    """Everything one name server is told (behaviour.md 1)."""
+    """All settings of one name server."""
 
     listen: Text = "127.0.0.1:9876"
     kv_config_path: str = "namesrv/kvConfig.json"
@@ -332,7 +334,8 @@ class NameServerConfig(Settings, frozen=True):
     """Keys of the key-value configuration, in all namespaces."""
     idle_seconds: Positive = 120
     tls_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
-    """tls.server.mode: whether clients may or must encrypt; without a certificate they cannot."""
+    """tls.server.mode: clients may encrypt (permissive), must (enforcing) or cannot; without a certificate they
+    cannot."""
     tls_certificate: str = ""
     """tls.server.certPath: this server's certificate and those up to its authority."""
     tls_key: str = ""
@@ -340,13 +343,13 @@ class NameServerConfig(Settings, frozen=True):
     tls_key_password: str = ""
     """tls.server.keyPassword: what the key is encrypted with; empty for a key that is not."""
     tls_client_auth: Literal["none", "optional", "required"] = "none"
-    """tls.server.need.client.auth: whether clients show a certificate."""
+    """tls.server.need.client.auth: clients must show a certificate, may, or are not asked."""
     tls_client_ca: str = ""
     """tls.server.trustCertPath: authorities whose certificates clients may show."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least important event that is logged."""
     warnings: tuple[str, ...] = ()
-    """What the reader accepted without effect; not part of the file."""
+    """Settings that the reader accepted without effect; not part of the file."""
 
     @property
     def tls(self) -> TlsSettings:
@@ -362,7 +365,8 @@ class NameServerConfig(Settings, frozen=True):
 
 
 def follower_broker_id(node_id: str) -> int:
-    """The brokerId under which a node registers while it follows; a leader's is 0 (dledger.md 7)."""
+    """The brokerId under which a node registers while it follows; a leader's is 0 (RocketMQ's
+    DLedgerRoleChangeHandler)."""
     return int(node_id[1:]) + 1
 
 
@@ -442,7 +446,7 @@ def check_name_server(config: NameServerConfig) -> None:
 
 
 def _check_tls(tls: TlsSettings, prefix: str) -> None:
-    """``prefix`` is how the names of these settings begin."""
+    """Check the settings of TLS, whose names begin with ``prefix``. Raises :class:`ImpossibleSettingError`."""
     if bool(tls.certificate) != bool(tls.key):
         given, missing = ("certificate", "key") if tls.certificate else ("key", "certificate")
         raise ImpossibleSettingError(f"{prefix}{missing}", f"needed because {prefix}{given} is given")

@@ -1,9 +1,9 @@
-"""From a history to a verdict (docs/checker.md has the argument).
+"""The way from a history to a verdict (docs/checker.md has the argument).
 
-`queues` judges what was appended and read, `registers.py` the committed offsets of consumer groups, `kafka` what
-consumers and transactions did, `replicas` what replicas recorded of themselves. The first three and the last state each
-rule twice: in plain Python, to be read and for short histories, and on DataFrames. `search.py` with `models.py` judges
-histories of other models. `proofs.py` and `examples.py` choose what proves a finding.
+`queues` judges appends and reads, `registers.py` the committed offsets of consumer groups, `kafka` polls and
+transactions, `replicas` the records of the replicas. Each rule is stated twice: in plain Python, to be read and for
+short histories, and on DataFrames. `search.py` with `models.py` judges histories of other models. `proofs.py` and
+`examples.py` choose what proves a finding.
 
 `check.py` is the public call for the log model, `keyed.py` for all other models, and `plain.py` the one without Spark.
 """

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def check_distributed(history: History, *, drained: bool = False, sparse: bool = False) -> Verdict:
-    """As :func:`spark_analysis.checking.check.check`."""
+    """Judge a history; the arguments and the verdict are those of :func:`spark_analysis.checking.check.check`."""
     facts, total = _facts(history)
     damages = history.damage.orderBy("file", "position").limit(DAMAGES_LISTED).collect()
     kinds: Mapping[str, int] = Counter(row["kind"] for row in damages)
@@ -127,7 +127,7 @@ def _unseen(log: LogFindings, operations: DataFrame) -> list[Anomaly]:
 
 
 def _facts(history: History) -> tuple[dict[str, Any], int]:
-    """What was checked, in numbers."""
+    """Count the operations of the history; returns :func:`facts_of` them, and how many there are."""
     outcomes: dict[str, dict[str, int]] = defaultdict(dict)
     total, transactions, first, last = 0, 0, None, None
     rows = (

@@ -1,8 +1,9 @@
 """The first few findings of each kind with the operations that prove them.
 
-Which operations these are is stated twice, on DataFrames and on rows, and has to be the same to the last one: a finding
-about an order is proved by what begins and ends at the two moments that it names; one about a position by what touches
-that position, and of each value that was seen there the append comes before its readers.
+The choice of these operations is stated twice, on DataFrames and on rows, and both must choose the same ones. A finding
+about an order is proved by the operations that begin and end at the two moments that it names. A finding about a
+position is proved by the operations that touch that position; of each value that was seen there, the append comes
+before its readers.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ Row = Mapping[str, Any]
 
 
 def examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> list[Anomaly]:
-    """The first few findings of each kind with the operations that touch them.
+    """Choose the first few findings of each kind, with the operations that prove them.
 
-    A finding about an order names two moments; one about a position is shown with what touches the position, each
-    with the ``value`` that it says is there.
+    Each operation has the ``value`` that it says is at the position of the finding.
     """
     first_of_kind = Window.partitionBy("kind").orderBy("key", "position", "lower", "upper")
     disputed = sf.col("kind").isin("duplicate-offset", "inconsistent-offset")
@@ -115,7 +115,7 @@ def examples(findings: DataFrame, operations: DataFrame, kinds: list[str]) -> li
 
 
 class Found(NamedTuple):
-    """As the rows of :class:`spark_analysis.checking.queues.log_model.LogFindings`."""
+    """A finding, with the columns of :class:`spark_analysis.checking.queues.log_model.LogFindings`."""
 
     kind: str
     key: str
@@ -125,7 +125,7 @@ class Found(NamedTuple):
 
 
 def plain_examples(found: Sequence[Found], operations: Sequence[Row]) -> list[Anomaly]:
-    """:func:`examples`, of a history that one task holds."""
+    """Choose as :func:`examples` does, from the rows of a history that one task holds."""
     taken: Counter[str] = Counter()
     chosen: list[Found] = []
     for one in sorted(found, key=lambda one: (one.kind, one.key, one.position, *map(_nulls_first, one[3:]))):
@@ -155,7 +155,8 @@ def _extent(row: Row) -> tuple[int | None, int | None]:
 def _proof(
     one: Found, operations: Sequence[tuple[Row, int | None, int | None]]
 ) -> tuple[dict[str, Any], ...]:
-    """What decides first; then, of each value that was seen there, its append before its readers."""
+    """Return the operations that prove a finding: first those that decide; then, of each value that was seen there, its
+    append before its readers."""
     by_value: dict[str | None, list[tuple[Any, ...]]] = defaultdict(list)
     for row, first, last in operations:
         touches = first is not None and last is not None and first <= one.position <= last
@@ -191,6 +192,6 @@ def _nulls_first(value: Any) -> tuple[bool, Any]:
 
 
 def judged_key(row: Row) -> str:
-    """The queue, or the register of a group and a queue."""
+    """The key under which an operation is judged: its queue, or for consumer offsets its register."""
     key: str = row["key"]
     return register_name(key, row["group"]) if row["function"] in REGISTERS else key

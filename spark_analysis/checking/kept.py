@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def kept(rows: DataFrame) -> DataFrame:
-    """The same rows, computed by the first query that asks for them and then kept on the executors' disks.
+    """Return the same rows; the first query that asks for them computes them and keeps them on the executors' disks.
 
-    For what is small against the history: rows are kept one by one, where ``persist`` packs columns. Spark removes them
-    when nothing refers to the frame any more. They are lost with an executor, and with them the analysis.
+    Meant for tables that are small against the history: rows are kept one by one, where ``persist`` packs columns.
+    Spark removes them when nothing refers to the frame any more. They are lost with an executor, and with them the
+    analysis.
     """
     return rows.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)

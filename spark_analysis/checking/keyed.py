@@ -64,7 +64,7 @@ _JUDGED: Final = (
 def judge_files(
     spark: SparkSession, paths: Sequence[str], format: str, model_name: str, budget: Budget | None = None
 ) -> list[Verdict]:
-    """One verdict for each file, in the order of ``paths``."""
+    """Judge each file as a history of its own; returns the verdicts in the order of ``paths``."""
     from pyspark.sql import functions as sf
 
     model, within = MODELS[model_name], budget or Budget()
@@ -144,7 +144,7 @@ def _read_file(path: str, format: str, model: Model) -> Iterator[pa.RecordBatch]
 
 
 def _complaint(model: Model, call: Call) -> str | None:
-    """Why the model cannot judge a call; models are total over calls of the right shape."""
+    """Say why the model cannot judge a call; None if it can. Models are total over calls of the right shape."""
     if call.function not in model.functions:
         return f"{model.name} has no function {call.function!r}"
     try:

@@ -30,9 +30,10 @@ IMPOSSIBLE: Final[tuple[Any, ...]] = ()
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """``by_key``: operations on different keys are independent and judged apart.
+    """A sequential model, and what makes its search fast.
 
-    ``is_read`` and ``reaches`` as :func:`spark_analysis.checking.search.search` wants them.
+    ``by_key``: operations on different keys are independent and judged apart. ``is_read`` and ``reaches`` are those of
+    :func:`spark_analysis.checking.search.search`.
     """
 
     name: str
@@ -51,7 +52,8 @@ class Model:
         maximum_bytes: int = MAXIMUM_BYTES,
         is_over: Callable[[], bool] = lambda: False,
     ) -> SearchResult:
-        """Whether the calls of one key are linearizable; bounds as in :func:`spark_analysis.checking.search.search`."""
+        """Search for a linearization of the calls of one key; the bounds are those of
+        :func:`spark_analysis.checking.search.search`."""
         return search(
             calls,
             self.step,
@@ -91,7 +93,7 @@ def _register(state: Any, function: str, argument: Any, result: Any, completed: 
 
 
 def _register_is_read(call: Call) -> bool:
-    """Also a comparison that failed."""
+    """True for reads, and for comparisons that failed."""
     return call.function == "read" or (call.function == "cas" and not call.result)
 
 
@@ -106,10 +108,7 @@ def _register_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
 
 
 def _multi_register(state: Any, _function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
-    """A transaction ((read, key, value), (write, key, value), ...) on several registers;
-
-    the state is sorted pairs.
-    """
+    """A transaction ((read, key, value), (write, key, value), ...) on several registers. The state is sorted pairs."""
     values = dict(state)
     for place, (action, key, value) in enumerate(argument):
         if action in ("write", "w"):
@@ -140,7 +139,7 @@ def _mutex(state: Any, function: str, _argument: Any, _result: Any, _completed: 
 
 
 def _key_value(state: Any, function: str, argument: Any, result: Any, completed: bool) -> Sequence[Any]:
-    """get -> text ("" if absent), put text, append text; TypeError for what is no text."""
+    """get -> text ("" if absent), put text, append text. Raises TypeError for a value that is no text."""
     if function == "put":
         return ("" + argument,)
     if function == "append":
@@ -149,7 +148,7 @@ def _key_value(state: Any, function: str, argument: Any, result: Any, completed:
 
 
 def _key_value_reaches(state: Any, read: Call, before: Sequence[Call]) -> bool:
-    """A text begins with what it was put to, or with what it was before."""
+    """True if the text read begins with the state, or with a text that was put: appends only make it longer."""
     result: str = read.result or ""
     starts: list[str] = [state, *(call.argument for call in before if call.function == "put")]
     return result.startswith(tuple(starts))

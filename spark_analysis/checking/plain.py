@@ -1,8 +1,8 @@
-"""The check of a small history without Spark: traces as bytes in, what is wrong out, by the rules in plain Python.
+"""The check of a small history without Spark: traces as bytes in, findings out, by the rules in plain Python.
 
 :mod:`spark_analysis.checking.queues.reference` and :mod:`spark_analysis.checking.registers` decide one queue and one
-stored offset at a time; here traces become their operations. The simulator holds its runs against it, and tests do,
-where starting Spark would take longer than the question.
+register at a time; here traces become their operations. The simulator's runs are judged by it, and tests use it where
+starting Spark would take longer than the question.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _REGISTER_FUNCTIONS: Final = frozenset({"commit_offset", "fetch_offset"})
 
 @dataclass(frozen=True, slots=True)
 class PlainVerdict:
-    """`verdict` is that of the worst part; `findings` say which part and why; `operations` is how many were judged."""
+    """The verdict on some traces: ``verdict`` is that of the worst key, ``findings`` name keys and reasons, and
+    ``operations`` is how many were judged."""
 
     verdict: str
     findings: tuple[str, ...]
@@ -38,9 +39,9 @@ class PlainVerdict:
 def check_traces(
     traces: Mapping[str, bytes], *, is_judged: Callable[[str], bool] = lambda key: True
 ) -> PlainVerdict:
-    """The verdict on the clients' operations in `traces` (name -> content), which must share one clock.
+    """Judge the clients' operations in ``traces`` (name -> content), which must share one clock.
 
-    `is_judged` chooses the keys (``topic/broker:queue``). Raises `broker.trace.TraceFormatError`.
+    ``is_judged`` chooses the keys (``topic/broker:queue``). Raises `broker.trace.TraceFormatError`.
     """
     queues: dict[str, list[Operation]] = defaultdict(list)
     registers: dict[str, list[Access]] = defaultdict(list)

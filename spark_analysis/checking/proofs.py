@@ -1,5 +1,8 @@
-"""How findings become a verdict: what the DataFrames (:mod:`spark_analysis.checking.distributed`) and the plain rules
-(:mod:`spark_analysis.checking.small`) say alike, so that nobody can tell from an answer which of them gave it."""
+"""The way from findings to a verdict, for both checkers.
+
+The DataFrames (:mod:`spark_analysis.checking.distributed`) and the plain rules (:mod:`spark_analysis.checking.small`)
+share it, so that nobody can tell from a verdict which of them gave it.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,15 @@ SHOWN: Final = (
     *("invoke_ns", "op", "client", "function", "outcome", "complete_ns", "offset", "first_offset", "values"),
     *("value", "next_offset", "end_offset", "reason"),
 )
-"""What a proof says of an operation."""
+"""The fields of an operation that a proof shows."""
 
 
 @dataclass
 class Gathered:
-    """What a checker has found in one history: both fill one, and only here it becomes a verdict.
+    """All that a checker has found in one history. Both checkers fill one, and only here it becomes a verdict.
 
-    ``counts``: of what is wrong, by kind; ``allowed``: of what these consumers may do; ``anomalies``: the first few of
-    each kind; ``undecided``: texts; ``damages``: the first rows of the history's ``damage``.
+    ``counts`` has the findings by kind, ``allowed`` those that these consumers may show, and ``anomalies`` the first
+    few of each kind. ``undecided`` are texts; ``damages`` are the first rows of the history's ``damage``.
     """
 
     facts: dict[str, Any]
@@ -47,7 +50,7 @@ class Gathered:
     damages: Sequence[Any] = ()
 
     def add_unseen(self, count: int, first: Callable[[], Iterable[Anomaly]], *, drained: bool) -> None:
-        """Acknowledged values that nobody was returned: wrong only if readers have ``drained`` the queues."""
+        """Add acknowledged values that no read returned: they are wrong only if readers have ``drained`` the queues."""
         if count:
             (self.counts if drained else self.allowed)["unseen"] = count
             self.anomalies += first() if drained else ()
@@ -57,7 +60,8 @@ class Gathered:
         circles: Sequence[Cycle] | None,
         rows_of: Callable[[Sequence[int]], Sequence[Mapping[str, Any]]],
     ) -> None:
-        """Of transactions; None: there are too many to know. ``rows_of``: see :func:`circle_anomalies`."""
+        """Add circles of transactions; None if there are too many transactions to know. For ``rows_of`` see
+        :func:`circle_anomalies`."""
         if circles is None:
             self.undecided.append("G1c: too many transactions polled from each other")
             return
@@ -65,18 +69,18 @@ class Gathered:
         self.anomalies += circle_anomalies(circles, rows_of)
 
     def add_replicas(self, counts: Mapping[str, int], first: Iterable[tuple[str, str, int, str]]) -> None:
-        """``first``: (kind, key, position, detail) of those that are listed."""
+        """Add findings about replicas. ``first``: (kind, key, position, detail) of those that are listed."""
         self.counts.update(counts)
         listed = islice(first, REPLICA_FINDINGS_LISTED)
         self.anomalies += (Anomaly(kind, key, at, (), detail) for kind, key, at, detail in listed)
 
     def add_unsure(self, places: Iterable[tuple[str, int, str]]) -> None:
-        """(key, position, kind) of what could not be decided; the first ones are listed."""
+        """Add places that could not be decided, (key, position, kind) each; the first ones are listed."""
         first = sorted(places)[:UNSURE_LISTED]
         self.undecided += (f"{key}: {kind} at {position}" for key, position, kind in first)
 
     def verdict(self, path: str) -> Verdict:
-        """One finding is enough for a violation."""
+        """The verdict on the history at ``path``: one finding is enough for a violation."""
         return Verdict(
             path,
             VIOLATED if self.counts else UNDECIDED if self.undecided else LINEARIZABLE,
@@ -100,8 +104,8 @@ def facts_of(
     last_ns: int | None,
     replica_events: Mapping[str, int],
 ) -> dict[str, Any]:
-    """What was checked, in numbers: ``outcomes`` by function, events by node, from the first invocation to the last
-    end."""
+    """Sum up in numbers what was checked: operations by function and outcome, replica events by node, and the time from
+    the first invocation to the last end."""
     return {
         "functions": {
             function: dict(sorted(counts.items())) for function, counts in sorted(outcomes.items())
@@ -116,7 +120,7 @@ def facts_of(
 
 
 def shown(operation: Mapping[str, Any]) -> dict[str, Any]:
-    """An operation as it appears in a proof: without what it does not have, long batches shortened."""
+    """An operation as a proof shows it: without empty fields, long batches shortened."""
     told = {name: value for name, value in operation.items() if value is not None}
     values = told.get("values")
     if values is not None and len(values) > 8:
@@ -127,9 +131,10 @@ def shown(operation: Mapping[str, Any]) -> dict[str, Any]:
 def circle_anomalies(
     circles: Iterable[Cycle], rows_of: Callable[[Sequence[int]], Sequence[Mapping[str, Any]]]
 ) -> list[Anomaly]:
-    """The first few of each kind, shortest first, with the rows of their transactions in the order of the circle.
+    """The first few circles of each kind, shortest first, with the rows of their transactions in the order of the
+    circle.
 
-    ``rows_of`` gives the operations of some ``op``, in the order of op, function and key.
+    ``rows_of`` gives the operations with these ``op``, in the order of op, function and key.
     """
     chosen: list[Cycle] = []
     for one in sorted(circles, key=lambda one: (one.kind, len(one.ops))):
@@ -147,7 +152,7 @@ def circle_anomalies(
 
 
 def damage_facts(counts: Mapping[str, int]) -> dict[str, int]:
-    """``counts``: of damage, by kind.
+    """The numbers of a verdict's facts that tell of damage; ``counts`` has the damage by kind.
 
     A process that invokes while an operation of its own is open may have given that one up, and nothing is in doubt.
     But where completions are left over as well, several clients went by one name, and nobody knows whose they are.
@@ -160,6 +165,6 @@ def damage_facts(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _damage_line(row: Mapping[str, Any]) -> str:
-    """Where a recording could not be read, and why."""
+    """One line for one damage: the file, the place in it, and the reason."""
     unit = "line" if row["kind"].endswith(LINE) else "byte"
     return f"{row['file']}: {unit} {row['position']}: {row['reason']}"

@@ -28,7 +28,8 @@ def register_column() -> Column:
 
 
 def queue_and_group(register: str) -> tuple[str, str]:
-    """What :func:`register_name` was given; an empty group if it was given none."""
+    """Take a register's name apart into queue and consumer group; the group is "" if :func:`register_name` was given
+    none."""
     found = re.fullmatch(r"((?:[^\\ ]|\\.)*) ?(.*)", register, re.DOTALL)
     assert found is not None
     return re.sub(r"\\(.)", r"\1", found[1]), found[2]

@@ -1,16 +1,16 @@
 """Committed offsets: a register for each consumer group and queue.
 
-With every value written once, deciding is a matter of zones (Gibbons and Korach, "Testing Shared Memories", 1997).
-The operations of one value, its write and the reads that returned it, must happen together; let f be their earliest
-completion and s their latest invocation. Values A and B can be ordered A before B unless some operation of B had
-ended before one of A began (f_B < s_A). So the register is linearizable exactly if no read ended before its write
-began and no two values exclude both orders: f_A < s_B and f_B < s_A.
+With every value written once, deciding is a matter of zones (Gibbons and Korach, "Testing Shared Memories", 1997). The
+operations of one value, its write and the reads that returned it, must happen together; let f be their earliest
+completion and s their latest invocation. Values A and B can be ordered A before B unless some operation of B had ended
+before one of A began (f_B < s_A). So the register is linearizable exactly if no read ended before its write began and
+no two values exclude both orders: f_A < s_B and f_B < s_A.
 
 A consumer may write one value again (after a rewind, or with nothing consumed meanwhile). The problem is then
-NP-complete in general, and the answer comes from a search with a budget (:mod:`spark_analysis.checking.search`).
+NP-complete in general, and a search with a budget gives the answer (:mod:`spark_analysis.checking.search`).
 
-A group that has no offset and one at 0 are the same state here: the reference broker answers either for a young queue
-(spec behaviour.md 8.2). A write of unknown outcome whose value nobody read can be left out without changing the
+A consumer group without an offset and one at 0 are the same state here: RocketMQ answers either for a young queue
+(ConsumerManageProcessor). A write of unknown outcome whose value nobody read can be left out without changing the
 answer.
 """
 
@@ -51,7 +51,8 @@ class Access:
 
 
 def check_register(accesses: Sequence[Access]) -> tuple[list[Finding], list[Finding]]:
-    """What is wrong, and what cannot be decided, about one register; a finding's position is the value concerned."""
+    """Judge one register; returns the findings, and the places that cannot be decided. A finding's position is the
+    value concerned."""
     read_values = {one.value for one in accesses if not one.is_write}
     kept = [one for one in accesses if one.complete_ns is not None or one.value in read_values]
     writes = Counter(one.value for one in kept if one.is_write)
@@ -136,9 +137,10 @@ class RegisterFindings:
 
 
 def check_offsets(operations: DataFrame) -> RegisterFindings:
-    """Judge every (queue, group) of ``operations``: the rules of :func:`check_register`, over the cluster.
+    """Judge the register of every queue and consumer group in ``operations`` by the rules of :func:`check_register`,
+    over the cluster.
 
-    The zone of a value is a hash aggregation; that zones exclude each other is a sweep over time in buckets, so that
+    The zone of a value is a hash aggregation; whether zones exclude each other is a sweep over time in buckets, so that
     the history of one register is spread over all tasks. Only registers into which one value was written twice are
     judged each by one task, with a budget.
     """

@@ -53,10 +53,8 @@ Reaches = Callable[[Any, Call, Sequence[Call]], bool]
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """``prefix``: operation ids of the longest linearization found; ``stuck``: those that could not follow it.
-
-    ``bound``: what ended an undecided search.
-    """
+    """The verdict on one key. ``prefix``: operation ids of the longest linearization found; ``stuck``: those that could
+    not follow it; ``bound``: the bound that ended an undecided search."""
 
     verdict: VerdictName
     configurations: int
@@ -67,7 +65,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the search for one key may take; beyond any of it the key is undecided."""
+    """The most that the search for one key may take; beyond any of these bounds the key is undecided."""
 
     seconds: float = 120.0
     memory_bytes: int = MAXIMUM_BYTES
@@ -85,11 +83,12 @@ def search(
     maximum_bytes: int = MAXIMUM_BYTES,
     is_over: Callable[[], bool] = lambda: False,
 ) -> SearchResult:
-    """Whether some order of ``calls`` that respects real time is one that the model allows.
+    """Search for an order of ``calls`` that respects real time and that the model allows.
 
     An operation precedes another in real time if it completed strictly before the other was invoked. ``is_over`` is
     asked now and then and ends the search as undecided (a time budget: this module has no clock). ``is_read`` must be
-    True of nothing that ever changes a state, ``reaches`` False of nothing that can happen; the rest is speed.
+    True only for calls that never change a state, and ``reaches`` False only for results that cannot come any more;
+    both only make the search faster.
     """
     return _Search(calls, step, is_read, reaches, maximum_configurations, maximum_bytes, is_over).run(initial)
 
@@ -347,10 +346,7 @@ class _Search:
         self.first_left, self.done, self.unknown_done = frame.first_left, frame.done, frame.unknown_done
 
     def _remember(self, state: Any) -> bool:
-        """Whether this configuration is new; if so, from now on it is not.
-
-        Raises :class:`_OutOfBoundsError`.
-        """
+        """Remember a configuration; returns True if it is new. Raises :class:`_OutOfBoundsError`."""
         place = self.state_numbers.get(state)
         if place is None:
             place = self.state_numbers[state] = len(self.state_numbers)

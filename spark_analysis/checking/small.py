@@ -1,11 +1,11 @@
-"""A history that one task holds: the same verdict, proofs included, from the plain rules.
+"""The check of a history that one task holds: the same verdict, proofs included, from the plain rules.
 
-The DataFrames of :mod:`spark_analysis.checking.distributed` spread a queue of any length over a cluster. What they cost
-at least is planning and some fifty short stages, tens of seconds of processor time for a thousand operations, which the
-plain rules (:mod:`spark_analysis.checking.queues.reference` and its neighbours) judge in a fraction of one. So the
-first job of every check brings the history to one task, which gives up beyond :data:`MOST_ROWS` rows; only then the
-DataFrames go on. Which of the two has judged is a question of price and of nothing else: tests hold their answers
-against each other, finding by finding and proof by proof.
+The DataFrames of :mod:`spark_analysis.checking.distributed` spread a queue of any length over a cluster. They cost at
+least planning and some fifty short stages: tens of seconds of processor time for a thousand operations, which the plain
+rules (:mod:`spark_analysis.checking.queues.reference` and its neighbours) judge in a fraction of one. So the first job
+of every check brings the history to one task, which gives up beyond :data:`MOST_ROWS` rows; only then the DataFrames go
+on. The choice between the two is a question of cost only: tests hold their verdicts against each other, finding by
+finding and proof by proof.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS: Final = 50_000
 MOST_VALUES: Final = 500_000
-"""Appended and read: a row may have many."""
+"""The same for values appended and read, of which a row may have many."""
 MOST_ROWS_SETTING: Final = "TRIVET_ONE_TASK_ROWS"
 """Variable of the environment that is used in place of :data:`MOST_ROWS`; 0 spreads every history."""
 
@@ -159,7 +159,7 @@ def _found(key: str, one: Finding) -> Found:
 
 
 def _facts(operations: Sequence[Row], events: Sequence[Row]) -> dict[str, Any]:
-    """What was checked, in numbers."""
+    """Count the operations of the history; returns :func:`facts_of` them."""
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
     for row in operations:
         outcomes[row["function"]][row["outcome"]] += 1
@@ -195,7 +195,7 @@ def _operation(row: Row) -> Operation:
 
 
 def _registers(operations: Sequence[Row]) -> tuple[list[Found], list[Found]]:
-    """Findings about committed offsets, and what is undecided."""
+    """Judge consumer offsets; returns the findings, and the places that cannot be decided."""
     registers: dict[str, list[Access]] = defaultdict(list)
     for row in operations:
         is_write = row["function"] == "commit_offset" and row["outcome"] != "fail"
@@ -219,7 +219,7 @@ def _catalogue(
     judged: QueueFindings,
     facts: dict[str, Any],
 ) -> tuple[list[Finding], list[Finding]]:
-    """Jepsen's names for what consumers and transactions did with one queue, and what of it is allowed."""
+    """Judge one queue by the rules of Jepsen's Kafka workload; returns the findings, and those that are allowed."""
     findings, allowed = overwritten(operations, judged.positions), list[Finding]()
     if "poll" in facts["functions"] or facts["transactions"]:
         clients = dict.fromkeys(one.client for one in operations if one.function == "poll")

@@ -1,4 +1,4 @@
-"""What the analysis answers: three verdicts, and anomalies with the operations that prove them."""
+"""The answer of the analysis: three verdicts, and anomalies with the operations that prove them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ REPLICA_ANOMALIES: Final = (
 )
 
 REGISTER_ANOMALIES: Final = ("stale-offset", "phantom-offset")
-"""Those about the position of a group in a queue; their key has both
+"""Kinds of anomalies about a consumer offset; their key has the queue and the consumer group
 (:mod:`spark_analysis.checking.register_names`)."""
 
 # What Jepsen's Kafka workload calls the same; kinds that have its names already are not listed.
@@ -82,16 +82,15 @@ _SAME_NAMES: Final = frozenset(
 
 
 def jepsen_name(kind: str) -> str | None:
-    """What Jepsen's Kafka workload calls an anomaly of this kind; None for what it does not look at."""
+    """The name that Jepsen's Kafka workload has for anomalies of this kind; None for a kind that it does not look
+    for."""
     return kind if kind in _SAME_NAMES else JEPSEN_NAMES.get(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One finding:
-
-    ``kind`` of :data:`EXPLANATIONS`, where, and the rows of the operations or events that prove it.
-    """
+    """One finding: its ``kind`` (of :data:`EXPLANATIONS`), its place, and the rows of the operations or events that
+    prove it."""
 
     kind: str
     key: str
@@ -135,7 +134,8 @@ class Verdict:
 
     @property
     def answered(self) -> int:
-        """How many operations were answered with ``ok``, of a search with anything; only they say something."""
+        """The number of operations that got a response: only these say something. Of a search, those with any outcome
+        but unknown."""
         functions = self.facts.get("functions")
         if functions is None or not self.operations:
             return int(self.facts.get("answered", self.operations))
@@ -165,12 +165,12 @@ MISSING_MAY_EXPLAIN: Final = frozenset(
     )
 )
 """Kinds that say that something is not in the recording: an attempt to append (the only one, or another with the same
-value), a commit of a position, a poll, a seek, a restart, any operation that a search could have used. All others are
+value), a commit of an offset, a poll, a seek, a restart, any operation that a search could have used. All others are
 proved by what is in it, whatever is missing; where acknowledged sends go backwards, that is `append-order`, too."""
 
 
 def _nothing_to_judge(verdict: Verdict) -> str:
-    """Why the verdict is no "linearizable" although nothing is wrong."""
+    """Say why there was nothing to judge."""
     if verdict.operations:
         return f"none of the {verdict.operations:,} operations was answered: there was nothing to judge"
     if verdict.facts.get("replica_events"):
@@ -181,7 +181,7 @@ def _nothing_to_judge(verdict: Verdict) -> str:
 
 
 def unsure_place(one: Anomaly) -> str:
-    """Where an anomaly was found: some have no position, and a search without keys has no key."""
+    """The place of an anomaly as text: some anomalies have no position, and a search without keys has no key."""
     place = one.kind if one.position is None else f"{one.kind} at {one.position}"
     return f"{one.key}: {place}" if one.key else place
 
@@ -193,11 +193,11 @@ _SEVERAL_CLIENTS: Final = (
 
 
 def of_what_was_read(verdict: Verdict) -> Verdict:
-    """What a recording shows, be it without a single answer, or readable in parts only.
+    """Correct a verdict for what a recording lacks: responses, or parts that could not be read.
 
     Where no operation was answered nothing can contradict anything: a test whose clients never reached the system, or
-    recorded nothing, must not look like one that passed, so it is undecided. Where parts could not be read, what may
-    have stood there is not said to be missing: findings that one more record may explain are undecided.
+    recorded nothing, must not look like one that passed, so it is undecided. Where parts could not be read, findings
+    that one more record may explain are undecided.
     """
     if verdict.verdict == LINEARIZABLE and not verdict.answered:
         return replace(verdict, verdict=UNDECIDED, undecided=(_nothing_to_judge(verdict),))

@@ -45,7 +45,7 @@ def read_all(text: str) -> Iterator[Any]:
 
 
 def is_vector(text: str) -> bool:
-    """Whether the first form of ``text`` is a vector, be it whole or not. Raises :class:`EdnError`."""
+    """True if the first form of ``text`` is a vector, whole or not. Raises :class:`EdnError`."""
     return any(token["open"] == "[" for token in islice(_tokens(text), 1))
 
 
@@ -99,7 +99,7 @@ def _forms(text: str, depth: int) -> Iterator[tuple[int, Any]]:
 
 
 def _tokens(text: str) -> Iterator[re.Match[str]]:
-    """What is neither blank nor a comment nor a tag."""
+    """Yield the tokens of a text without blanks, comments and tags."""
     place = 0
     while place < len(text):
         match = _TOKEN.match(text, place)

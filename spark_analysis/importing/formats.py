@@ -1,8 +1,8 @@
-"""Histories of other systems: each format becomes lines that say who invoked or completed what, then calls.
+"""Histories of other systems: each format becomes lines, each of which says who invoked or completed an operation.
 
 Formats (docs/importing.md has examples): ``jsonl``, ``knossos`` (EDN), ``porcupine-kv`` (EDN lines), ``jepsen-etcd``
 (text logs). The order of the lines is the order of time where a line has no time of its own. A line that cannot be
-understood is quarantined with its place; a history is judged without it.
+understood is left out and told with its place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def parse(format: str, text: Iterable[str]) -> Iterator[Line | BadLine]:
 
 
 def _without_mark(text: Iterable[str]) -> Iterator[str]:
-    """Editors of some systems begin a file of UTF-8 with a byte order mark, which is no text."""
+    """Leave out the byte order mark with which editors of some systems begin a file of UTF-8."""
     for number, line in enumerate(text):
         yield line if number else line.removeprefix("\ufeff")
 

@@ -1,4 +1,5 @@
-"""Values of a history as states of a search have to be: hashable, equal only if a user would call them the same.
+"""Values of a history in the form that states of a search need: hashable, equal only if a user would call them the
+same.
 
 Python says ``True == 1`` and ``False == 0``, so a register that was set to ``true`` would have given an acceptable
 answer with ``1``. Truth values are therefore a type of their own here. ``1`` and ``1.0`` are one number, as in JSON.
@@ -38,7 +39,7 @@ def freeze(value: Any) -> Any:
 
 
 def order(value: Any) -> tuple[Any, ...]:
-    """What frozen values are sorted by: any two can be compared, and equal ones are side by side."""
+    """A sorting key for frozen values: any two can be compared, and equal ones are side by side."""
     match value:
         case None:
             return (0,)

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class History:
-    """``operations``: schema.OPERATIONS; ``events``: with file and position before schema.EVENTS.
+    """One history.
 
-    ``damage``: (file, position, kind, reason). ``recorders``: (client, recorder, invoke_ns) of each operation where the
-    recording says whose the clients are; None where it does not.
+    ``operations``: schema.OPERATIONS; ``events``: file, position and schema.EVENTS; ``damage``: (file, position, kind,
+    reason). ``recorders``: (client, recorder, invoke_ns) of each operation, None where the recording does not say which
+    process recorded which client.
     """
 
     path: str
@@ -47,9 +48,9 @@ def load_trace(spark: SparkSession, path: str, directory: Path | str) -> History
 
 
 def read_trace(spark: SparkSession, path: str) -> History | None:
-    """The history of the traces at ``path``, decoded once and kept in memory; None if a file is read in several parts.
+    """Decode the traces at ``path`` once, and keep the rows in memory; None if a file is read in several parts.
 
-    For traces so short that writing and reading files would cost more than all the rest.
+    Meant for traces so short that writing and reading files would cost more than all the rest.
     """
     from pyspark.sql import functions as sf
 
@@ -75,7 +76,8 @@ def read_trace(spark: SparkSession, path: str) -> History | None:
 
 
 def trace_records(spark: SparkSession, parts: Sequence[TraceSplit]) -> DataFrame:
-    """What ``spark.read.format("trivet_trace")`` reads, planned in this process: Spark would start three for it."""
+    """Read traces as ``spark.read.format("trivet_trace")`` does, but plan in this process: Spark would start three for
+    it."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -135,11 +137,12 @@ def _recorders(operations: DataFrame) -> DataFrame:
 
 
 def join_halves(halves: DataFrame, damage: DataFrame) -> DataFrame:
-    """Operations whose invocation and completion the reader met in different splits; without completion: unknown.
+    """Join operations whose invocation and completion the reader met in different splits. One without completion has an
+    unknown outcome.
 
-    A completion is that of the latest invocation before it that has its number. One without an invocation states
-    nothing that could be judged (its invocation was in damaged bytes), and neither does one of those that
-    :func:`doubtful_completions` tells. ``damage``: (file, position, kind, reason) of what could not be read.
+    A completion belongs to the latest invocation before it with its number. A completion without an invocation states
+    nothing that could be judged (its invocation was in damaged bytes), and neither does one that
+    :func:`doubtful_completions` returns. ``damage``: (file, position, kind, reason) of what could not be read.
     """
     from pyspark.sql import functions as sf
 
@@ -167,7 +170,7 @@ def join_halves(halves: DataFrame, damage: DataFrame) -> DataFrame:
 
 
 def doubtful_completions(halves: DataFrame, damage: DataFrame) -> DataFrame:
-    """The damage that :func:`join_halves` leaves out."""
+    """The completions that :func:`join_halves` leaves out, as damage."""
     from pyspark.sql import functions as sf
 
     return (
@@ -182,10 +185,11 @@ _DAMAGE_RANGE_BITS: Final = 22
 
 
 def _paired(halves: DataFrame, damage: DataFrame) -> DataFrame:
-    """(begun, ended, doubt) of each invocation: what follows it under its number, null if that is another invocation.
+    """(begun, ended, doubt) of each invocation. ``ended`` is the next half under its number, null if that is another
+    invocation.
 
-    ``doubt``: why ``ended`` may not be its completion; null where it is. What could not be read between the two may
-    have been its completion and the invocation of another operation under its number.
+    ``doubt`` says why ``ended`` may not be its completion; null where it is. Bytes that could not be read between the
+    two may have held its completion and the invocation of another operation under its number.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
@@ -241,7 +245,7 @@ def _paired(halves: DataFrame, damage: DataFrame) -> DataFrame:
 
 
 def _identity(half: str = "") -> Column:
-    """``op`` of the operation that an invocation begins; that of the half itself is its number in the file."""
+    """The ``op`` of the operation that an invocation begins; the ``op`` of a half is its number in the file."""
     from pyspark.sql import functions as sf
 
     prefix = f"{half}." if half else ""

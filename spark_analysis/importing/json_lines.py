@@ -58,7 +58,8 @@ _JOINED: Final = f"{schema.OPERATIONS}, bad STRING, number BIGINT, part INT"
 def load_json_lines(
     spark: SparkSession, path: str, directory: Path | str, *, part_bytes: int = PART_BYTES
 ) -> tuple[DataFrame, DataFrame]:
-    """Operations (schema.OPERATIONS) and damage of a JSON lines history for the log model, kept as Parquet."""
+    """Read a JSON lines history for the log model; returns its operations (schema.OPERATIONS) and its damage, kept as
+    Parquet."""
     from pyspark.sql import functions as sf
 
     size, period = Path(path).stat().st_size, _period_of(path)
@@ -132,7 +133,7 @@ def _read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _period_of(path: str) -> Period:
-    """The times that can be true, from the beginning of a file."""
+    """The times that can be true, judged by the beginning of the file."""
     with Path(path).open(encoding="utf-8", errors="replace") as text:
         lines = parse("jsonl", islice(text, SAMPLE))
         return period_around(middle(line.time_ns for line in lines if isinstance(line, Line)))
@@ -212,10 +213,11 @@ def _rows(
 
 
 def join_process(table: pa.Table, lost_in: Mapping[int, int]) -> pa.Table:
-    """The halves of one process in the order of the file: what is open meets the completion in a later part.
+    """Join the halves of one process in the order of the file: an invocation that is open meets the completion in a
+    later part.
 
     ``table``: rows of :func:`read_part`, as :func:`parts_table` has them; the result has the columns of ``_JOINED``.
-    ``lost_in``: of parts, how many records in them could not be read; none in parts that are not mentioned.
+    ``lost_in``: for each part, how many records in it could not be read; a part that is not mentioned lost none.
     """
     rows: list[Row] = []
     opened: tuple[int, Line, int] | None = None

@@ -1,12 +1,12 @@
-"""What two JSON lines, an invocation and its completion, say about the log model, as rows of schema.OPERATIONS.
+"""Rows of schema.OPERATIONS from two JSON lines, the invocation and the completion of an operation of the log model.
 
 An operation is one row, with two exceptions. A poll has a row for each queue that it returned messages of. An operation
-that lists *micro-operations*, as Jepsen's Kafka workload does for transactions, has one row for each queue that it
-sent to and one for each that it polled; all rows of an operation have its ``op``. What it sent stands at offsets of its
-own (other clients' messages may stand between), so these rows state ``offsets``, even for one value.
+that lists *micro-operations*, as Jepsen's Kafka workload does for transactions, has one row for each queue that it sent
+to and one for each that it polled; all rows of an operation have its ``op``. The messages that it sent stand at offsets
+of their own (other clients' messages may stand between), so these rows state ``offsets``, even for one value.
 
-What a transaction polled is a fact whether or not it committed. If it did not, its consumer goes back: that is a read,
-which proves what it returned, and no poll, which would say where the consumer stands.
+The messages that a transaction polled are a fact whether or not it committed. If it did not, its consumer goes back:
+that is a read, which proves what it returned, and no poll, which would say where the consumer stands.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _micro_rows(row: dict[str, Any], asked: Any, ended: Line | None) -> Iterator
 
 
 def _fits(told: Any, asked: Any) -> bool:
-    """Whether a completion lists the micro-operations of its invocation."""
+    """True if a completion lists the micro-operations of its invocation."""
     if not isinstance(asked, list) or not isinstance(told, list) or len(asked) != len(told):
         return False
     return all(
@@ -224,7 +224,7 @@ def _fits(told: Any, asked: Any) -> bool:
 
 
 def _send_rows(row: dict[str, Any], sent: list[tuple[int | None, str]]) -> Iterator[Row]:
-    """One row for what is known to stand somewhere; what may stand anywhere, or nowhere, is an attempt each."""
+    """One row for messages that are known to stand somewhere, and one for each that may stand anywhere, or nowhere."""
     placed = [pair for pair in sent if pair[0] is not None and row["outcome"] == "ok"]
     if placed:
         offsets = [offset for offset, _ in placed]
@@ -240,7 +240,8 @@ def _send_rows(row: dict[str, Any], sent: list[tuple[int | None, str]]) -> Itera
 
 
 def _evidence(row: dict[str, Any], messages: Pairs, ended: Line) -> Iterator[Row]:
-    """Ascending runs of what a consumer got while it was moved, or in a transaction that did not commit, as reads."""
+    """The messages that a consumer got while it was moved, or in a transaction that did not commit, as reads of
+    ascending runs."""
     run: Pairs = []
     for offset, value in [*messages, (-1, "")]:
         if run and offset <= run[-1][0]:

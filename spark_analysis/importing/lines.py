@@ -1,4 +1,4 @@
-"""The lines of a history in another system's format, and which completion belongs to which invocation."""
+"""Lines of a history in another system's format, and the completion of each invocation among them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNREADABLE: Final = 2
 CUT: Final = "the file was cut inside of this line: everything before it was read"
 KINDS: Final = ("invoke", "ok", "fail", "info")
 LARGEST: Final = MAX_INTEGER
-"""What a time, in nanoseconds, or an offset can be: 64 bits are left for sums."""
+"""The largest time, in nanoseconds, and the largest offset: 64 bits are left for sums."""
 
 
 LINE: Final = "line"
@@ -45,9 +45,9 @@ class Line:
 class BadLine:
     """A line that was left out, and why.
 
-    ``records``: as how many it may have been written; one that nobody can read may be two that were joined.
-    ``is_cut``: the file ends inside of it, so that nothing of it was ever wrong. ``completes``: it is the completion of
-    an operation whose invocation is good.
+    ``records``: the number of records that it may have been; a line that nobody can read may be two that were joined.
+    ``is_cut``: the file ends inside of it, so nothing of it was ever wrong. ``completes``: it is the completion of an
+    operation whose invocation is good.
     """
 
     number: int
@@ -59,7 +59,7 @@ class BadLine:
 
 OVERLAPPING: Final = "invokes while an operation of its own is open"
 STRAY: Final = "which it has not invoked"
-"""How the complaints end that together say that one name was several clients' (``damage_facts`` of
+"""The ends of the two complaints that together say that one name was several clients' (``damage_facts`` of
 :mod:`spark_analysis.checking.proofs`)."""
 
 
@@ -80,7 +80,7 @@ class Orphan:
     lost: int = 0
 
     def bad_line(self) -> BadLine:
-        """What it is if the text is the whole history."""
+        """The complaint about it if the text is the whole history."""
         process, function = self.line.process, self.line.function
         return BadLine(self.line.number, f"process {process} completes {function}, {STRAY}")
 
@@ -103,14 +103,15 @@ def doubtful_completion(ended: Line) -> BadLine:
 
 
 LOST_BETWEEN: Final = 2
-"""Where so many records may be missing between an invocation and a completion of its process, they may be the one's
-completion and the other's invocation; so the one counts as never answered, and the other is left out."""
+"""Where so many records may be missing between an invocation and a completion of its process, one of them may be the
+completion of this invocation, and another the invocation of this completion. So the invocation counts as never
+answered, and the completion is left out."""
 
 
 def matched(
     lines: Iterable[Line | BadLine],
 ) -> Iterator[tuple[Line, Line | None] | BadLine | Open | Orphan]:
-    """Each invocation with its completion, in the order of completions; then those that were left open.
+    """Pair each invocation with its completion, in the order of completions; then yield those that were left open.
 
     A process has one operation open at a time; a line that breaks this is a :class:`BadLine`, and bad lines pass
     through. An orphan stands before the first invocation of its process.

@@ -94,7 +94,8 @@ def read_batches(split: TraceSplit) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What its beginning says of a trace: its header (None if it has none) and where most of its times are."""
+    """The knowledge about a trace from its beginning: its header (None if it has none) and where most of its times
+    are."""
 
     name: str
     header: TraceHeader | None
@@ -119,7 +120,8 @@ def _beginning(name: str) -> _File:
 
 
 def _axes(files: Sequence[_File]) -> list[Axis | str]:
-    """How the times of each file are to be taken; or why they cannot be, as they are decades away from the others.
+    """Find the way from each file's times to the history's, or the reason why a file cannot be used: it is decades away
+    from the others.
 
     The first file's clock is the history's.
     """

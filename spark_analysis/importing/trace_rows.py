@@ -49,9 +49,9 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What brings a file's times to the history's, and which of them, as the file states them, can be true.
+    """The way from a file's times to the history's, and the times of the file that can be true.
 
-    ``widen_ns``: the error of ``shift_ns``, by which operations begin earlier and end later.
+    ``widen_ns`` is the error of ``shift_ns``, by which operations begin earlier and end later.
     """
 
     shift_ns: int = 0
@@ -61,7 +61,7 @@ class Axis:
 
 @dataclass
 class TraceSplit(InputPartition):
-    """A range of one file. ``problem``: why nothing of the file can be used."""
+    """A range of one file. ``problem`` is the reason why nothing of the file can be used."""
 
     file: str
     number: int
@@ -110,7 +110,7 @@ def read_rows(split: TraceSplit) -> Iterator[Row]:
 
 
 class _Rows:
-    """What the records of a split come to, one after the other."""
+    """The rows of a split, made record by record."""
 
     def __init__(self, split: TraceSplit) -> None:
         axis = split.axis
@@ -123,7 +123,7 @@ class _Rows:
         self._latest_ns = (axis.period.low_ns + axis.period.high_ns) // 2
 
     def of(self, position: int, item: list[Any]) -> Sequence[Row]:
-        """Those that are finished with this record."""
+        """The rows that are finished with this record."""
         kind, period = item[0], self._period
         if kind == INVOKE:
             if _is_plain_invocation(item, period) or (problem := _complaint(item, period)) is None:
@@ -181,7 +181,7 @@ class _Rows:
             yield self._unknown(begun, _NOT_READ) if in_doubt else self._operation(position, item, None)
 
     def _unknown(self, begun: tuple[int, list[Any], int], reason: str) -> Row:
-        """The operation of an invocation whose completion nobody knows, and need not look for."""
+        """The row of an invocation whose completion is not known and need not be looked for."""
         position, item, _ = begun
         return self._operation(position, item, [INFO, item[1], item[2], reason])
 
@@ -276,7 +276,7 @@ _NOT_READ: Final = "its completion is in, or behind, what could not be read"
 
 
 def _has_number(item: list[Any]) -> bool:
-    """Whether an invocation or completion at least says of which operation it is."""
+    """True if an invocation or completion at least states its operation's number."""
     return len(item) > 2 and type(item[2]) is int
 
 
@@ -314,7 +314,7 @@ def _shape_problem(item: list[Any]) -> str | None:
 
 
 def _complaint(item: list[Any], period: Period) -> str | None:
-    """What is wrong with an invocation or a completion by itself."""
+    """Say what is wrong with an invocation or a completion by itself; None if nothing is."""
     try:
         parse_event(item)
     except TraceFormatError as error:
@@ -337,7 +337,7 @@ _RESULTS: Final[dict[int, tuple[type, ...]]] = {
 
 
 def _misfit(begun: list[Any], ended: list[Any]) -> str | None:
-    """Why a completion cannot be that of its invocation."""
+    """Say why a completion cannot be that of its invocation; None if it can."""
     if ended[1] < begun[1]:
         return f"operation {ended[2]} completes at time {ended[1]}, before its invocation at {begun[1]}"
     if ended[0] == OK and type(ended[3]) not in _RESULTS[begun[4]]:

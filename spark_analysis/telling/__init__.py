@@ -1,1 +1,1 @@
-"""From a verdict to what a person reads: `stories` in sentences, `console.py` on a terminal, `report` as a page."""
+"""The way from a verdict to its reader: `stories` in sentences, `console.py` on a terminal, `report` as a page."""

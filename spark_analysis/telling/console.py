@@ -1,4 +1,4 @@
-"""Verdicts for a terminal: the answer first, then what speaks for it, an example of each kind of finding in words.
+"""Verdicts for a terminal: the answer first, then its reasons, with an example of each kind of finding in words.
 
 Where the output is no terminal (a log, a pipe), lines are not broken at its imagined width.
 """

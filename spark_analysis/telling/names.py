@@ -1,8 +1,8 @@
-"""Who the clients are, on a terminal as in a report: a client's identity is a number that nobody knows, its process has
-a name.
+"""Names of clients, on a terminal as in a report: a client's identity is a number that nobody knows, its process has a
+name.
 
-A client is called by the process that recorded it, with a number where that recorded several: its place among them by
-the time of its first operation, whatever else is shown. One that several processes recorded keeps its identity.
+A client is called by the process that recorded it. If that recorded several, a number follows: its place among them by
+the time of its first operation, whatever else is shown. A client that several processes recorded keeps its identity.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAMED_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """That ``recorder`` recorded ``client``, as number ``place`` (from 1) of its ``clients``."""
+    """A statement: ``recorder`` recorded ``client``, as number ``place`` (from 1) of its ``clients``."""
 
     client: str
     recorder: str | None
@@ -28,7 +28,7 @@ class Recorded:
 
 
 def names_of(history: History, operations: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Identity -> name of the clients of ``operations``; one query."""
+    """Ask for the names of the clients of ``operations``; returns identity -> name. One query."""
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
@@ -50,7 +50,7 @@ def names_of(history: History, operations: Iterable[Mapping[str, Any]]) -> dict[
 
 
 def names_from(found: Iterable[Recorded]) -> dict[str, str]:
-    """Identity -> name."""
+    """Choose the names; returns identity -> name."""
     by_client: dict[str, list[Recorded]] = {}
     for one in found:
         if one.recorder:
@@ -63,18 +63,19 @@ def names_from(found: Iterable[Recorded]) -> dict[str, str]:
 
 
 def operations_of(anomalies: Iterable[Anomaly]) -> list[dict[str, Any]]:
-    """Those that prove them."""
+    """The operations that prove the anomalies."""
     return [operation for one in anomalies for operation in one.proof]
 
 
 def named(operation: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The same with ``client`` being its name if it has one; its ``identity`` stands beside it."""
+    """Return the operation with its client's name as ``client``, if it has one, and the client's ``identity`` beside
+    it."""
     name = names.get(operation.get("client", ""))
     return operation if name is None else operation | {"client": name, "identity": operation["client"]}
 
 
 def with_names(verdict: Verdict, names: Mapping[str, str]) -> Verdict:
-    """The same with named clients in all proofs."""
+    """Return the verdict with named clients in all proofs."""
     anomalies = (
         replace(one, proof=tuple(named(operation, names) for operation in one.proof))
         for one in verdict.anomalies

@@ -1,1 +1,2 @@
-"""What Jepsen's Kafka workload looks for besides: polls and sends that skip or go back, circles of transactions."""
+"""Anomalies that Jepsen's Kafka workload looks for besides: polls and sends that skip or go back, circles of
+transactions."""

@@ -1,6 +1,9 @@
-"""The rules of :mod:`spark_analysis.checking.kafka.catalogue` in plain Python, for one queue, and what
-:mod:`spark_analysis.checking.kafka.transactions` looks for in several: to be read, compared with, and for histories
-that one task holds (:mod:`spark_analysis.checking.small`)."""
+"""The rules of :mod:`spark_analysis.checking.kafka.catalogue` in plain Python, for one queue, and those of
+:mod:`spark_analysis.checking.kafka.transactions`, for several.
+
+They are here to be read, to be compared with the DataFrames, and to judge histories that one task holds
+(:mod:`spark_analysis.checking.small`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from spark_analysis.checking.queues.unknown import Finding
 
 
 def catalogue(operations: Sequence[Operation], key: str) -> tuple[list[Finding], list[Finding]]:
-    """What breaks the rules, and what would but is allowed for clients that subscribed."""
+    """Judge one queue; returns the findings, and those that are allowed for clients that subscribed."""
     positions = check_queues({key: operations})[key].positions
     findings, allowed = moved(operations, key, positions)
     return [
@@ -30,10 +33,10 @@ def catalogue(operations: Sequence[Operation], key: str) -> tuple[list[Finding],
 def moved(
     operations: Sequence[Operation], key: str, positions: Mapping[int, Position]
 ) -> tuple[list[Finding], list[Finding]]:
-    """What is wrong with the steps between values that a client got, or a transaction sent, one after the other.
+    """Judge the steps between messages that a client got, or a transaction sent, one after the other.
 
-    ``operations``: of the queue ``key``, and assignments; ``positions``: what is known of the queue's offsets. The
-    second list has what is allowed.
+    ``operations`` are those of the queue ``key``, and assignments; ``positions`` has the offsets of the queue. Returns
+    the findings, and those that are allowed.
     """
     findings: list[Finding] = []
     allowed: list[Finding] = []
@@ -87,13 +90,15 @@ def moved(
 
 
 def _order(one: Operation) -> tuple[int, int, int, int]:
-    """By time; rows of one operation, as of a transaction with several polls, by where they end."""
+    """The sorting key of operations: by time; rows of one operation, as of a transaction with several polls, by their
+    last offset."""
     last = max((offset for offset, _ in one.pairs()[-1:]), default=-1)
     return one.invoke_ns, one.op, last, -1 if one.complete_ns is None else one.complete_ns
 
 
 def overwritten(operations: Sequence[Operation], positions: Mapping[int, Position]) -> list[Finding]:
-    """Values acknowledged at offsets that show several values, at which somebody read, and returned from nowhere."""
+    """Find lost writes at offsets that show several values and were read: values that were acknowledged there and that
+    no read returned from anywhere."""
     disputed = {position for position, at in positions.items() if len(at.values) > 1 and at.reads}
     if not disputed:
         return []
@@ -110,9 +115,10 @@ def overwritten(operations: Sequence[Operation], positions: Mapping[int, Positio
 
 
 def precommitted(operations: Sequence[Operation]) -> list[Finding]:
-    """What operations polled or read of what they sent themselves.
+    """Find operations that polled or read a value that they sent themselves.
 
-    A value that another operation may have put there shows nothing, unless it stands where the own one does.
+    A value that another operation may have put there shows nothing, unless it stands where the operation's own one
+    does.
     """
     sent: dict[int, set[str]] = defaultdict(set)
     senders: dict[str, set[int]] = defaultdict(set)
@@ -136,7 +142,7 @@ def precommitted(operations: Sequence[Operation]) -> list[Finding]:
 
 
 def backward_sends(operations: Sequence[Operation], positions: Mapping[int, Position]) -> list[Finding]:
-    """Of each append the lowest offset against the highest of those that its client had finished before it began.
+    """Find appends below the highest offset of those that the same client had finished before.
 
     An append of unknown outcome stands where its value was seen, if nothing was acknowledged there.
     """
@@ -161,7 +167,7 @@ def backward_sends(operations: Sequence[Operation], positions: Mapping[int, Posi
 
 
 _Step = tuple[int, int, int]
-"""A moment; 0 for a beginning or 1 for an end, of which at one moment beginnings come first; an offset."""
+"""A moment; 0 for a beginning or 1 for an end; an offset. At one moment, beginnings sort before ends."""
 
 
 def _backward(steps: Iterable[_Step]) -> Iterator[Finding]:

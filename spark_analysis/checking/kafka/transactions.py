@@ -46,10 +46,10 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a transaction can have committed.
+    """The time in which a transaction can have committed.
 
-    Not before ``lower_ns``, as ``lower_op``, itself or what it polled from, began then; not behind ``upper_ns``, as
-    ``upper_op``, itself or who polled what it sent, had ended then.
+    Not before ``lower_ns``: ``lower_op``, the transaction itself or one that it polled from, began then. Not after
+    ``upper_ns``: ``upper_op``, the transaction itself or one that polled what it sent, had ended then.
     """
 
     lower_ns: int
@@ -59,7 +59,7 @@ class Span:
 
 
 def cycles(spans: Mapping[int, Span], edges: Iterable[tuple[int, int]]) -> list[Cycle]:
-    """At most :data:`MAXIMUM_CYCLES` findings; ``edges``: (sender, poller) between operations of ``spans``."""
+    """Find cycles, at most :data:`MAXIMUM_CYCLES`. ``edges`` are (sender, poller) between operations of ``spans``."""
     after: dict[int, list[int]] = defaultdict(list)
     before: dict[int, list[int]] = defaultdict(list)
     for sender, poller in sorted(set(edges)):

@@ -1,8 +1,8 @@
-"""What nobody acknowledged, on DataFrames: seen values and holes meet the appends of unknown outcome.
+"""Appends that nobody acknowledged, on DataFrames: values that were seen and holes meet the appends of unknown outcome.
 
-Only flagged positions and appends of unknown outcome come here. A queue that asks for more than was attempted is
-violated without a look at the details, so what reaches :func:`spark_analysis.checking.queues.unknown.settle`, one task
-for a queue, is bounded by twice the number of its attempts.
+Only flagged positions and appends of unknown outcome come here. A queue that needs more appends than were attempted is
+violated without a look at the details. So the rows that reach :func:`spark_analysis.checking.queues.unknown.settle`,
+one task for a queue, are at most twice the number of its attempts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _UNMATCHED: Final = "unmatched"
 
 @dataclass(frozen=True)
 class Explained:
-    """As :class:`spark_analysis.checking.queues.log_model.LogFindings`."""
+    """Findings and undecided places, with the columns of
+    :class:`spark_analysis.checking.queues.log_model.LogFindings`."""
 
     findings: DataFrame | None
     unsure: DataFrame | None
 
 
 def explain(operations: DataFrame, flagged: DataFrame, positions: DataFrame, zero_ns: int) -> Explained:
-    """Findings about ``flagged`` positions that are unexplained or have holes; their times count from ``zero_ns``."""
+    """Judge the ``flagged`` positions that are unexplained or have holes. Their times count from ``zero_ns``."""
     deadline = sf.col("latest_ns") + zero_ns
     seen = flagged.where("unexplained").select("key", "position", "value", deadline.alias("time_ns"))
     first_hole = sf.col("position") - sf.col("holes") + 1 - sf.col("known").cast("int")
@@ -110,7 +111,7 @@ def _settle(rows: DataFrame, totals: DataFrame) -> DataFrame:
 
 
 def _crowded(rows: DataFrame, totals: DataFrame) -> DataFrame:
-    """Where more was seen than attempted: values that stand at more offsets than they have attempts."""
+    """Find values that stand at more offsets than they have attempts, in queues where more was seen than attempted."""
     keys = totals.where("seen > attempted").select("key")
     by_value = (
         rows.where("tag IN ('seen', 'attempt')")
@@ -128,7 +129,8 @@ def _crowded(rows: DataFrame, totals: DataFrame) -> DataFrame:
 
 
 def _settle_key(table: pa.Table) -> pa.Table:
-    """:func:`settle` for the rows of one key; seen values that nobody attempted are left to :func:`_classified`."""
+    """Apply :func:`settle` to the rows of one key. Seen values that nobody attempted are left to
+    :func:`_classified`."""
     rows, key = read_tagged(table), table["key"][0].as_py()
     attempts = rows.attempts[key]
     attempted = {one.value for one in attempts}
@@ -150,7 +152,8 @@ def _settle_key(table: pa.Table) -> pa.Table:
 def _classified(
     unmatched: DataFrame, seen: DataFrame, operations: DataFrame, positions: DataFrame
 ) -> DataFrame:
-    """Names for seen values that no append acknowledged at that offset, and none of unknown outcome, explains."""
+    """Name the kinds of seen values that no append explains, neither one acknowledged at that offset nor one of unknown
+    outcome."""
     places = seen.join(unmatched.select("key", "value").distinct(), ["key", "value"], "left_semi")
     values = places.select("value").distinct()
     failed = (

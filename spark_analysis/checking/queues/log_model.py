@@ -52,11 +52,12 @@ QUEUES_BROADCAST: Final = 1_000_000
 
 @dataclass(frozen=True)
 class LogFindings:
-    """``findings`` and ``unsure``: (key, kind, position, lower, upper); None where there is nothing.
+    """The findings about the queues of a history, and tables that further rules need.
 
-    ``unseen``: how many acknowledged values no read has returned. ``positions``: what is known of each position of the
-    log, (key, queue, bucket, position, lower, upper, value, other_value, acks, reads); ``disputed``: those that
-    were read and have several values, None without any.
+    ``findings`` and ``unsure``: (key, kind, position, lower, upper); None where there is nothing. ``unseen`` is how
+    many acknowledged values no read has returned. ``positions`` has a row for each known position of the log: (key,
+    queue, bucket, position, lower, upper, value, other_value, acks, reads). ``disputed`` has those that were read and
+    have several values; None without any.
     """
 
     findings: DataFrame | None
@@ -73,17 +74,17 @@ class LogFindings:
 
 
 class HistoryTooLongError(ValueError):
-    """The history spans more than 36 years, or two of its keys have one hash; nothing can be said about it."""
+    """The history spans more than 36 years, or two of its keys have one hash: it cannot be judged."""
 
 
 def check_log(operations: DataFrame, *, sparse: bool = False) -> LogFindings:
-    """Judge every queue of ``operations`` (schema.OPERATIONS).
+    """Judge every queue of ``operations`` (schema.OPERATIONS). Raises :class:`HistoryTooLongError`.
 
-    ``sparse``: offsets may hold what no client sees (records of the system, aborted or compacted messages), so that
-    nothing has to account for an offset that nobody knows; see :func:`without_gaps`.
+    ``sparse``: offsets may hold records that no client sees (of the system, aborted or compacted), so that an offset
+    that nobody knows needs no explanation; see :func:`without_gaps`.
 
-    What has to be looked at more closely is counted first (one row comes to the driver), so that a good history pays
-    for no query that can only come back empty. Raises :class:`HistoryTooLongError`.
+    Positions that need a closer look are counted first (one row comes to the driver), so that a good history pays for
+    no query that can only come back empty.
     """
     if sparse:
         operations = without_gaps(operations)
@@ -129,8 +130,8 @@ def check_log(operations: DataFrame, *, sparse: bool = False) -> LogFindings:
 
 
 def without_gaps(operations: DataFrame) -> DataFrame:
-    """The same history for a queue with gaps: reads may pass over offsets; of an unknown batch any value may stand
-    anywhere."""
+    """Rewrite the history of a queue with gaps: its reads may pass over offsets, and any value of an unknown batch may
+    stand anywhere."""
     is_attempt = sf.expr("function = 'append' AND outcome = 'info'")
     attempts = operations.where(is_attempt).withColumn("values", sf.explode("values"))
     return (
@@ -145,7 +146,7 @@ def _queue_of(key: Column | str, axis: int) -> Column:
 
 
 def _queues(operations: DataFrame) -> DataFrame:
-    """(queue, key, axis) of everything that is swept, with the span of its operations and how many reads are torn."""
+    """(queue, key, axis) of everything that is swept, with the span of its operations and the number of torn reads."""
     keys = operations.groupBy("key").agg(
         sf.min("invoke_ns").alias("first_ns"),
         sf.max(sf.greatest("invoke_ns", "complete_ns")).alias("last_ns"),
@@ -163,7 +164,8 @@ def _queues(operations: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Census:
-    """``zero_ns``: what the sweep counts moments from, so that they leave two bits for the kind of operation."""
+    """Numbers about the whole history. ``zero_ns``: the sweep counts moments from there, so that they leave two bits
+    for the kind of operation."""
 
     zero_ns: int
     queues: int
@@ -214,7 +216,7 @@ def _wrong(flagged: DataFrame, zero_ns: int) -> DataFrame:
 
 
 def _is_torn() -> Column:
-    """Of a read: its own answer cannot be a part of any list, whatever the others saw."""
+    """True for a read whose own response cannot be a part of any list, whatever the others saw."""
     count = sf.coalesce(sf.size("values"), sf.lit(0))
     last = sf.when(sf.col("offsets").isNull(), sf.col("first_offset") + count - 1).otherwise(
         sf.element_at("offsets", -1)
@@ -251,7 +253,7 @@ def _torn_reads(acknowledged: DataFrame) -> DataFrame:
 
 
 def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
-    """One row per queue and position that anybody said something about (step 1), in the partitions of its bucket."""
+    """One row for each queue and position that any operation states (step 1), in the partitions of its bucket."""
     kind = sf.lit(FUNCTIONS.index("read"))
     for code, function in enumerate(FUNCTIONS):
         kind = sf.when(sf.col("function") == function, sf.lit(code)).otherwise(kind)
@@ -287,7 +289,8 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
     )
 
     def states(position: Column, *, begins: bool, of: Column = queue) -> Column:
-        """That the list ended at ``position`` or before when the operation began; or that it was there at the end."""
+        """The row that says: the list ended at ``position`` or before when the operation began (``begins``), or
+        ``position`` was there when it ended."""
         lower, upper = (begin, nothing) if begins else (nothing, end)
         return sf.struct(
             of.alias("queue"), position.alias("position"), lower.alias("lower"), upper.alias("upper")
@@ -339,7 +342,8 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
 
 
 def _bounded(positions: DataFrame, *, sparse: bool) -> DataFrame:
-    """Adds ``latest``: the earliest completion that needs this or a later position; ``holes`` before and at it.
+    """Add ``latest``, the earliest completion that needs this or a later position, and ``holes``, the missing positions
+    before and at it.
 
     Nothing is missing behind the last position that is needed, and ``latest`` is null there; nor in a sparse queue.
     """

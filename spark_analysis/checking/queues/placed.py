@@ -29,9 +29,10 @@ SETTLED: Final = "key STRING, kind STRING, position BIGINT, value BIGINT, unsure
 
 @dataclass(frozen=True)
 class Placed:
-    """``rows``: tagged attempts, those of unknown queue as ``shared`` ones of each queue with holes.
+    """The attempts of all queues.
 
-    ``disputed``: of columns ``SETTLED``, about values that several queues show; None if there are none.
+    ``rows``: tagged attempts; those of unknown queue are ``shared`` attempts of each queue with holes. ``disputed``:
+    rows of columns ``SETTLED`` about values that several queues show; None if there are none.
     """
 
     rows: tuple[DataFrame, ...]
@@ -39,7 +40,7 @@ class Placed:
 
 
 def placed(operations: DataFrame, seen: DataFrame, holes: DataFrame) -> Placed:
-    """Which queue has which of the appends of unknown outcome among ``operations``."""
+    """Assign the appends of unknown outcome among ``operations`` to the queues that they may stand in."""
     attempts = kept(_attempts(operations))
     is_homeless = sf.endswith("key", sf.lit("/"))
     homeless = attempts.where(is_homeless).withColumnRenamed("key", "topic")
@@ -78,9 +79,10 @@ def _attempts(operations: DataFrame) -> DataFrame:
 
 
 def _settled_ops(homeless: DataFrame, own: DataFrame, seen: DataFrame) -> DataFrame:
-    """Of the appends without a queue those that are where their value is seen: every attempt with it is needed there.
+    """The appends without a queue that certainly stand where their value is seen, because every attempt with that value
+    is needed there.
 
-    Of a value with more attempts than places nobody knows which one is somewhere else.
+    Of a value with more attempts than places nobody knows which attempt is somewhere else.
     """
     places = (
         seen.join(homeless.select("topic", "value").distinct(), ["topic", "value"], "left_semi")
@@ -99,7 +101,7 @@ def _settled_ops(homeless: DataFrame, own: DataFrame, seen: DataFrame) -> DataFr
 
 
 def _disputed(attempts: DataFrame, seen: DataFrame, holes: DataFrame, several: DataFrame) -> DataFrame:
-    """What :func:`contested` says of ``several``, values of a topic that more than one of its queues shows."""
+    """Apply :func:`contested` to ``several``, the values of a topic that more than one of its queues shows."""
     topic = sf.regexp_replace("key", "[^/]*$", "")
     topics = several.select("topic").distinct()
     of_topic = attempts.withColumn("topic", topic).join(topics, "topic", "left_semi")
@@ -115,7 +117,7 @@ def _disputed(attempts: DataFrame, seen: DataFrame, holes: DataFrame, several: D
 
 
 def _dispute_topic(table: pa.Table) -> pa.Table:
-    """:func:`contested` for the rows of one topic."""
+    """Apply :func:`contested` to the rows of one topic."""
     rows = read_tagged(table)
     key: str = table["key"][0].as_py()
     found = contested(key[: key.rfind("/") + 1], rows.attempts, rows.seen, rows.holes)
@@ -128,7 +130,7 @@ def _dispute_topic(table: pa.Table) -> pa.Table:
 
 
 def tagged(frame: DataFrame, tag: str) -> DataFrame:
-    """The rows of ``frame`` in the one table."""
+    """Give the rows of ``frame`` the columns of the one table, and a tag."""
     return frame.select(
         "key",
         sf.lit(tag).alias("tag"),
@@ -150,7 +152,7 @@ class TaggedRows:
 
 
 def read_tagged(table: pa.Table) -> TaggedRows:
-    """What :func:`tagged` has written; a hole without a count is one of which only the queue is known."""
+    """Read rows that :func:`tagged` has written. A hole without a count is one of which only the queue is known."""
     rows = TaggedRows()
     for row in table.to_pylist():
         key, position, time_ns = row["key"], row["position"], row["time_ns"]

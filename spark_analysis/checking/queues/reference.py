@@ -1,17 +1,16 @@
 """The log checker in plain Python: the statement of the rules that Spark applies at scale.
 
-It is to be read next to docs/checker.md and compared: with a brute-force search on small histories, and with
+It is to be read next to docs/checker.md, and tests compare it: with a brute-force search on small histories, and with
 :mod:`spark_analysis.checking.queues.log_model` on many. It also judges histories that one task holds
-(:mod:`spark_analysis.checking.small`), so it names what it finds as the DataFrames do. Clarity before speed; O(n log n)
-all the same.
+(:mod:`spark_analysis.checking.small`), so it names its findings as the DataFrames do. Clarity goes before speed; it is
+O(n log n) all the same.
 
-The model: a queue is a growing list of values. ``append`` of k values is k single appends at consecutive
-offsets, with nothing between them, each taking effect somewhere inside the operation's interval (a reader may
-see the first values of a batch before the last: that is what RocketMQ promises). An append of unknown outcome
-may have taken effect for any number of its first values, at any time after its invocation. ``read`` at an
-offset returns values from there on, or nothing if the list ends there or before; ``tail`` returns the list's
-length. ``poll`` is a read whose place the reader does not name: what it returns is a fact, that it returns nothing is
-none.
+The model: a queue is a growing list of values. ``append`` of k values is k single appends at consecutive offsets, with
+nothing between them. Each takes effect somewhere inside the operation's interval, so a reader may see the first values
+of a batch before the last: that is all that RocketMQ promises. An append of unknown outcome may have taken effect for
+any number of its first values, at any time after its invocation. ``read`` at an offset returns values from there on, or
+nothing if the list ends there or before. ``tail`` returns the list's length. ``poll`` is a read whose place the reader
+does not name: the values that it returns are a fact; that it returns nothing is none.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Operation:
     client: str = "client"
 
     def pairs(self) -> list[tuple[int, str]]:
-        """(offset, value) of everything appended or read."""
+        """(offset, value) of each value appended or read."""
         if self.first_offset is None:
             return []
         offsets = self.offsets or range(self.first_offset, self.first_offset + len(self.values))
@@ -61,12 +60,12 @@ class Operation:
 
 @dataclass(slots=True)
 class Position:
-    """What is known of one offset.
+    """The knowledge about one offset.
 
-    ``lower`` is the latest beginning of what cannot have come later (an append here, or an observer to whom the list
-    ended here or before), ``upper`` the earliest end of what cannot have come earlier; both are a moment with the kind
-    of operation (an index of :data:`FUNCTIONS`) in their last two bits. ``values``: those that were acknowledged or
-    read here, a set in the order in which they were met.
+    ``lower`` is the latest beginning of an operation that shows that the offset was empty until then: an append here,
+    or an observer to whom the list ended here or before. ``upper`` is the earliest end of an operation that shows that
+    it was filled by then. Both are a moment with the kind of operation (an index of :data:`FUNCTIONS`) in their last
+    two bits. ``values`` are those that were acknowledged or read here, in the order in which they were met.
     """
 
     lower: int | None = None
@@ -83,13 +82,13 @@ class Position:
 
     @property
     def value(self) -> str:
-        """The value, of several the one that the DataFrames take for it."""
+        """The value; of several values, the one that the DataFrames take."""
         return next(iter(self.values)) if len(self.values) == 1 else min(self.values, key=value_hash)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFindings:
-    """What speaks against one queue, what could not be decided, and what is known of each of its offsets."""
+    """The findings about one queue, the places that could not be decided, and the knowledge about each offset."""
 
     findings: list[Finding]
     unsure: list[Finding]
@@ -98,7 +97,8 @@ class QueueFindings:
 
 @dataclass(frozen=True, slots=True)
 class _Swept:
-    """A queue after its sweep: what is wrong by itself, and what calls for appends of unknown outcome."""
+    """A queue after its sweep: findings that need no further look, and places that appends of unknown outcome must
+    explain."""
 
     positions: dict[int, Position]
     findings: list[Finding] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Swept:
 
 
 def check_queue(operations: Sequence[Operation], *, sparse: bool = False) -> tuple[str, list[Finding]]:
-    """The verdict on one queue, with what speaks against it, or with what could not be decided."""
+    """Judge one queue; returns the verdict with the findings, or with the places that could not be decided."""
     judged = check_queues({"": operations}, sparse=sparse)[""]
     if judged.findings:
         return VIOLATED, judged.findings
@@ -119,10 +119,10 @@ def check_queues(
 ) -> dict[str, QueueFindings]:
     """Judge every queue of a history.
 
-    They are independent but for two things: an append whose queue the broker was to choose (its key is ``topic/``) may
-    stand in any queue of its topic, and a value that nobody could have put where it was seen is named after what
-    became of it elsewhere. ``sparse``: offsets may hold what no client sees, so that nothing has to account for one
-    that nobody knows.
+    Queues are independent but for two things. An append whose queue the broker was to choose (its key is ``topic/``)
+    may stand in any queue of its topic. And a value that nobody can have put where it was seen is named after what
+    became of it elsewhere. ``sparse``: offsets may hold records that no client sees, so that an offset that nobody
+    knows needs no explanation.
     """
     if sparse:
         queues = {key: without_gaps(operations) for key, operations in queues.items()}
@@ -172,7 +172,7 @@ def without_gaps(operations: Iterable[Operation]) -> list[Operation]:
 
 
 def _swept(operations: Sequence[Operation], *, sparse: bool) -> _Swept:
-    """Agreement and order; what is seen without an acknowledgement, and the offsets that nobody knows."""
+    """Check agreement and order; collect the values without an acknowledgement, and the offsets that nobody knows."""
     log, heads = _positions(operations)
     swept = _Swept(log, [*_torn_reads(operations)])
     for position, at, latest, _ in _sweep(heads):
@@ -196,7 +196,8 @@ def _swept(operations: Sequence[Operation], *, sparse: bool) -> _Swept:
 
 
 def _positions(operations: Iterable[Operation]) -> tuple[dict[int, Position], dict[int, Position]]:
-    """What is known of each offset; and of each first offset kept, which only grows, as if it were a queue."""
+    """Collect the knowledge about each offset, and about each first offset kept. The latter only grows, and is judged
+    as if it were a queue."""
     log: dict[int, Position] = defaultdict(Position)
     heads: dict[int, Position] = defaultdict(Position)
     for one in operations:

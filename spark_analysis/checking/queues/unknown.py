@@ -49,10 +49,10 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why a queue's history is not linearizable, or cannot be decided.
+    """A reason why a queue's history is not linearizable, or cannot be decided.
 
     ``lower_ns`` is when an operation began that had to be earlier, ``upper_ns`` when one ended that had to be later:
-    they name the operations that prove it, where two of them do.
+    they name the operations that prove the finding, where two of them do.
     """
 
     kind: str
@@ -64,10 +64,10 @@ class Finding:
 def settle(
     attempts: Iterable[Attempt], seen: Iterable[Seen], holes: Iterable[Hole], shared: Sequence[int] = ()
 ) -> tuple[list[Finding], list[Finding]]:
-    """What cannot be explained, and what cannot be decided, about one queue.
+    """Explain the values and holes of one queue by its appends of unknown outcome; returns the findings, and the places
+    that cannot be decided.
 
-    ``shared``: invocation times of unseen attempts whose queue is not known; they may stand in any queue of the
-    topic.
+    ``shared``: invocation times of unseen attempts whose queue is not known; they may stand in any queue of the topic.
     """
     single: dict[Hashable, list[int]] = defaultdict(list)
     batches: dict[int, list[Attempt]] = defaultdict(list)
@@ -203,7 +203,7 @@ def contested(
 
 
 class _Need(NamedTuple):
-    """How many of the attempts that may stand in any queue one queue has to have for a value."""
+    """The number of attempts of unknown queue that one queue needs for a value."""
 
     least: int
     most: int
@@ -219,7 +219,7 @@ def _need(places: int, own: Sequence[int], deadline_ns: float) -> _Need:
 def _shown(
     values: Container[Hashable], seen: Mapping[str, Sequence[Seen]]
 ) -> dict[Hashable, dict[str, list[Seen]]]:
-    """Where queues show each of ``values``."""
+    """The places at which queues show each of ``values``."""
     places: dict[Hashable, dict[str, list[Seen]]] = defaultdict(lambda: defaultdict(list))
     for queue, visible in seen.items():
         for one in visible:
@@ -229,7 +229,7 @@ def _shown(
 
 
 def _enough(free: list[int], deadlines: list[float]) -> bool:
-    """Whether each deadline (ascending) gets an invocation of its own at or before it."""
+    """True if each deadline (ascending) gets an invocation of its own at or before it."""
     return len(free) >= len(deadlines) and all(
         time_ns <= deadline for time_ns, deadline in zip(free, deadlines, strict=False)
     )

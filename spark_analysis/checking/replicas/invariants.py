@@ -100,7 +100,8 @@ def _backward_commits(events: DataFrame) -> DataFrame:
 
 
 def _truncated_commits(events: DataFrame) -> DataFrame:
-    """What a node has once known committed it never removes, in this life or a later one with the same disk."""
+    """Find entries that a node removed although it had known them committed, in this life or an earlier one with the
+    same disk."""
     known = _with_disk(events.where("kind IN ('start', 'commit', 'truncate')")).withColumn(
         "known", sf.when(sf.col("kind") == "commit", sf.col("last_index"))
     )

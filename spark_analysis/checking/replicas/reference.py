@@ -1,5 +1,8 @@
-"""The rules of :mod:`spark_analysis.checking.replicas.invariants` in plain Python, for one group: to be read, compared
-with, and for histories that one task holds (:mod:`spark_analysis.checking.small`)."""
+"""The rules of :mod:`spark_analysis.checking.replicas.invariants` in plain Python, for one group.
+
+They are here to be read, to be compared with the DataFrames, and to judge histories that one task holds
+(:mod:`spark_analysis.checking.small`).
+"""
 
 from __future__ import annotations
 

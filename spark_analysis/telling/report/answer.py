@@ -1,4 +1,4 @@
-"""The answer in sentences, and what was promised, checked and not."""
+"""The answer in sentences, and each promise: kept, broken or not checked."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What the report shows of a history, as small rows on the driver: bounded, whatever the history's size.
+"""The part of a history that the report shows, as small rows on the driver: bounded, whatever the history's size.
 
 :func:`collect_report` asks Spark a handful of questions whose answers have a known greatest size: moments of the run
-(:mod:`.run_data`), `EVENTS_MAX` changes of roles and faults, proofs with the operations next to each
-(:mod:`.windows`), and a few events of replicas for a finding about them (:mod:`.evidence`). Everything after it is a
-pure function of :class:`ReportData`.
+(:mod:`.run_data`), `EVENTS_MAX` changes of roles and faults, proofs with the operations next to each (:mod:`.windows`),
+and a few events of replicas for a finding about them (:mod:`.evidence`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ EVENTS_MAX: Final = 5000
 
 
 def collect_report(verdict: Verdict, history: History) -> ReportData:
-    """Everything that the page of one history needs from Spark."""
+    """Bring all that the page of one history needs from Spark."""
     windows = windows_of(verdict.anomalies, history)
     around = (operation for window in windows.values() for operation in window.operations)
     return ReportData(

@@ -1,4 +1,4 @@
-"""What replicas recorded that shows a finding about them: a few events of both sides of the contradiction."""
+"""Events of replicas that show a finding about them: a few, of both sides of the contradiction."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def evidence_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, tup
 
 
 def _shows(anomaly: Anomaly) -> Column | None:
-    """Which events tell of a finding: both sides of the contradiction."""
+    """The condition for events that show a finding: both sides of the contradiction."""
     from pyspark.sql import functions as sf
 
     node, kind, position = sf.col("node") == anomaly.key, sf.col("kind"), sf.lit(anomaly.position)

@@ -1,4 +1,4 @@
-"""What both drawings have: a row of roles for each replica, and faults as lines through everything, with numbers."""
+"""Parts of both drawings: a row of roles for each replica, and faults as lines through everything, with numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAG: Final = 18
 _FLAG_ROOM: Final = 60
 """Two numbers of three digits and a dash, and some air."""
 _MANY_MARKS: Final = 12
-"""From so many faults on, their lines are drawn faintly: together they would hide what they go through."""
+"""With more faults than this, their lines are drawn faintly: together they would hide the rest of the drawing."""
 
 
 @dataclass(frozen=True, slots=True)

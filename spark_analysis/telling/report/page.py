@@ -47,7 +47,7 @@ def write_report(verdict: Verdict, history: History | None, target: Path) -> Pat
 
 
 def render(verdict: Verdict, data: ReportData) -> str:
-    """The page."""
+    """The HTML text of the page."""
     import jinja2
 
     verdict = with_names(verdict, data.names)

@@ -18,10 +18,8 @@ _CALL_MAX: Final = 40
 
 
 def role_bands(events: Iterable[Event], until_s: float, first_ns: int) -> list[Band]:
-    """Who was what from when until when, in seconds after ``first_ns``.
-
-    A node is down between its end (or its kill) and its next start.
-    """
+    """The roles of each node over time, in seconds after ``first_ns``. A node is down between its end (or its kill) and
+    its next start."""
     bands: list[Band] = []
     current: dict[str, tuple[float, str, str]] = {}
 
@@ -63,7 +61,7 @@ def fault_marks(events: Iterable[Event], first_ns: int) -> list[Mark]:
 
 
 def fault_words(fault: Event) -> str:
-    """What was done to whom, as "kill n0" or "slow disk n1 (25 ms a flush)"."""
+    """A fault and its targets in words, such as "kill n0" or "slow disk n1 (25 ms a flush)"."""
     name, _, more = (fault.detail or "fault").partition(": ")
     return f"{name} {' '.join(fault.targets)}".rstrip() + (f" ({more})" if more else "")
 
@@ -100,7 +98,7 @@ def bar_of_call(call: dict[str, Any], is_proof: bool) -> Bar:
 
 
 def short_label(operation: dict[str, Any]) -> str:
-    """What fits on a bar: the function and the offset it is about."""
+    """The label of a bar: the function and its offset."""
     function, first = operation["function"], operation.get("first_offset")
     count = len(operation.get("values", ()))
     if function == "append":

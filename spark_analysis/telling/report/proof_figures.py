@@ -90,13 +90,13 @@ class _Scale:
         ]
 
     def marks(self, marks: Sequence[Mark], low: float, high: float) -> list[Mark]:
-        """Those within the drawing."""
+        """The faults within the drawing."""
         moved = [Mark(self(mark.at * 1e9 + self.first_ns), mark.number, mark.text) for mark in marks]
         return [mark for mark in moved if low <= mark.at <= high]
 
     @property
     def caption(self) -> str:
-        """The axis'."""
+        """The caption of the axis."""
         after = self.zero_ns - self.first_ns
         return (
             f"{self.unit}{f', counted from {after / 1e9:,.6f} s' if after else ''} after the first operation"
@@ -105,7 +105,7 @@ class _Scale:
 
 @dataclass(frozen=True, slots=True)
 class _Draughtsman:
-    """Draws proofs before what all of them have behind: roles, faults (in seconds), the first operation's moment."""
+    """Draws proofs in front of what all of them share: roles, faults (in seconds), the first operation's moment."""
 
     events: Sequence[Event]
     faults: Sequence[Mark]
@@ -136,7 +136,7 @@ class _Draughtsman:
         return _figure(anomaly, told, reading + note, drawing, lines)
 
     def replicas(self, anomaly: Anomaly, evidence: Sequence[Event]) -> Figure:
-        """What replicas recorded, as marks."""
+        """The events of replicas, as marks."""
         begin, end = evidence[0].time_ns, evidence[-1].time_ns
         margin = max(1_000_000, (end - begin) // 3)
         scale = _Scale.of(self.first_ns, begin, end - begin + 2 * margin)
@@ -149,7 +149,7 @@ class _Draughtsman:
     def _drawing(
         self, bars: Sequence[Bar], scale: _Scale, low_ns: int, high_ns: int, gap: Gap | None = None
     ) -> tuple[str, str]:
-        """The SVG, and what it has behind the bars in words."""
+        """The SVG, and a sentence about what stands behind the bars."""
         low, high = scale(low_ns), scale(high_ns)
         bands, faults = scale.bands(self.events, high_ns), scale.marks(self.faults, low, high)
         note = " Below, what the replicas were meanwhile; a yellow ground is a time without a leader."
@@ -169,7 +169,7 @@ def _figure(
 
 
 def _call_figure(anomaly: Anomaly) -> Figure:
-    """What a search was left with: times of these formats may be mere positions in the file."""
+    """Draw the operations that a search could not place: times of these formats may be mere positions in the file."""
     ends = [one["complete_ns"] or one["invoke_ns"] for one in anomaly.proof]
     low, high = min(one["invoke_ns"] for one in anomaly.proof), max(ends)
     margin = max(1, (high - low) // 12)

@@ -14,13 +14,13 @@ SLICES_MAX: Final = 200
 FUNCTIONS_SHOWN: Final = 4
 NODES_SHOWN: Final = 6
 RARE: Final = 200
-"""Of a function that is less than one operation in so many, no line is drawn: it would be a few dots."""
+"""No line is drawn for a function that is less than one operation in so many: it would be a few dots."""
 _PER_SLICE: Final = 20
 """Operations that a slice has on average, at least: fewer would draw noise."""
 
 
 def slices_for(operations: int) -> int:
-    """Into how many moments a run is cut: few where there is little to count in each."""
+    """The number of moments into which a run is cut: few where there is little to count in each."""
     return max(SLICES_MIN, min(SLICES_MAX, operations // _PER_SLICE))
 
 
@@ -101,7 +101,7 @@ def _committed(history: History, start_ns: int, slice_ns: int, slices: int) -> d
 
 
 def lag(committed: dict[tuple[str, int], int], slices: int, slice_ns: int) -> tuple[Series, ...]:
-    """How far each node was behind; a node is drawn from its first commit on."""
+    """The entries by which each node was behind; a node is drawn from its first commit on."""
     nodes = sorted({node for node, _ in committed})
     last: dict[str, int] = {}
     points: dict[str, list[tuple[float, float | None]]] = {node: [] for node in nodes}

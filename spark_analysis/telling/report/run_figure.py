@@ -145,13 +145,13 @@ class _Logarithmic:
         return min(1.0, max(0.0, (math.log10(value) - self._low) / (self._high - self._low)))
 
     def ticks(self) -> list[float]:
-        """At most five powers of ten."""
+        """The powers of ten on the axis, five at most."""
         every = -(-(self._high - self._low) // 4)
         return [10.0**power for power in range(self._low, self._high + 1, every)]
 
 
 def _title(y: float, text: str, unit: str) -> str:
-    """What is drawn below, in bold, and in what unit."""
+    """The title of a plot in bold, and its unit."""
     return (
         f'<text x="{LEFT}" y="{y:.1f}" text-anchor="start"><tspan class="title">{escape(text)}</tspan>'
         f'<tspan class="unit">  {escape(unit)}</tspan></text>'

@@ -1,10 +1,10 @@
-"""What drawings are made of: plain data in, SVG text out.
+"""Elements of drawings: plain data in, SVG text out.
 
 Drawn by hand rather than by a plotting library, because the two pictures that matter are no plots: lanes of operations
 whose labels must not cover each other (:mod:`.timeline`), and panels that share one axis of time with the faults
 through all of them (:mod:`.run_figure`). Texts are placed by an upper estimate of their width. Colours are classes of
-the page (report.html). What is drawn is bounded by the callers, whatever the history's size, and what would
-be narrower than a pixel is left out.
+the page (report.html). The callers bound what is drawn, whatever the history's size, and leave out what would be
+narrower than a pixel.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ LEFT: Final = 140
 RIGHT: Final = 24
 PLOT: Final = WIDTH - LEFT - RIGHT
 PIXEL: Final = 0.7
-"""What is narrower is not seen."""
+"""Nobody sees what is narrower."""
 SMALLEST: Final = 1e-6
-"""What plots tell from zero: of milliseconds a nanosecond."""
+"""The least value that plots tell from zero: of milliseconds a nanosecond."""
 _CHARACTER: Final = 7.6
 """An upper estimate of the mean width of a character of the drawings' 12 pixel font."""
 
@@ -53,7 +53,7 @@ def round_steps(start: float, stop: float, about: int) -> list[float]:
 
 
 def shortened(text: str, width: float) -> str:
-    """The text, or its two ends around dots, so that it fits into so many pixels; empty if nothing would."""
+    """The text, or its two ends around dots, so that it fits into ``width`` pixels; "" if nothing would fit."""
     room = int(width / _CHARACTER)
     if len(text) <= room:
         return text
@@ -63,7 +63,7 @@ def shortened(text: str, width: float) -> str:
 
 
 def text_width(text: str) -> float:
-    """An upper estimate, in pixels."""
+    """An upper estimate of a text's width, in pixels."""
     return len(text) * _CHARACTER
 
 
@@ -76,13 +76,13 @@ def grid(axis: Axis, top: float, bottom: float) -> list[str]:
 
 
 def time_axis(axis: Axis, y: float, unit: str) -> list[str]:
-    """The ticks' numbers below ``y``, and under them what they count."""
+    """The numbers of the ticks below ``y``, and their unit under them."""
     labels = [text_at(axis.x(tick), y + 18, number_text(tick), "middle") for tick in axis.ticks()]
     return [*labels, text_at(LEFT + PLOT / 2, y + 34, unit, "middle", "", "unit")]
 
 
 def number_text(value: float) -> str:
-    """A tick's number, with its thousands set apart."""
+    """The number of a tick, its thousands set apart."""
     if 0 < abs(value) < SMALLEST:
         return f"{value:.2g}"
     written = f"{value:,.6f}".rstrip("0").rstrip(".")

@@ -10,7 +10,7 @@ from spark_analysis.telling.report.run_figure import Panel
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a replica or a driver recorded, at ``time_ns``; the columns of schema.EVENTS that a report shows."""
+    """A record of a replica or a driver, at ``time_ns``; the columns of schema.EVENTS that a report shows."""
 
     node: str
     kind: str
@@ -33,7 +33,7 @@ class Window:
     low_ns: int
     high_ns: int
     proof: tuple[int, ...] = ()
-    """Which operations (``op``) prove the finding."""
+    """The operations (``op``) that prove the finding."""
     operations: tuple[dict[str, Any], ...] = ()
 
 

@@ -38,7 +38,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """From the end of one operation to the beginning of another that contradicts it."""
+    """The time from the end of one operation to the beginning of another that contradicts it."""
 
     start: float
     stop: float
@@ -55,9 +55,10 @@ def timeline(
     unit: str = "milliseconds",
     gap: Gap | None = None,
 ) -> str:
-    """Clients as lanes, each operation from invocation to completion; replicas below.
+    """Draw clients as lanes, each operation from invocation to completion, and replicas below.
 
-    Times without a leader, faults and the ``gap`` between what had ended and what began go through all lanes.
+    Times without a leader, faults, and the ``gap`` between the end of one operation and the beginning of another go
+    through all lanes.
     """
     axis = Axis(start, stop)
     top = (FLAG if marks else 0) + 8.0
@@ -86,7 +87,8 @@ def timeline(
 
 
 def _gap(gap: Gap, axis: Axis, top: float, bottom: float) -> list[str]:
-    """What ended and what began, as two lines through the lanes, and how far they are apart."""
+    """Draw the end of one operation and the beginning of the other as two lines through the lanes, and how far they are
+    apart."""
     begin, end = axis.x(gap.start), axis.x(gap.stop)
     y, width = top + 11, text_width(gap.label)
     place, anchor = (end + 6, "start") if end + 6 + width <= WIDTH else (begin - 6, "end")
@@ -102,7 +104,7 @@ def _gap(gap: Gap, axis: Axis, top: float, bottom: float) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Where a bar's label stands: x, SVG anchor, the text that fits."""
+    """The place of a bar's label: x, SVG anchor, the text that fits."""
 
     x: float
     anchor: str
@@ -132,7 +134,7 @@ def _in_rows(bars: Sequence[Bar], axis: Axis) -> list[tuple[str, list[list[tuple
 
 
 def _label(bar: Bar, axis: Axis) -> tuple[_Placed, float, float]:
-    """The label inside the bar if it fits, else right of it, else left of it; and the room that both take."""
+    """The label inside the bar if it fits, else right of it, else left of it; and the room that bar and label take."""
     begin, end = axis.x(bar.start), axis.x(axis.stop if bar.stop is None else bar.stop)
     end = max(end, begin + 3)
     width = text_width(bar.label)

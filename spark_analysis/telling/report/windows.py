@@ -19,14 +19,15 @@ CHANGES: Final = ("append", "commit_offset")
 
 
 def span_of(anomaly: Anomaly) -> tuple[int, int]:
-    """From the first invocation to the last completion of the operations that decide, nanoseconds."""
+    """The first invocation and the last completion of the operations that decide, in nanoseconds."""
     proof = decisive(anomaly)
     begin = min(one["invoke_ns"] for one in proof)
     return begin, max(one.get("complete_ns") or one["invoke_ns"] for one in proof)
 
 
 def places_to_draw(anomalies: Sequence[Anomaly]) -> list[int]:
-    """The smallest proof of each kind that clients saw, what is understood best first; at most `WINDOWS`."""
+    """The smallest proof of each kind that clients saw, at most `WINDOWS`; those that are understood best come
+    first."""
     smallest: dict[str, tuple[int, int, int]] = {}
     for place, one in enumerate(anomalies):
         if not one.proof or "op" not in one.proof[0]:
@@ -42,7 +43,8 @@ def places_to_draw(anomalies: Sequence[Anomaly]) -> list[int]:
 
 
 def moments_of(anomaly: Anomaly, window: Window) -> list[int]:
-    """When the proof's operations began and ended: what is near to them says more than the middle of a long window."""
+    """The moments at which the proof's operations began and ended: operations near to them say more than those in the
+    middle of a long window."""
     ends = [one.get("complete_ns") or one["invoke_ns"] for one in anomaly.proof if one["op"] in window.proof]
     begins = [one["invoke_ns"] for one in anomaly.proof if one["op"] in window.proof]
     return sorted({*begins, *ends})
@@ -57,7 +59,8 @@ def window_around(anomaly: Anomaly) -> Window:
 
 
 def fitted(window: Window, deciding: Sequence[dict[str, Any]]) -> Window:
-    """The window around what decides once all its operations are known, and of these what is in it then."""
+    """Fit the window around the ``deciding`` operations once all its operations are known, and keep those that are in
+    it then."""
     begin = min(one["invoke_ns"] for one in deciding)
     end = max(one.get("complete_ns") or one["invoke_ns"] for one in deciding)
     margin = max(1000, (end - begin) // 6)

@@ -47,14 +47,14 @@ def story(anomaly: Anomaly, first_ns: int = 0, around: Sequence[Operation] = ())
 
 
 def operations_told(anomaly: Anomaly, around: Sequence[Operation] = ()) -> list[Operation]:
-    """Those that the story tells of, and the rest of the proof behind them."""
+    """The operations that the story tells of, then the rest of the proof."""
     told = list(decisive(anomaly, around))
     known = {one["op"] for one in told if "op" in one}
     return told + [one for one in anomaly.proof if one not in told and one.get("op") not in known]
 
 
 def _wrong(anomaly: Anomaly, earlier: Operation, later: Operation) -> str:
-    """What the pair cannot be."""
+    """Say what two operations that contradict each other cannot be."""
     if anomaly.kind == "premature-read" and anomaly.position is not None:
         values = value_at(earlier, anomaly.position), value_at(later, anomaly.position)
         if None not in values and values[0] != values[1]:
@@ -63,7 +63,7 @@ def _wrong(anomaly: Anomaly, earlier: Operation, later: Operation) -> str:
 
 
 def place_of(anomaly: Anomaly) -> str:
-    """Where it is: of a queue the offset, of a replica the entry."""
+    """The place of a finding in words: of a queue the offset, of a replica the entry."""
     if anomaly.kind == "two-leaders":
         return anomaly.key
     if anomaly.kind in REPLICA_ANOMALIES:

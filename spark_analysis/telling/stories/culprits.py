@@ -1,4 +1,4 @@
-"""Which operations prove a finding: two that contradict each other, or those that say what is at one place."""
+"""The operations that prove a finding: two that contradict each other, or those that say what is at one place."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ PAIRS: Final = {
     "nonmonotonic-poll": "The second answer does not follow the first one, it goes back.",
     "stale-offset": "That position had been replaced before the question was asked.",
 }
-"""Kinds that two operations prove, one of which had ended before the other began; and what is wrong with that."""
+"""Kinds that two operations prove, one of which had ended before the other began; each with the reason why that is
+wrong."""
 
 DISPUTES: Final = ("duplicate-offset", "inconsistent-offset")
 """Kinds that are about one place and several messages in it."""
 _WITNESSES: Final = ("aborted-read", "phantom-value", "unexplained-value")
-"""Kinds that whoever was given the message proves."""
+"""Kinds that are proved by any operation that was given the message."""
 
 
 def contradiction(anomaly: Anomaly, around: Sequence[Operation] = ()) -> tuple[Operation, Operation] | None:
@@ -45,7 +46,8 @@ def _precedes(earlier: Operation, later: Operation) -> bool:
 
 
 def _replaced(anomaly: Anomaly, operations: Sequence[Operation]) -> tuple[Operation, Operation] | None:
-    """Of stored positions: who knew of a newer one, and who was told an older one afterwards."""
+    """Find, in a proof about consumer offsets, an operation that knew of a newer one and one that was told an older one
+    afterwards."""
     commits: dict[int, list[Operation]] = {}
     for one in operations:
         if one["function"] == "commit_offset":
@@ -73,15 +75,13 @@ def _replaced(anomaly: Anomaly, operations: Sequence[Operation]) -> tuple[Operat
 
 
 def _stored(operation: Operation) -> int:
-    """A stored position; a group that has stored nothing begins at 0, or is told that there is none."""
+    """A stored consumer offset. A consumer group that has stored nothing begins at 0, or is told that there is none."""
     return operation.get("offset") or 0
 
 
 def decisive(anomaly: Anomaly, around: Sequence[Operation] = ()) -> Sequence[Operation]:
-    """The operations that suffice to see what is wrong; those of the proof if no fewer do.
-
-    ``around``: other operations on the same key.
-    """
+    """The operations that suffice to see what is wrong; the whole proof if no fewer do. ``around``: other operations on
+    the same key."""
     pair = contradiction(anomaly, around)
     if pair is not None:
         return pair
@@ -99,7 +99,8 @@ def decisive(anomaly: Anomaly, around: Sequence[Operation] = ()) -> Sequence[Ope
 
 
 def _one_for_each_value(anomaly: Anomaly) -> Sequence[Operation]:
-    """Of each message that is said to be there, who appended it or, if nobody was told so, who was given it."""
+    """One operation for each message that is said to be there: its append or, if nobody was told of that, one that was
+    given it."""
     found: dict[str, Operation] = {}
     for one in sorted(anomaly.proof, key=lambda one: one.get("function") != "append"):
         value = None if anomaly.position is None else value_at(one, anomaly.position)
@@ -124,7 +125,7 @@ def refused(anomaly: Anomaly, around: Sequence[Operation]) -> list[Operation]:
 
 
 def last_stored(told: Sequence[Operation], around: Sequence[Operation]) -> list[Operation]:
-    """The newest position that was stored before somebody was told another."""
+    """The newest consumer offset that was stored before a client was told another."""
     stored = [one for one in around if one["function"] == "commit_offset" and one["outcome"] == "ok"]
     before = [one for one in stored for asked in told if _precedes(one, asked)]
     return sorted(before, key=lambda one: one["complete_ns"])[-1:]

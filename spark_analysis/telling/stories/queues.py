@@ -1,4 +1,4 @@
-"""Findings about one place of a queue, one stored position, one transaction: what was there, and who said so."""
+"""Findings about one place of a queue, one stored consumer offset, one transaction: what was there, and who said so."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _by_value(anomaly: Anomaly) -> dict[str, list[Operation]]:
 
 
 def _dispute(anomaly: Anomaly, _around: Sequence[Operation], first_ns: int) -> list[str]:
-    """Who was told, one after the other, that which message stands in one place."""
+    """Tell one after the other which client was told that which message stands in one place."""
     sides = sorted(decisive(anomaly), key=lambda one: one.get("complete_ns") or one["invoke_ns"])
     if anomaly.position is None or len(sides) < 2:
         return [f"Several messages stand at {_at(anomaly)}.", "One place holds one message."]
@@ -66,7 +66,7 @@ def _dispute(anomaly: Anomaly, _around: Sequence[Operation], first_ns: int) -> l
 
 
 def _says(one: Operation, anomaly: Anomaly) -> str:
-    """Which message an operation says is in the place of a finding."""
+    """The message that an operation says is in the place of a finding."""
     assert anomaly.position is not None
     count = len(one.get("values", ()))
     message = f"message {name_of(value_at(one, anomaly.position))}{f', one of {count},' if count > 1 else ''}"
@@ -86,7 +86,7 @@ def _message(anomaly: Anomaly) -> str:
 
 
 def _given(anomaly: Anomaly) -> str:
-    """Who was given which message where."""
+    """Tell which client was given which message, and where."""
     readers = _readers(anomaly)
     return f"{_joined(readers)} {'were' if len(readers) > 1 else 'was'} given {_message(anomaly)} at {_at(anomaly)}."
 
@@ -148,7 +148,7 @@ def _torn_read(anomaly: Anomaly, around: Sequence[Operation], _first_ns: int) ->
 
 
 def _torn(read: Operation) -> str:
-    """In which way an answer contradicts itself, as far as a proof shows it."""
+    """Say how a response contradicts itself, as far as a proof shows it."""
     asked, first = read.get("offset"), read.get("first_offset")
     if asked is not None and first is not None and first > asked:
         left_out = f"offset {asked}" if first == asked + 1 else f"offsets {asked} to {first - 1}"
@@ -168,7 +168,7 @@ def _torn_append(anomaly: Anomaly) -> list[str]:
 
 
 def _told(anomaly: Anomaly) -> str:
-    """Who asked for a group's position and was told one."""
+    """Tell who asked for a consumer group's offset and was told one."""
     key, group = queue_and_group(anomaly.key)
     readers = [one for one in anomaly.proof if one.get("function") == "fetch_offset"]
     names = list(dict.fromkeys(map(client_of, readers)))
@@ -264,4 +264,4 @@ DETAILED_STORIES: Final[dict[str, Callable[[Anomaly, Sequence[Operation], int], 
     "torn-read": _torn_read,
     "phantom-offset": _phantom_offset,
 }
-"""Those that look at other operations, too, or name moments counted from the first operation."""
+"""Stories that look at other operations, too, or name moments counted from the first operation."""

@@ -15,7 +15,7 @@ def numbers_in(detail: str) -> list[int]:
 
 
 def number_in(detail: str) -> int | None:
-    """The last one: what stood against the finding's position."""
+    """The last number: the one that stood against the finding's position."""
     return next(reversed(numbers_in(detail)), None)
 
 
@@ -26,7 +26,7 @@ def nodes_of(key: str) -> str:
 
 
 def _of_nodes(anomaly: Anomaly, two: str, more: str) -> str:
-    """What is wrong with two nodes, or with some among more."""
+    """The nodes of a finding with the words for two nodes, or for some among more."""
     return f"{nodes_of(anomaly.key)} {two if anomaly.key.count(' and ') == 1 else more}"
 
 

@@ -10,7 +10,7 @@ _NAME_MAX: Final = 22
 
 
 def ended(operation: Operation) -> str:
-    """What somebody knew when the operation had ended."""
+    """Tell what a client knew when the operation had ended."""
     client = client_of(operation)
     match operation["function"]:
         case "append":
@@ -34,7 +34,7 @@ def ended(operation: Operation) -> str:
 
 
 def began(operation: Operation) -> str:
-    """What somebody asked then, and what came of it."""
+    """Tell what a client asked then, and what came of it."""
     client = client_of(operation)
     match operation["function"]:
         case "append":
@@ -61,13 +61,13 @@ def began(operation: Operation) -> str:
 
 
 def messages(operation: Operation) -> str:
-    """What an append sends."""
+    """The messages that an append sends, in words."""
     values = operation.get("values", ())
     return f"message {name_of(values[0])}" if len(values) == 1 else f"{len(values)} messages"
 
 
 def stand(operation: Operation) -> str:
-    """The verb for them."""
+    """The verb for the messages of an operation."""
     return "stands" if len(operation.get("values", ())) == 1 else "stand"
 
 
@@ -81,7 +81,7 @@ def _offsets(operation: Operation) -> str:
 
 
 def value_at(operation: Operation, position: int) -> str | None:
-    """Which message an operation says is at ``position``; None if it does not say."""
+    """The message that an operation says is at ``position``; None if it does not say."""
     values, first = operation.get("values", ()), operation.get("first_offset")
     if "value" in operation:
         return str(operation["value"])
@@ -97,7 +97,7 @@ def name_of(value: object) -> str:
 
 
 def client_of(operation: Operation) -> str:
-    """Who did it."""
+    """The name of the client that called the operation."""
     return name_of(operation.get("client") or "a client")
 
 
