@@ -42,7 +42,6 @@ from broker.settings.tables import (
     BrokerConfig,
     ImpossibleSettingError,
 )
-from broker.state.topic_rules import default_template
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
 from broker.topics.topics_processor import TopicsProcessor
@@ -134,21 +133,9 @@ def build_node(
     offsets = OffsetCommits(replica, settings, time, listeners)
     resets = OffsetResets(replica, offsets, listeners)
     creations = Creations(replica, settings)
-    decisions = Decisions(node, broker, store_host)
+    decisions = Decisions(replica, node, settings, time, listeners, store_host)
     send = SendProcessor(
-        node,
-        creations,
-        cluster=config.node.cluster,
-        store_host=store_host,
-        max_message_bytes=config.storage.max_message_bytes,
-        template=default_template(broker.default_queue_count, broker.auto_create_topics),
-        delay_levels=len(broker.delay_level_ms),
-        timer_delay_ms_max=broker.timer_max_delay_s * 1000,
-        reject_transactions=broker.reject_transactions,
-        accept_from_ms=broker.accept_sends_from_ms,
-        permission=broker.permission_bits,
-        stats=stats,
-        random=random,
+        replica, node, creations, stats, settings, time, listeners, store_host=store_host, random=random
     )
     pull = PullProcessor(
         replica, node, registry, offsets, resets, creations, stats, settings, time, listeners
@@ -182,19 +169,21 @@ def build_node(
             address=address,
         ),
         changes,
-        SendBackProcessor(node, creations, broker, stats, random),
+        SendBackProcessor(replica, node, registry, creations, stats, settings, time, random),
         RepliesProcessor(
-            node,
+            replica,
+            registry,
+            calls,
+            settings,
+            time,
             address=address,
             store_host=store_host,
-            max_message_bytes=config.storage.max_message_bytes,
-            store=broker.store_replies,
             random=random,
         ),
-        DelayService(node, broker.delay_level_ms),
-        TimerService(node),
+        DelayService(replica, broker.delay_level_ms, time, listeners),
+        TimerService(replica, stats, time, listeners),
         decisions,
-        TransactionChecks(node, decisions, broker, config.retention.reserved_hours * _HOUR_MS),
+        TransactionChecks(decisions, replica, node, registry, settings, time, listeners),
         StatusProcessor(
             replica,
             settings,

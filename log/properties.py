@@ -94,7 +94,8 @@ def with_property(raw: bytes, name: bytes, value: bytes) -> bytes:
 
 def without_properties(raw: bytes, *names: bytes) -> bytes:
     """The string without any entry of these names; unchanged if there is none."""
-    needles = tuple([name + b"\x01" for name in names])
-    if not any(needle in raw for needle in needles):
+    items = raw.split(b"\x02")
+    kept = [item for item in items if item.partition(b"\x01")[0] not in names]
+    if len(kept) == len(items):
         return raw
-    return b"".join([item + b"\x02" for item in raw.split(b"\x02") if item and not item.startswith(needles)])
+    return b"".join([item + b"\x02" for item in kept if item])

@@ -26,7 +26,7 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
-from broker.requests.responses import reply, reply_unknown
+from broker.requests.responses import ReplyWhenCommitted, reply
 from broker.settings.tables import NodeId
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
 from raft.errors import AlreadyMember, LastVoter, RaftError, UnknownMember
@@ -61,22 +61,6 @@ class _Transfer:
         self.command = command
         self.target = target
         self.term = term
-
-
-class _ChangeWaiter:
-    """Answers a change when its configuration is committed, or its outcome can no longer be known."""
-
-    __slots__ = ("_command", "_connection")
-
-    def __init__(self, connection: Connection, command: RemotingCommand) -> None:
-        self._connection = connection
-        self._command = command
-
-    def committed(self) -> None:
-        reply(self._connection, self._command, ResponseCode.SUCCESS)
-
-    def lost(self) -> None:
-        reply_unknown(self._connection, self._command)
 
 
 class GroupChangesProcessor:
@@ -122,7 +106,7 @@ class GroupChangesProcessor:
         replica = self._replica
         try:
             self._check_majority(change.applied_to(replica.raft.configuration))
-            change_membership(replica, change, header.address, _ChangeWaiter(connection, command))
+            change_membership(replica, change, header.address, ReplyWhenCommitted(connection, command))
         except RaftError as error:
             raise _refusal(error) from error
 

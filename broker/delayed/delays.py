@@ -16,38 +16,38 @@ tell. Then it waits for its delay from when this leader first sees that, by a cl
 what stands behind it in its level is stored by right clocks, maybe, and would wait for the wrong one's hours, too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
 from broker.delayed.deliveries import (
-    Destination,
-    addressed_properties,
     count_delivered,
     deliver,
     deliverable,
-    without_address,
 )
-from broker.node.node import Node
+from broker.node.listeners import Listeners
+from broker.node.ports import Appends
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body, encode_integer_keyed
+from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import Place, Route
+from broker.requests.responses import reply
 from broker.state.commands import DeliverDelayed, SettleDelayed
 from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import SCHEDULE_TOPIC
+from broker.state.waiting_messages import Destination, addressed_properties
 from log.dispatch import Arrival
 from log.errors import DiskFullError, EntryTooLargeError
-from log.properties import get_property, terminated, with_property, without_properties
+from log.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, with_property, without_properties
 from log.record import Record
 
 log = structlog.get_logger("trivet.delays")
 
-DELAY: Final = b"DELAY"
 _DIGITS_MAX: Final = 18
 
 BATCH_MAX: Final = 256
@@ -65,12 +65,12 @@ IDLE_NS: Final = 60_000_000_000
 """After so much time without deliveries the log is told that the last batches are done; retention waits for that."""
 
 
-def delay_level(properties: bytes, level_max: int) -> int:
+def delay_level(properties: Mapping[bytes, bytes], level_max: int) -> int:
     """The level that a message asks for, at most `level_max`; 0 for none.
 
     Raises `RequestError` 13 for what is no number: without a delay the message would come too early.
     """
-    value = get_property(properties, DELAY)
+    value = properties.get(DELAY)
     if value is None:
         return 0
     digits = value.removeprefix(b"-")
@@ -82,23 +82,25 @@ def delay_level(properties: bytes, level_max: int) -> int:
     return max(0, min(int(value), level_max))
 
 
-def scheduled_properties(properties: bytes, topic: str, queue_id: int, level: int) -> bytes:
-    """The properties of a message for `topic` while it waits."""
-    properties = with_property(terminated(delivered_properties(properties)), DELAY, b"%d" % level)
-    return addressed_properties(properties, topic, queue_id)
+def schedule(message: NewMessage, level: int) -> None:
+    """Has a message wait at a delay level: it goes to the level's queue, and says itself where it belongs."""
+    properties = with_property(delivered_properties(message.properties), DELAY, b"%d" % level)
+    message.properties = addressed_properties(properties, message.topic, message.queue_id)
+    message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
 
 
 def delivered_properties(properties: bytes) -> bytes:
     """The properties of a message that has waited."""
-    return without_address(without_properties(properties, DELAY))
+    return without_properties(properties, DELAY, REAL_TOPIC, REAL_QUEUE_ID)
 
 
 class DelayService:
     """Delivers what is due while this node serves; GET_ALL_DELAY_OFFSET 45."""
 
-    def __init__(self, node: Node, delay_ms: Sequence[int]) -> None:
+    def __init__(self, appends: Appends, delay_ms: Sequence[int], time: Time, listeners: Listeners) -> None:
         """`delay_ms` has the delay of each level."""
-        self._node = node
+        self._appends = appends
+        self._time = time
         self._delay_ns = [delay * 1_000_000 for delay in delay_ms]
         self._next: dict[int, int] = {}
         """level -> the offset that is delivered next, deliveries under way counted; empty while another node leads."""
@@ -110,9 +112,9 @@ class DelayService:
         """level -> (offset, time): what is before that offset and stored at a time to come is due then (ns)."""
         self._idle_from_ns = 0
         self._blocked_until_ns = 0
-        node.on_role_change(self._role_changed)
-        node.listeners.arrivals.append(self._arrived)
-        self._deadline = node.add_deadline(self._run)
+        listeners.role_changes.append(self._role_changed)
+        listeners.arrivals.append(self._arrived)
+        self._deadline = time.add_deadline(self._run)
 
     def routes(self) -> Iterable[Route]:
         """As the other tables of the group."""
@@ -122,16 +124,16 @@ class DelayService:
         """The progress of each level, as the reference's delayOffset.json (storage.md 6)."""
         table = encode_integer_keyed({level: self._next.get(level, 0) for level in self._next})
         body = encode_body({"offsetTable": table})
-        self._node.reply(connection, command, ResponseCode.SUCCESS, body=body)
+        reply(connection, command, ResponseCode.SUCCESS, body=body)
 
     # ------------------------------------------------------------------ when
 
     def _arrived(self, arrivals: Iterable[Arrival]) -> None:
         if self._next and any(arrival.topic == SCHEDULE_TOPIC for arrival in arrivals):
-            self._deadline.due_ns = min(self._deadline.due_ns, self._node.now_ns)
+            self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
 
     def _role_changed(self) -> None:
-        if not self._node.replica.serving:
+        if not self._appends.serving:
             self._next.clear()
             self._under_way.clear()
             self._unsettled.clear()
@@ -142,7 +144,7 @@ class DelayService:
 
     def _begin(self) -> None:
         """Takes over from the last leader: what it announced last may have come into the log in part."""
-        delays = self._node.replica.metadata.delays
+        delays = self._appends.metadata.delays
         for level in range(1, len(self._delay_ns) + 1):
             progress = delays.get(level, DelayProgress())
             offset = progress.offset
@@ -150,12 +152,12 @@ class DelayService:
                 offset += self._count_delivered(level, progress)
                 self._unsettled[level] = offset
             self._next[level] = offset
-        self._deadline.due_ns = self._node.now_ns
+        self._deadline.due_ns = self._time.now_ns
 
     def _run(self) -> None:
         """Delivers a batch of each level that is due, and finds out when to look again."""
-        node = self._node
-        if node.now_ns < self._blocked_until_ns:
+        now_ns = self._time.now_ns
+        if now_ns < self._blocked_until_ns:
             self._deadline.due_ns = self._blocked_until_ns
             return
         self._deadline.due_ns = NEVER
@@ -168,7 +170,7 @@ class DelayService:
             self._settle_when_idle()
         except (ReplicaError, DiskFullError) as error:
             log.info("deliveries wait", reason=str(error))
-            self._deadline.due_ns = self._blocked_until_ns = node.now_ns + RETRY_NS
+            self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
 
     # ------------------------------------------------------------------ deliveries
 
@@ -180,15 +182,15 @@ class DelayService:
 
     def _settle_when_idle(self) -> None:
         """Says of the levels' last batches that they are done; the next batch of each would have said so."""
-        node = self._node
-        delays = node.replica.metadata.delays
+        now_ns = self._time.now_ns
+        delays = self._appends.metadata.delays
         open_levels = [level for level, progress in delays.items() if progress.count and level in self._next]
         if not open_levels or self._under_way:
             return
-        if node.now_ns >= self._idle_from_ns + IDLE_NS:
+        if now_ns >= self._idle_from_ns + IDLE_NS:
             for level in open_levels:
                 self._propose(SettleDelayed(level, self._next[level]))
-            self._idle_from_ns = node.now_ns
+            self._idle_from_ns = now_ns
         else:
             self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
 
@@ -199,30 +201,29 @@ class DelayService:
         """
         if level in self._under_way:
             return 0
-        node = self._node
-        replica = node.replica
-        queue = replica.store.queues.get(SCHEDULE_TOPIC, level - 1)
+        appends, now_ns = self._appends, self._time.now_ns
+        queue = appends.store.queues.get(SCHEDULE_TOPIC, level - 1)
         offset = self._next[level]
         if queue is None or offset >= queue.max_offset:
             return 0
         if offset < queue.min_offset:
             # Retention took messages that nobody delivered: the node was stopped for longer than the log is kept.
             self._skip(level, queue.min_offset)
-            return node.now_ns
+            return now_ns
         records: list[tuple[Record, Destination]] = []
-        wall_ms = node.wall_ms
+        wall_ms = self._time.wall_ms
         begin, batch_bytes = offset, 0
         for at, (physical_offset, size, due_ms) in enumerate(queue.units(offset, BATCH_MAX), offset):
             if due_ms > wall_ms:
                 due_ns = self._due_ns(level, at, queue.max_offset, due_ms - wall_ms)
-                if due_ns > node.now_ns:
+                if due_ns > now_ns:
                     if not records and begin == offset:
-                        return min(due_ns, node.now_ns + CLOCK_CHECK_NS)
+                        return min(due_ns, now_ns + CLOCK_CHECK_NS)
                     break
             batch_bytes += size
             if at > offset and batch_bytes > BATCH_BYTES_MAX:
                 break
-            found = deliverable(replica, physical_offset, size)
+            found = deliverable(appends, physical_offset, size)
             if found is not None:
                 records.append(found)
             elif records:
@@ -234,11 +235,11 @@ class DelayService:
         if records:
             self._deliver(level, begin, records)
             return 0
-        return node.now_ns
+        return now_ns
 
     def _due_ns(self, level: int, offset: int, end: int, ahead_ms: int) -> int:
         """When to deliver a message that is not due for `ahead_ms` by the wall clock, of a queue up to `end`."""
-        now_ns = self._node.now_ns
+        now_ns = self._time.now_ns
         ahead_ns, delay_ns = ahead_ms * 1_000_000, self._delay_ns[level - 1]
         if ahead_ns <= delay_ns:
             return now_ns + ahead_ns
@@ -249,15 +250,15 @@ class DelayService:
         return until_ns
 
     def _deliver(self, level: int, offset: int, records: list[tuple[Record, Destination]]) -> None:
-        replica = self._node.replica
-        replica.check_may_append(1 + len(records))
-        announcement = DeliverDelayed(level, offset, len(records), replica.store.log.last_index + 1)
-        replica.propose_command(announcement, lambda _: self._committed(announcement), _nothing)
+        appends = self._appends
+        appends.check_may_append(1 + len(records))
+        announcement = DeliverDelayed(level, offset, len(records), appends.store.log.last_index + 1)
+        appends.propose_command(announcement, lambda _: self._committed(announcement), _nothing)
         self._under_way[level] = announcement
         done = 0
         try:
             for record, target in records:
-                deliver(replica, record, target, delivered_properties(record.properties))
+                deliver(appends, record, target, delivered_properties(record.properties))
                 done += 1
         except EntryTooLargeError:
             self._unsettled[level] = self._next[level] = (
@@ -273,23 +274,22 @@ class DelayService:
     def _committed(self, announcement: DeliverDelayed) -> None:
         if self._under_way.get(announcement.level) is announcement:
             del self._under_way[announcement.level]
-            self._deadline.due_ns = self._idle_from_ns = self._node.now_ns
+            self._deadline.due_ns = self._idle_from_ns = self._time.now_ns
 
     def _skip(self, level: int, offset: int) -> None:
         self._propose(SettleDelayed(level, offset))
         self._next[level] = offset
 
     def _propose(self, command: SettleDelayed) -> None:
-        self._node.replica.propose_command(command, _nothing, _nothing)
+        self._appends.propose_command(command, _nothing, _nothing)
 
     # ------------------------------------------------------------------ taking over
 
     def _count_delivered(self, level: int, progress: DelayProgress) -> int:
-        replica = self._node.replica
-        queue = replica.store.queues.get(SCHEDULE_TOPIC, level - 1)
+        queue = self._appends.store.queues.get(SCHEDULE_TOPIC, level - 1)
         assert queue is not None, "messages were announced from a queue that does not exist"
         offsets = range(progress.offset, progress.offset + progress.count)
-        return count_delivered(replica, queue, offsets, progress.index, delivered_properties)
+        return count_delivered(self._appends, queue, offsets, progress.index, delivered_properties)
 
 
 def _nothing(_: object = None) -> None:

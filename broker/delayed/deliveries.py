@@ -6,83 +6,50 @@ without anything in between, so that whoever leads next can count in the log how
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
 
 import structlog
 
+from broker.node.ports import Appends, State
 from broker.replica.proposals import stored_again
-from broker.replica.replica import Replica
-from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from broker.state.topic_rules import WAITING_TOPICS
+from broker.state.waiting_messages import Destination, destination
 from log.consume_queue import ConsumeQueue
 from log.errors import OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
-from log.properties import get_property, terminated, with_property, without_properties
 from log.record import Record, decode_record, peek
 
 log = structlog.get_logger("trivet.deliveries")
-
-REAL_TOPIC: Final = b"REAL_TOPIC"
-REAL_QUEUE_ID: Final = b"REAL_QID"
-
-_NEVER_DELIVERED_TO: Final = frozenset((HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC))
 
 DeliveredProperties = Callable[[bytes], bytes]
 """From the properties of a message that waits to those of its delivery."""
 
 
-class Destination(NamedTuple):
-    """Where a waiting message belongs."""
-
-    topic: str
-    queue_id: int
-
-
-def addressed_properties(properties: bytes, topic: str, queue_id: int) -> bytes:
-    """The properties of a message for `topic` while it waits."""
-    properties = with_property(terminated(properties), REAL_TOPIC, topic.encode())
-    return with_property(properties, REAL_QUEUE_ID, b"%d" % queue_id)
-
-
-def without_address(properties: bytes) -> bytes:
-    """The properties of a message without where it belongs; what a client says of that does not count."""
-    return without_properties(without_properties(properties, REAL_TOPIC), REAL_QUEUE_ID)
-
-
-def destination(record: Record) -> Destination | None:
-    """Where a waiting message belongs; None if it does not say so."""
-    topic = get_property(record.properties, REAL_TOPIC)
-    queue_id = get_property(record.properties, REAL_QUEUE_ID)
-    if topic is None or queue_id is None or not queue_id.isdigit() or len(queue_id) > 9:
-        return None
-    return Destination(topic.decode("utf-8", "replace"), int(queue_id))
-
-
-def deliverable(replica: Replica, physical_offset: int, size: int) -> tuple[Record, Destination] | None:
+def deliverable(state: State, physical_offset: int, size: int) -> tuple[Record, Destination] | None:
     """A waiting message and where it belongs; None for one that is dropped."""
     try:
-        record = decode_record(replica.store.log.record_at(physical_offset, size))
+        record = decode_record(state.store.log.record_at(physical_offset, size))
     except (OutOfRangeError, RecordError) as error:
         log.warning("waiting message dropped", reason=str(error))
         return None
     target = destination(record)
-    if target is None or target.topic in _NEVER_DELIVERED_TO:
+    if target is None or target.topic in WAITING_TOPICS:
         return None
     # A queue that the topic lost meanwhile keeps its messages, for when the topic gets it back.
-    if target.topic not in replica.metadata.topics:
+    if target.topic not in state.metadata.topics:
         log.warning("waiting message dropped", topic=target.topic, reason="its topic is gone")
         return None
     return record, target
 
 
-def deliver(replica: Replica, record: Record, target: Destination, properties: bytes) -> None:
+def deliver(appends: Appends, record: Record, target: Destination, properties: bytes) -> None:
     """Appends the delivery of a message that has waited. Raises as `Replica.append_message`."""
     message = stored_again(record, target.topic, target.queue_id, properties)
     message.prepared_transaction_offset = record.prepared_transaction_offset
-    replica.append_message(message, None)
+    appends.append_message(message, None)
 
 
 def count_delivered(
-    replica: Replica,
+    state: State,
     queue: ConsumeQueue,
     offsets: Sequence[int],
     index: int,
@@ -93,7 +60,7 @@ def count_delivered(
     All of them are committed when this is asked: by a leader that serves. A message that retention took while it waited
     counts as delivered: it may have been, and cannot be any more.
     """
-    entry_log = replica.store.log
+    entry_log = state.store.log
     if index < entry_log.first_index:
         # Long ago, in a term that went on: a leader after it would have settled at once.
         return len(offsets)

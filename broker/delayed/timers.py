@@ -19,38 +19,41 @@ Retention keeps what waits: a file of the log that holds a unit which is not don
 disk that is nearly full takes it, which is logged.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import structlog
 
 from broker.delayed.deliveries import (
-    Destination,
-    addressed_properties,
     count_delivered,
     deliver,
     deliverable,
-    without_address,
 )
-from broker.node.node import Node
+from broker.node.listeners import Listeners
+from broker.node.ports import Appends
 from broker.remoting.codes import ResponseCode
-from broker.requests.deadline import NEVER
+from broker.replica.proposals import NewMessage
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import Route
 from broker.state.commands import DeliverTimed, SettleTimed
 from broker.state.topic_rules import TIMER_TOPIC
+from broker.state.waiting_messages import Destination, addressed_properties, without_address
+from broker.statistics.stats import Stats
 from log.dispatch import Arrival
 from log.errors import DiskFullError, EntryTooLargeError
-from log.properties import TIMER_OUT_MS, get_property, terminated, with_property, without_properties
+from log.properties import (
+    TIMER_CANCELS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    with_property,
+)
 from log.record import Record
 from log.timer_index import TAIL_UNITS, Step, Steps, TimerIndex, add_step
 
 log = structlog.get_logger("trivet.timers")
-
-DELAY_SECONDS: Final = b"TIMER_DELAY_SEC"
-DELAY_MS: Final = b"TIMER_DELAY_MS"
-DELIVER_MS: Final = b"TIMER_DELIVER_MS"
-CANCELS: Final = b"TIMER_DEL_UNIQKEY"
 
 BATCH_MAX: Final = 256
 BATCH_BYTES_MAX: Final = 1 << 20
@@ -65,28 +68,30 @@ CLOCK_CHECK_NS: Final = 1_000_000_000
 IDLE_NS: Final = 10_000_000_000
 """After so long without a delivery the last batch is settled."""
 
+TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+"""Each says when a message is to be delivered; the first of them that a message has counts."""
+
 _DIGITS_MAX: Final = 18
 
 
-def due_ms_of(properties: bytes, wall_ms: int, delay_ms_max: int) -> int | None:
+def due_ms_of(properties: Mapping[bytes, bytes], wall_ms: int, delay_ms_max: int) -> int | None:
     """When a message is to be delivered; None at once, as one that was due before it came.
 
     Raises `RequestError` 13 for what is no number and for a time that is further away than allowed. Of several
     properties the first of TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS counts; one that has waited (TIMER_OUT_MS)
     does not wait again.
     """
-    if get_property(properties, TIMER_OUT_MS) is not None:
+    if TIMER_OUT_MS in properties:
         return None
-    name, unit_ms, begin_ms = DELAY_SECONDS, 1000, wall_ms
-    value = get_property(properties, name)
-    if value is None:
-        name, unit_ms = DELAY_MS, 1
-        value = get_property(properties, name)
-    if value is None:
-        name, begin_ms = DELIVER_MS, 0
-        value = get_property(properties, name)
-    if value is None:
+    if TIMER_DELAY_SEC in properties:
+        name, unit_ms, begin_ms = TIMER_DELAY_SEC, 1000, wall_ms
+    elif TIMER_DELAY_MS in properties:
+        name, unit_ms, begin_ms = TIMER_DELAY_MS, 1, wall_ms
+    elif TIMER_DELIVER_MS in properties:
+        name, unit_ms, begin_ms = TIMER_DELIVER_MS, 1, 0
+    else:
         return None
+    value = properties[name]
     digits = value.removeprefix(b"-")
     if not digits.isdigit() or len(digits) > _DIGITS_MAX:
         raise RequestError(
@@ -99,7 +104,7 @@ def due_ms_of(properties: bytes, wall_ms: int, delay_ms_max: int) -> int | None:
             ResponseCode.MESSAGE_ILLEGAL,
             f"timer message illegal, the delay time should not be bigger than the max delay {delay_ms_max}ms",
         )
-    if get_property(properties, CANCELS) is not None:
+    if TIMER_CANCELS in properties:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             "timer message illegal, a message that waits cannot be cancelled (TIMER_DEL_UNIQKEY)",
@@ -107,24 +112,20 @@ def due_ms_of(properties: bytes, wall_ms: int, delay_ms_max: int) -> int | None:
     return due_ms if due_ms > wall_ms else None
 
 
-def without_timer(properties: bytes) -> bytes:
-    """The properties of a message with a delay level, which outdoes a time of its own."""
-    for name in (DELAY_SECONDS, DELAY_MS, DELIVER_MS):
-        properties = without_properties(properties, name)
-    return properties
-
-
-def timed_properties(properties: bytes, topic: str, queue_id: int, due_ms: int) -> bytes:
-    """The properties of a message for `topic` while it waits."""
-    properties = with_property(terminated(without_address(properties)), TIMER_OUT_MS, b"%d" % due_ms)
-    return addressed_properties(properties, topic, queue_id)
+def set_timer(message: NewMessage, due_ms: int) -> None:
+    """Has a message wait until `due_ms`: it goes to the timer queue, and says itself where it belongs."""
+    properties = with_property(without_address(message.properties), TIMER_OUT_MS, b"%d" % due_ms)
+    message.properties = addressed_properties(properties, message.topic, message.queue_id)
+    message.topic, message.queue_id = TIMER_TOPIC, 0
 
 
 class TimerService:
     """Delivers what is due while this node serves, and keeps the index up to date on every node."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, appends: Appends, stats: Stats, time: Time, listeners: Listeners) -> None:
+        self._appends = appends
+        self._stats = stats
+        self._time = time
         self._leads = False
         self._steps: Steps = ()
         """What is done, the batch under way counted; the leader's."""
@@ -134,9 +135,9 @@ class TimerService:
         """The log must say what is done before anything else is announced: a batch broke off."""
         self._idle_from_ns = 0
         self._blocked_until_ns = 0
-        node.on_role_change(self._role_changed)
-        node.listeners.arrivals.append(self._arrived)
-        self._deadline = node.add_deadline(self._run, node.now_ns)
+        listeners.role_changes.append(self._role_changed)
+        listeners.arrivals.append(self._arrived)
+        self._deadline = time.add_deadline(self._run, due_ns=0)
 
     def routes(self) -> Iterable[Route]:
         """No requests of its own."""
@@ -144,7 +145,7 @@ class TimerService:
 
     @property
     def _index(self) -> TimerIndex:
-        return self._node.replica.store.timers
+        return self._appends.store.timers
 
     # ------------------------------------------------------------------ when
 
@@ -152,10 +153,10 @@ class TimerService:
         if any(arrival.topic == TIMER_TOPIC for arrival in arrivals) and (
             self._leads or self._index.behind >= TAIL_UNITS
         ):
-            self._deadline.due_ns = min(self._deadline.due_ns, self._node.now_ns)
+            self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
 
     def _role_changed(self) -> None:
-        serving = self._node.replica.serving
+        serving = self._appends.serving
         if serving and not self._leads:
             self._begin()
         elif not serving:
@@ -166,15 +167,14 @@ class TimerService:
 
     def _begin(self) -> None:
         """Takes over from the last leader: what it announced last may have come into the log in part."""
-        replica = self._node.replica
-        progress = replica.metadata.timers
+        progress = self._appends.metadata.timers
         self._leads = True
         self._steps = progress.steps
         if progress.batch is not None:
             batch = progress.batch
             queue = self._index.queue
             assert queue is not None, "messages were announced from a queue that does not exist"
-            done = count_delivered(replica, queue, batch.offsets, batch.index, without_address)
+            done = count_delivered(self._appends, queue, batch.offsets, batch.index, without_address)
             step: Step | None = None
             if done == len(batch.offsets):
                 step = Step(*batch.step)
@@ -186,7 +186,7 @@ class TimerService:
                         step = Step(unit[2], offset, batch.step[2])
                         break
             self._settle_later(step)
-        self._deadline.due_ns = self._node.now_ns
+        self._deadline.due_ns = self._time.now_ns
 
     def _settle_later(self, step: Step | None) -> None:
         self._unsettled = True
@@ -195,39 +195,39 @@ class TimerService:
 
     def _run(self) -> None:
         """Brings the index up to date, delivers what is due, and finds out when the next message will be."""
-        node = self._node
-        if node.now_ns < self._blocked_until_ns:
+        now_ns = self._time.now_ns
+        if now_ns < self._blocked_until_ns:
             self._deadline.due_ns = self._blocked_until_ns
             return
         self._deadline.due_ns = NEVER
-        progress = node.replica.metadata.timers
+        progress = self._appends.metadata.timers
         if not self._index.catch_up(progress.floor, progress.steps):
-            self._deadline.due_ns = node.now_ns  # the rest in further turns: others wait, too
+            self._deadline.due_ns = now_ns  # the rest in further turns: others wait, too
             return
         if not self._leads:
             return
         try:
             self._settle()
             if self._under_way is None and self._deliver_due():
-                self._deadline.due_ns = node.now_ns  # the rest in further turns
+                self._deadline.due_ns = now_ns  # the rest in further turns
         except (ReplicaError, DiskFullError) as error:
             log.info("deliveries wait", reason=str(error))
-            self._deadline.due_ns = self._blocked_until_ns = node.now_ns + RETRY_NS
+            self._deadline.due_ns = self._blocked_until_ns = now_ns + RETRY_NS
 
     # ------------------------------------------------------------------ deliveries
 
     def _settle(self) -> None:
         if self._unsettled:
-            self._node.replica.propose_command(SettleTimed(self._steps), _nothing, _nothing)
+            self._appends.propose_command(SettleTimed(self._steps), _nothing, _nothing)
             self._unsettled = False
 
     def _settle_when_idle(self) -> None:
         """Says of the last batch that it is done, so that retention knows; the next batch would have said so."""
-        node = self._node
-        if node.replica.metadata.timers.batch is None:
+        now_ns = self._time.now_ns
+        if self._appends.metadata.timers.batch is None:
             return
-        if node.now_ns >= self._idle_from_ns + IDLE_NS:
-            self._idle_from_ns = node.now_ns
+        if now_ns >= self._idle_from_ns + IDLE_NS:
+            self._idle_from_ns = now_ns
             self._unsettled = True
             self._settle()
         else:
@@ -235,14 +235,16 @@ class TimerService:
 
     def _deliver_due(self) -> bool:
         """Delivers or drops a batch; False when nothing more is due, and `_deadline` says when to look again."""
-        node = self._node
-        due = self._index.due(self._steps, node.wall_ms, BATCH_MAX)
+        wall_ms = self._time.wall_ms
+        due = self._index.due(self._steps, wall_ms, BATCH_MAX)
         if not due:
             self._settle_when_idle()
             next_ms = self._index.next_due_ms(self._steps)
             if next_ms is not None:
-                wait_ns = (next_ms - node.wall_ms) * 1_000_000
-                self._deadline.due_ns = min(self._deadline.due_ns, node.now_ns + min(wait_ns, CLOCK_CHECK_NS))
+                wait_ns = (next_ms - wall_ms) * 1_000_000
+                self._deadline.due_ns = min(
+                    self._deadline.due_ns, self._time.now_ns + min(wait_ns, CLOCK_CHECK_NS)
+                )
             return False
         queue = self._index.queue
         assert queue is not None, "the index holds units of the queue"
@@ -258,7 +260,7 @@ class TimerService:
                 if size > BATCH_BYTES_MAX and size > unit[1]:
                     break
             step = Step(due_ms, offset, limit)
-            waiting = None if unit is None else deliverable(node.replica, unit[0], unit[1])
+            waiting = None if unit is None else deliverable(self._appends, unit[0], unit[1])
             if waiting is not None:
                 found.append((step, *waiting))
         if found:
@@ -269,21 +271,21 @@ class TimerService:
         return True
 
     def _deliver(self, step: Step, found: list[tuple[Step, Record, Destination]]) -> None:
-        replica = self._node.replica
-        replica.check_may_append(1 + len(found))
+        appends = self._appends
+        appends.check_may_append(1 + len(found))
         announcement = DeliverTimed(
             tuple(own.offset for own, _, _ in found),
             step,
-            self._index.first_pending(replica.metadata.timers.floor, self._steps),
-            replica.store.log.last_index + 1,
+            self._index.first_pending(appends.metadata.timers.floor, self._steps),
+            appends.store.log.last_index + 1,
         )
-        replica.propose_command(announcement, lambda _: self._committed(announcement), _nothing)
+        appends.propose_command(announcement, lambda _: self._committed(announcement), _nothing)
         self._under_way = announcement
         delivered: Step | None = None
         own = step
         try:
             for own, record, target in found:
-                deliver(replica, record, target, without_address(record.properties))
+                deliver(appends, record, target, without_address(record.properties))
                 delivered = own
         except EntryTooLargeError:
             self._settle_later(own)  # it can never be delivered: drop it
@@ -293,12 +295,12 @@ class TimerService:
             raise
         else:
             self._steps = add_step(self._steps, step)
-            self._node.stats.timed_delivered.add(self._node.now_ns // 1_000_000_000, len(found))
+            self._stats.timed_delivered.add(self._time.now_ns // 1_000_000_000, len(found))
 
     def _committed(self, announcement: DeliverTimed) -> None:
         if self._under_way is announcement:
             self._under_way = None
-            self._deadline.due_ns = self._idle_from_ns = self._node.now_ns
+            self._deadline.due_ns = self._idle_from_ns = self._time.now_ns
 
 
 def _nothing(_: object = None) -> None:

@@ -82,6 +82,10 @@ class SendMessageHeaderV2(msgspec.Struct, rename=_SHORT_SEND_NAMES, gc=False):
     again: bool | None = None
 
 
+SendHeader = SendMessageHeader | SendMessageHeaderV2
+"""Both have the same attributes."""
+
+
 class SendMessageResponseHeader(msgspec.Struct, rename="camel", gc=False):
     """Answer to every kind of send. A batch joins its message ids by commas and gives its first queue offset."""
 

@@ -52,6 +52,22 @@ def reply_unknown(connection: Connection, command: RemotingCommand) -> None:
     reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
 
 
+class ReplyWhenCommitted:
+    """Answers a request when its entry is committed, or says that its outcome is unknown; a `Waiter` of the replica."""
+
+    __slots__ = ("_command", "_connection")
+
+    def __init__(self, connection: Connection, command: RemotingCommand) -> None:
+        self._connection = connection
+        self._command = command
+
+    def committed(self) -> None:
+        reply(self._connection, self._command, ResponseCode.SUCCESS)
+
+    def lost(self) -> None:
+        reply_unknown(self._connection, self._command)
+
+
 def refuse(connection: Connection, command: RemotingCommand, error: OverloadedError | DiskFullError) -> None:
     """Answers that there is no room for a request, and that nothing of it was stored."""
     if isinstance(error, DiskFullError):

@@ -6,10 +6,7 @@ it was sent to and the id that its producer was given in two properties of 5.x, 
 
 from typing import Final
 
-from log.properties import get_property, with_property
-
-RETRY_TOPIC: Final = b"RETRY_TOPIC"
-ORIGIN_MESSAGE_ID: Final = b"ORIGIN_MESSAGE_ID"
+from log.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, get_property, with_property
 
 _ORIGINS: Final = ((b"DLQ_ORIGIN_TOPIC", RETRY_TOPIC), (b"DLQ_ORIGIN_MESSAGE_ID", ORIGIN_MESSAGE_ID))
 

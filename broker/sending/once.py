@@ -55,31 +55,33 @@ who calls `send` again after an unknown outcome makes a new message (`Producer.r
 from collections.abc import Iterator
 from typing import Final
 
-from broker.node.node import Node
+from broker.node.listeners import Listeners
+from broker.node.ports import Appends, Requests
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
-from broker.remoting.headers import SendMessageHeader, SendMessageHeaderV2
+from broker.remoting.headers import SendHeader
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.state.topic_rules import SCHEDULE_TOPIC
-from log.batch import parse_batch
+from broker.requests.responses import reply
+from broker.sending.batches import items_of
+from broker.sending.properties import SentProperties
+from broker.sending.responses import send_fields
+from broker.state.topic_rules import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from log.errors import OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
 from log.message_id import offset_message_id
-from log.properties import UNIQ_KEY, get_property
+from log.properties import REAL_QUEUE_ID, REAL_TOPIC, UNIQ_KEY, get_property
 from log.record import RecordHead, peek
-
-Header = SendMessageHeaderV2 | SendMessageHeader
-
-HIDDEN_TOPICS: Final = (SCHEDULE_TOPIC, "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC")
-"""Where messages are that consumers do not see yet; REAL_TOPIC names where they are going."""
 
 SEARCHED_INDEX_FILES: Final = 2
 """First attempts are looked up in so many of the newest IndexFiles; those with an older floor are refused."""
 
 FOUND: Final = "found"
 """Value of the answer's field ``once`` when an earlier attempt had stored the message."""
+
+_HIDDEN_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+"""Where messages are that consumers do not see yet; REAL_TOPIC names where they are going."""
 
 _EVERYTHING: Final = 1 << 62
 _LATEST: Final = 1 << 62
@@ -89,28 +91,35 @@ _CANDIDATES_MAX: Final = 64
 class OnceSends:
     """Which attempts of sends with a floor may be appended. One for each node; `suspect` is compared by the caller."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, appends: Appends, requests: Requests, listeners: Listeners) -> None:
         self.suspect = _EVERYTHING
         """Attempts with a floor up to here are decided: see the head of this module."""
-        self._node = node
+        self._appends = appends
+        self._requests = requests
         self._decisions: dict[tuple[str, str], _Decision] = {}
         self._budget = Budget("the decision whether they are stored")
         self._decided: RemotingCommand | None = None
-        node.on_role_change(self._role_changed)
+        listeners.role_changes.append(self._role_changed)
 
     def _role_changed(self) -> None:
         self.suspect = _EVERYTHING
 
-    def may_append(self, connection: Connection, command: RemotingCommand, header: Header) -> bool:
-        """Whether an attempt that must be decided may be appended now. If not, it is answered from here, later.
+    def may_append(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        header: SendHeader,
+        properties: SentProperties,
+    ) -> bool:
+        """Tells whether an attempt that must be decided may be appended now. If not, it is answered later, from here.
 
-        Raises `RequestError` for a send without a key.
+        Raises `RequestError` for a send without a key, `OverloadedError` where too much waits already.
         """
         if command is self._decided:
             return True
         floor = header.once
         assert floor is not None, "only sends with a floor come here"
-        end = self._node.replica.store.log.end_position
+        end = self._appends.store.log.end_position
         if header.again or self.suspect == _EVERYTHING:
             self.suspect = end
         if floor > end:
@@ -118,7 +127,7 @@ class OnceSends:
                 ResponseCode.ONCE_UNDECIDABLE,
                 f"the floor {floor} is behind the log's end, {end}: of another log",
             )
-        keys = _keys(command, header)
+        keys = _keys(command, header, properties)
         name = (header.topic, keys[0])
         decision = self._decisions.get(name)
         self._budget.take(command)
@@ -129,14 +138,13 @@ class OnceSends:
             self, connection, command, header.topic, keys, floor, repeated=bool(header.again)
         )
         self._decisions[name] = decision
-        self._node.replica.when_applied(decision)
+        self._appends.when_applied(decision)
         return False
 
     # ------------------------------------------------------------------ called by decisions
 
     def decide(self, decision: "_Decision") -> None:
         """Everything that was in the log is applied: answer, or append."""
-        node = self._node
         connection, command = decision.connection, decision.command
         if decision.appended:
             # Whoever waited finds it now.
@@ -145,22 +153,21 @@ class OnceSends:
         try:
             fields = self._find(decision)
         except _UndecidableError as error:
-            log = node.replica.store.log
-            floor = log.end_of(node.replica.applied_index)
-            node.reply(connection, command, ResponseCode.ONCE_UNDECIDABLE, str(error), {"once": str(floor)})
+            floor = self._appends.store.log.end_of(self._appends.applied_index)
+            reply(connection, command, ResponseCode.ONCE_UNDECIDABLE, str(error), {"once": str(floor)})
             self._end(decision)
             return
         if fields is not None:
-            node.reply(connection, command, ResponseCode.SUCCESS, None, fields)
+            reply(connection, command, ResponseCode.SUCCESS, None, fields)
             self._end(decision)
             return
         decision.appended = True
         self._decided = command
         try:
-            node.received(connection, command)
+            self._requests.received(connection, command)
         finally:
             self._decided = None
-        node.replica.when_applied(decision)
+        self._appends.when_applied(decision)
 
     def lost(self, decision: "_Decision") -> None:
         """This node stopped leading first. What waits here was not appended by this node: the next leader decides."""
@@ -168,11 +175,11 @@ class OnceSends:
         if not decision.appended:
             waiting.insert(0, (decision.connection, decision.command))
         for connection, command in waiting:
-            self._node.forward(connection, command)
+            self._requests.forward(connection, command)
 
     def _end(self, decision: "_Decision") -> None:
         for connection, command in self._forget(decision):
-            self._node.received(connection, command)
+            self._requests.received(connection, command)
 
     def _forget(self, decision: "_Decision") -> list[tuple[Connection, RemotingCommand]]:
         """It waits no more; the attempts that have waited for it."""
@@ -185,7 +192,7 @@ class OnceSends:
 
     def _find(self, decision: "_Decision") -> dict[str, str] | None:
         """The fields of the answer for a message that is stored, None for one that is not."""
-        store = self._node.replica.store
+        store = self._appends.store
         floor = decision.floor
         if floor < store.log.first_position:
             raise _UndecidableError(
@@ -204,24 +211,23 @@ class OnceSends:
             raise _UndecidableError(
                 f"the batch is stored in part: {len(offsets)} of {len(decision.keys)} messages"
             )
-        return {
-            "msgId": ",".join(offset_message_id(first.store_host, offset) for offset in offsets),
-            "queueId": str(_queue_id(record, first, decision.topic)),
-            "queueOffset": str(first.queue_offset),
-            "transactionId": ",".join(decision.keys),
-            "MSG_REGION": "DefaultRegion",
-            "TRACE_ON": "true",
-            "once": FOUND,
-        }
+        fields = send_fields(
+            ",".join([offset_message_id(first.store_host, offset) for offset in offsets]),
+            _queue_id(record, first, decision.topic),
+            first.queue_offset,
+            ",".join(decision.keys),
+        )
+        fields["once"] = FOUND
+        return fields
 
     def _offsets_behind(self, first: RecordHead, decision: "_Decision") -> Iterator[int]:
         """Where the messages of a batch behind its first one are, up to the first that is not its own."""
-        replica, topic = self._node.replica, decision.topic
-        log = replica.store.log
+        appends, topic = self._appends, decision.topic
+        log = appends.store.log
         index = log.index_at(first.physical_offset)
         for key in decision.keys[1:]:
             index += 1
-            if index > replica.applied_index:
+            if index > appends.applied_index:
                 return
             offset = log.position_of(index) + HEADER_BYTES
             if not _is(log.record_at(offset), topic, topic, key):
@@ -229,10 +235,10 @@ class OnceSends:
             yield offset
 
     def _oldest_record(self, topic: str, key: str, floor: int) -> memoryview | None:
-        store = self._node.replica.store
+        store = self._appends.store
         oldest: memoryview | None = None
         oldest_offset = _EVERYTHING
-        for place in (topic, *HIDDEN_TOPICS):
+        for place in (topic, *_HIDDEN_TOPICS):
             for offset in store.index.query(place, key, _CANDIDATES_MAX, 0, _LATEST, least_offset=floor + 1):
                 if offset < oldest_offset:
                     try:
@@ -291,19 +297,18 @@ class _UndecidableError(Exception):
     """What the log holds does not tell whether the message was stored."""
 
 
-def _keys(command: RemotingCommand, header: Header) -> list[str]:
-    """The unique keys of what a request carries, one for each message."""
+def _keys(command: RemotingCommand, header: SendHeader, properties: SentProperties) -> list[str]:
+    """The unique keys of what a request carries, one for each message. Raises `RequestError` where one is missing."""
     if command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
-        try:
-            texts = [item.properties for item in parse_batch(command.body)]
-        except RecordError as error:
-            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        keys = [get_property(item.properties, UNIQ_KEY) for item in items_of(command.body)]
+        found = [key.decode("utf-8", "replace") for key in keys if key]
+        complete = len(found) == len(keys)
     else:
-        texts = [(header.properties or "").encode()]
-    keys = [get_property(properties, UNIQ_KEY) for properties in texts]
-    if not all(keys):
+        found = [properties.unique_key or ""]
+        complete = bool(properties.unique_key)
+    if not complete:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a message to be stored once needs a UNIQ_KEY")
-    return [key.decode("utf-8", "replace") for key in keys if key]
+    return found
 
 
 def _properties(record: memoryview, head: RecordHead) -> bytes:
@@ -316,7 +321,7 @@ def _queue_id(record: memoryview, head: RecordHead, topic: str) -> int:
     """
     if record[head.topic_begin : head.topic_end] == topic.encode():
         return head.queue_id
-    noted = get_property(_properties(record, head), b"REAL_QID")
+    noted = get_property(_properties(record, head), REAL_QUEUE_ID)
     assert noted is not None, "a hidden message says where it is going"
     return int(noted)
 
@@ -332,4 +337,4 @@ def _is(record: memoryview, topic: str, place: str, key: str) -> bool:
     properties = _properties(record, head)
     if get_property(properties, UNIQ_KEY) != key.encode():
         return False
-    return place == topic or get_property(properties, b"REAL_TOPIC") == topic.encode()
+    return place == topic or get_property(properties, REAL_TOPIC) == topic.encode()

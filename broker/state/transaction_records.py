@@ -1,15 +1,23 @@
 """The messages that transactions are made of, as records and properties (behaviour.md 7, storage.md 1.3)."""
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
-from log.properties import TAGS, UNIQ_KEY, get_property, terminated, with_property, without_properties
+from broker.state.waiting_messages import addressed_properties
+from log.properties import (
+    HALF_MESSAGE,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TAGS,
+    UNIQ_KEY,
+    get_property,
+    with_property,
+    without_properties,
+)
 from log.record import SYS_FLAG_COMMIT, SYS_FLAG_TRANSACTION_MASK, Record, peek
 
-PREPARED: Final = b"TRAN_MSG"
-PRODUCER_GROUP: Final = b"PGROUP"
-REAL_TOPIC: Final = b"REAL_TOPIC"
-REAL_QUEUE_ID: Final = b"REAL_QID"
 TRANSACTION_ID: Final = b"__transactionId__"
 CHECK_TIMES: Final = b"TRANSACTION_CHECK_TIMES"
 HALF_QUEUE_OFFSET: Final = b"TRAN_PREPARED_QUEUE_OFFSET"
@@ -35,9 +43,9 @@ class Decision(NamedTuple):
     is_operation: bool
 
 
-def is_half(properties: bytes) -> bool:
-    """Whether a producer sends this as a half message."""
-    return (get_property(properties, PREPARED) or b"").lower() == b"true"
+def is_half(properties: Mapping[bytes, bytes]) -> bool:
+    """Tells whether a producer sends this as a half message."""
+    return properties.get(HALF_MESSAGE, b"").lower() == b"true"
 
 
 def half_properties(
@@ -47,21 +55,18 @@ def half_properties(
 
     A group that the producer left out is taken from its request: nobody could be asked otherwise.
     """
-    for name in _OWN:
-        properties = without_properties(properties, name)
-    properties = terminated(properties)
+    properties = without_properties(properties, *_OWN)
     if get_property(properties, PRODUCER_GROUP) is None:
         properties = with_property(properties, PRODUCER_GROUP, producer_group.encode())
     properties = with_property(properties, TRANSACTION_ID, unique_key)
-    properties = with_property(properties, REAL_TOPIC, topic.encode())
-    return with_property(properties, REAL_QUEUE_ID, b"%d" % queue_id)
+    return addressed_properties(properties, topic, queue_id)
 
 
 def committed_properties(half: Record) -> bytes:
     """The properties of a half message's message."""
-    properties = half.properties
-    for name in (PREPARED, REAL_TOPIC, REAL_QUEUE_ID, CHECK_TIMES, HALF_QUEUE_OFFSET):
-        properties = without_properties(properties, name)
+    properties = without_properties(
+        half.properties, HALF_MESSAGE, REAL_TOPIC, REAL_QUEUE_ID, CHECK_TIMES, HALF_QUEUE_OFFSET
+    )
     return with_property(properties, HALF_QUEUE_OFFSET, b"%d" % half.queue_offset)
 
 
@@ -72,28 +77,14 @@ def committed_sys_flag(half: Record) -> int:
 
 def given_up_properties(half: Record, times_checked: int) -> bytes:
     """The properties of a half message's copy in TRANS_CHECK_MAX_TIME_TOPIC."""
-    properties = half.properties
-    for name in (CHECK_TIMES, HALF_QUEUE_OFFSET):
-        properties = without_properties(properties, name)
+    properties = without_properties(half.properties, CHECK_TIMES, HALF_QUEUE_OFFSET)
     properties = with_property(properties, CHECK_TIMES, b"%d" % times_checked)
     return with_property(properties, HALF_QUEUE_OFFSET, b"%d" % half.queue_offset)
 
 
 def resumed_properties(given_up: Record) -> bytes:
     """The properties of a half message that was given up and is to be asked about anew."""
-    properties = given_up.properties
-    for name in (CHECK_TIMES, HALF_QUEUE_OFFSET):
-        properties = without_properties(properties, name)
-    return properties
-
-
-def destination(half: Record) -> tuple[str, int] | None:
-    """Topic and queue that a half message is meant for; None if it does not say so."""
-    topic = get_property(half.properties, REAL_TOPIC)
-    queue_id = get_property(half.properties, REAL_QUEUE_ID)
-    if topic is None or queue_id is None or not queue_id.isdigit() or len(queue_id) > 9:
-        return None
-    return topic.decode("utf-8", "replace"), int(queue_id)
+    return without_properties(given_up.properties, CHECK_TIMES, HALF_QUEUE_OFFSET)
 
 
 def check_immunity_ms(properties: bytes, timeout_ms: int) -> int | None:

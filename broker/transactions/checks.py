@@ -20,8 +20,9 @@ from typing import Final
 
 import structlog
 
-from broker.node.client_registry import RegisteredClient
-from broker.node.node import Node
+from broker.node.client_registry import ClientRegistry, RegisteredClient
+from broker.node.listeners import Listeners
+from broker.node.ports import Appends, Requests
 from broker.reading.queries_processor import committed_record
 from broker.remoting.admin_headers import ResumeCheckHalfMessageHeader
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -29,24 +30,24 @@ from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.headers import CheckTransactionStateHeader
 from broker.replica.proposals import stored_again
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
-from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
-from broker.settings.tables import BrokerConfig, BrokerSettings
+from broker.requests.processing import Place, Route
+from broker.requests.responses import reply, reply_unknown
+from broker.settings.live import LiveConfig
 from broker.state.commands import CheckTransactions, CommitOffsets, PutTopic, ResumeTransaction
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC, topic_config
 from broker.state.transaction_records import (
     CHECK_TIMES,
     HALF_TOPIC_BYTES,
-    PRODUCER_GROUP,
     check_immunity_ms,
-    destination,
     resumed_properties,
 )
+from broker.state.waiting_messages import destination
 from broker.transactions.decisions import Decisions
 from log.errors import DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
 from log.message_id import offset_message_id, parse_offset_message_id
-from log.properties import UNIQ_KEY, get_property, with_property, without_properties
+from log.properties import PRODUCER_GROUP, UNIQ_KEY, get_property, with_property, without_properties
 from log.record import Record, RecordHead, decode_record, peek
 
 log = structlog.get_logger("trivet.transactions")
@@ -69,13 +70,24 @@ _HOUR_MS: Final = 3_600_000
 class TransactionChecks:
     """Asks while this node serves. `reserved_ms` is for how long the log is kept."""
 
-    def __init__(self, node: Node, decisions: Decisions, settings: BrokerSettings, reserved_ms: int) -> None:
-        self._node = node
+    def __init__(
+        self,
+        decisions: Decisions,
+        appends: Appends,
+        requests: Requests,
+        registry: ClientRegistry[Connection],
+        settings: LiveConfig,
+        time: Time,
+        listeners: Listeners,
+    ) -> None:
         self._decisions = decisions
-        self._timeout_ms = settings.transaction_timeout_ms
-        self._check_max = settings.transaction_check_max
-        self._interval_ns = settings.transaction_check_interval_ms * 1_000_000
-        self._reserved_ms = reserved_ms
+        self._appends = appends
+        self._requests = requests
+        self._registry = registry
+        self._settings = settings
+        self._time = time
+        self._check_max = settings.config.broker.transaction_check_max
+        self._interval_ns = settings.config.broker.transaction_check_interval_ms * 1_000_000
         self._pass_due_ns = NEVER
         self._remaining: deque[int] = deque()
         """What this pass has yet to look at."""
@@ -85,32 +97,28 @@ class TransactionChecks:
         self._resuming: dict[str, None] = {}
         """Message ids whose new half message is not committed yet."""
         self._next_opaque = 0
-        node.on_role_change(self._role_changed)
-        self._deadline = node.add_deadline(self._run)
+        listeners.role_changes.append(self._role_changed)
+        self._deadline = time.add_deadline(self._run)
 
     def routes(self) -> Iterable[Route]:
         """The operators' part."""
         return (Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume, Place.LEADER_READ),)
 
-    def configure(self, config: BrokerConfig) -> None:
-        """Takes over the settings that may change at run time."""
-        self._reserved_ms = config.retention.reserved_hours * _HOUR_MS
-
     def _role_changed(self) -> None:
-        if not self._node.replica.serving:
+        if not self._appends.serving:
             self._deadline.due_ns = self._pass_due_ns = NEVER
             self._remaining.clear()
             self._under_way = self._topic_under_way = False
             self._resuming.clear()
         elif self._deadline.due_ns == NEVER:
-            self._deadline.due_ns = self._pass_due_ns = self._node.now_ns + self._interval_ns
+            self._deadline.due_ns = self._pass_due_ns = self._time.now_ns + self._interval_ns
 
     # ------------------------------------------------------------------ a pass
 
     def _run(self) -> None:
-        node = self._node
-        if node.now_ns >= self._pass_due_ns:
-            self._pass_due_ns = node.now_ns + self._interval_ns
+        now_ns = self._time.now_ns
+        if now_ns >= self._pass_due_ns:
+            self._pass_due_ns = now_ns + self._interval_ns
             if not self._remaining:
                 self._remaining.extend(self._decisions.state.open_before(self._decisions.half_queue_end()))
                 self._note_progress()
@@ -120,12 +128,11 @@ class TransactionChecks:
                 self._check_slice()
             except (ReplicaError, DiskFullError) as error:
                 log.info("transaction checks wait", reason=str(error))
-                self._deadline.due_ns = node.now_ns + RETRY_NS
+                self._deadline.due_ns = now_ns + RETRY_NS
                 return
             if self._remaining and not self._under_way:
-                self._deadline.due_ns = (
-                    node.now_ns
-                )  # nobody was asked: the rest in further turns, others wait, too
+                # Nobody was asked: the rest in further turns, others wait, too.
+                self._deadline.due_ns = now_ns
 
     def _check_slice(self) -> None:
         """Raises, with nothing lost, when nothing can be appended now."""
@@ -140,8 +147,8 @@ class TransactionChecks:
                 size += len(half.body)
             looked_at += 1
         if questions:
-            self._node.replica.check_may_append()  # while nobody may commit, nobody is asked: questions are counted
-            self._node.replica.propose_command(
+            self._appends.check_may_append()  # while nobody may commit, nobody is asked: questions are counted
+            self._appends.propose_command(
                 CheckTransactions(tuple(half.queue_offset for half in questions)),
                 lambda _: self._ask(questions),
                 _nothing,
@@ -152,7 +159,7 @@ class TransactionChecks:
 
     def _look_at(self, half_offset: int) -> Record | None:
         """An open half message that is to be asked about now; gives up what is to be given up."""
-        decisions, node = self._decisions, self._node
+        decisions = self._decisions
         if not decisions.is_open(half_offset):
             return None
         found = self._half(half_offset)
@@ -160,22 +167,23 @@ class TransactionChecks:
             decisions.forget(half_offset)
             return None
         record, head = found
-        age_ms = node.wall_ms - head.store_timestamp
+        age_ms = self._time.wall_ms - head.store_timestamp
         times = decisions.state.times(half_offset)
-        if times >= self._check_max or age_ms > self._reserved_ms:
+        if times >= self._check_max or age_ms > self._settings.config.retention.reserved_hours * _HOUR_MS:
             self._give_up(decode_record(record), times)
             return None
         properties = bytes(record[head.properties_begin : head.properties_end])
-        immunity_ms = check_immunity_ms(properties, self._timeout_ms)
+        timeout_ms = self._settings.config.broker.transaction_timeout_ms
+        immunity_ms = check_immunity_ms(properties, timeout_ms)
         # A negative age says that the clock was set back: better asked than forgotten.
-        if 0 <= age_ms <= (self._timeout_ms if immunity_ms is None else immunity_ms):
+        if 0 <= age_ms <= (timeout_ms if immunity_ms is None else immunity_ms):
             return None
         if self._producer(_group_of(properties)) is None:
             return None
         return decode_record(record)
 
     def _half(self, half_offset: int) -> tuple[memoryview, RecordHead] | None:
-        store = self._node.replica.store
+        store = self._appends.store
         queue = store.queues.get(HALF_TOPIC, 0)
         unit = None if queue is None else queue.unit(half_offset)
         if unit is None:
@@ -188,13 +196,14 @@ class TransactionChecks:
             return None
 
     def _give_up(self, half: Record, times: int) -> None:
-        replica = self._node.replica
         log.warning(
             "transaction given up", offset=half.queue_offset, asked=times, group=_group_of(half.properties)
         )
-        if CHECK_EXHAUSTED_TOPIC not in replica.metadata.topics and not self._topic_under_way:
+        if CHECK_EXHAUSTED_TOPIC not in self._appends.metadata.topics and not self._topic_under_way:
             topic = topic_config(CHECK_EXHAUSTED_TOPIC, 1)
-            replica.propose_command(PutTopic(topic, self._node.wall_ms, if_absent=True), _nothing, _nothing)
+            self._appends.propose_command(
+                PutTopic(topic, self._time.wall_ms, if_absent=True), _nothing, _nothing
+            )
             self._topic_under_way = True
         try:
             self._decisions.give_up(half, times)
@@ -204,11 +213,11 @@ class TransactionChecks:
 
     def _note_progress(self) -> None:
         """Offsets as the reference stores them: what lies before needs no second look."""
-        metadata = self._node.replica.metadata
+        metadata = self._appends.metadata
         state = metadata.transactions
         end = self._decisions.half_queue_end()
         first_open = state.first_open(end)
-        queue = self._node.replica.store.queues.get(HALF_OPERATIONS_TOPIC, 0)
+        queue = self._appends.store.queues.get(HALF_OPERATIONS_TOPIC, 0)
         progress = {HALF_TOPIC: first_open}
         if queue is not None and first_open == end and not state.operations_owed:
             progress[HALF_OPERATIONS_TOPIC] = queue.max_offset
@@ -219,7 +228,7 @@ class TransactionChecks:
         )
         if changed:
             try:
-                self._node.replica.propose_command(CommitOffsets(changed), _nothing, _nothing)
+                self._appends.propose_command(CommitOffsets(changed), _nothing, _nothing)
             except (ReplicaError, DiskFullError):
                 pass  # the next pass says it again
 
@@ -228,7 +237,7 @@ class TransactionChecks:
     def _ask(self, halves: list[Record]) -> None:
         """The questions are counted: send them."""
         self._under_way = False
-        self._deadline.due_ns = self._node.now_ns
+        self._deadline.due_ns = self._time.now_ns
         for half in halves:
             client = (
                 self._producer(_group_of(half.properties))
@@ -269,7 +278,7 @@ class TransactionChecks:
             transaction_id=unique_key,
             offset_message_id=offset_message_id(half.store_host, half.physical_offset),
             topic=HALF_TOPIC,
-            broker_name=self._node.group,
+            broker_name=self._settings.config.node.group,
         )
         question = request(
             RequestCode.CHECK_TRANSACTION_STATE,
@@ -282,8 +291,7 @@ class TransactionChecks:
 
     def _producer(self, group: str) -> RegisteredClient[Connection] | None:
         """Whose turn it is to be asked; those that do not read are passed over."""
-        node = self._node
-        clients = node.registry.producer_members(group)
+        clients = self._registry.producer_members(group)
         first = self._asked.get(group, 0)
         for number in range(len(clients)):
             client = clients[(first + number) % len(clients)]
@@ -297,12 +305,11 @@ class TransactionChecks:
     def resume(self, connection: Connection, command: RemotingCommand) -> None:
         """A transaction that was given up becomes open again, or one that is open is asked about from the start."""
         header = command.decode_fields(ResumeCheckHalfMessageHeader)
-        replica = self._node.replica
         try:
             _, physical_offset = parse_offset_message_id(header.message_id)
         except RecordError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        view = committed_record(replica, physical_offset)
+        view = committed_record(self._appends, physical_offset)
         record = None if view is None else decode_record(view)
         if record is None or record.topic not in (HALF_TOPIC, CHECK_EXHAUSTED_TOPIC):
             raise RequestError(
@@ -318,10 +325,12 @@ class TransactionChecks:
             return
         if header.message_id in self._resuming:
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"{header.message_id} is being resumed")
-        replica.check_may_append()
+        self._appends.check_may_append()
         waiter = _Resuming(self, connection, command, header.message_id)
         try:
-            replica.append_message(stored_again(record, HALF_TOPIC, 0, resumed_properties(record)), waiter)
+            self._appends.append_message(
+                stored_again(record, HALF_TOPIC, 0, resumed_properties(record)), waiter
+            )
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         self._resuming[header.message_id] = None
@@ -330,9 +339,9 @@ class TransactionChecks:
         """The new half message is committed, or its outcome is unknown."""
         self._resuming.pop(message_id, None)
         if done:
-            self._node.reply(connection, command, ResponseCode.SUCCESS)
+            reply(connection, command, ResponseCode.SUCCESS)
         else:
-            self._node.reply(connection, command, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN)
+            reply_unknown(connection, command)
 
     def _ask_from_the_start(self, connection: Connection, command: RemotingCommand, half_offset: int) -> None:
         if not self._decisions.is_open(half_offset):
@@ -340,22 +349,22 @@ class TransactionChecks:
                 ResponseCode.SYSTEM_ERROR,
                 f"the transaction is decided, or was given up: then the message is in {CHECK_EXHAUSTED_TOPIC}",
             )
-        self._node.after_command(
-            connection,
-            command,
+        self._appends.propose_command(
             ResumeTransaction(half_offset),
-            lambda _: self._node.reply(connection, command, ResponseCode.SUCCESS),
+            lambda _: reply(connection, command, ResponseCode.SUCCESS),
+            lambda: reply_unknown(connection, command),
         )
 
     def _resumed_already(self, given_up: Record) -> Record | None:
         """The half message that an earlier order has made of one that was given up."""
         key = get_property(given_up.properties, UNIQ_KEY)
-        replica = self._node.replica
         offsets = (
-            [] if key is None else replica.store.find_by_key(HALF_TOPIC, key.decode("utf-8", "replace"), 64)
+            []
+            if key is None
+            else self._appends.store.find_by_key(HALF_TOPIC, key.decode("utf-8", "replace"), 64)
         )
         for offset in offsets:
-            view = committed_record(replica, offset) if offset > given_up.physical_offset else None
+            view = committed_record(self._appends, offset) if offset > given_up.physical_offset else None
             if view is None:
                 continue
             head = peek(view)

@@ -12,34 +12,35 @@ from typing import Final
 
 import structlog
 
-from broker.node.node import Node
+from broker.node.listeners import Listeners
+from broker.node.ports import Appends, Requests
 from broker.reading.queries_processor import committed_record
 from broker.remoting.codes import RequestCode, ResponseCode, TransactionOutcome
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import EndTransactionHeader
 from broker.replica.proposals import NewMessage, stored_again
 from broker.requests.connection import Connection
-from broker.requests.deadline import NEVER
+from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
-from broker.settings.tables import BrokerSettings
+from broker.requests.responses import reply
+from broker.settings.live import LiveConfig
 from broker.state.open_transactions import Transactions
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from broker.state.transaction_records import (
     EXHAUSTED_TOPIC_BYTES,
     HALF_TOPIC_BYTES,
     OPERATION_BYTES_MAX,
-    PRODUCER_GROUP,
     check_immunity_ms,
     committed_properties,
     committed_sys_flag,
-    destination,
     given_up_properties,
     operation_body,
     operation_properties,
 )
+from broker.state.waiting_messages import destination
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
-from log.properties import UNIQ_KEY, get_property
+from log.properties import PRODUCER_GROUP, UNIQ_KEY, get_property
 from log.record import Record, decode_record, peek
 
 log = structlog.get_logger("trivet.transactions")
@@ -74,22 +75,32 @@ class _Deciding:
 
     def _answer(self, code: int, remark: str | None) -> None:
         for connection, command in self.requests:
-            self._decisions.node.reply(connection, command, code, remark)
+            reply(connection, command, code, remark)
 
 
 class Decisions:
     """Everything that decides a transaction passes here. `store_host` is this node's address, packed."""
 
-    def __init__(self, node: Node, settings: BrokerSettings, store_host: bytes) -> None:
-        self.node = node
-        self._timeout_ms = settings.transaction_timeout_ms
+    def __init__(
+        self,
+        appends: Appends,
+        requests: Requests,
+        settings: LiveConfig,
+        time: Time,
+        listeners: Listeners,
+        store_host: bytes,
+    ) -> None:
+        self._appends = appends
+        self._requests = requests
+        self._settings = settings
+        self._time = time
         self._store_host = store_host
         self._key_prefix = store_host.hex().upper().encode()
         self._deciding: dict[int, _Deciding] = {}
         """By half offset, what this leader has appended and not seen committed."""
         self._operations_under_way = False
-        node.on_role_change(self._role_changed)
-        self._operations = node.add_deadline(self._write_operations)
+        listeners.role_changes.append(self._role_changed)
+        self._operations = time.add_deadline(self._write_operations)
 
     def routes(self) -> Iterable[Route]:
         """The leader's, who alone knows what is open."""
@@ -98,7 +109,7 @@ class Decisions:
     @property
     def state(self) -> Transactions:
         """What is committed."""
-        return self.node.replica.metadata.transactions
+        return self._appends.metadata.transactions
 
     def is_open(self, half_offset: int) -> bool:
         """Whether a half message may be decided now."""
@@ -109,9 +120,9 @@ class Decisions:
     def end(self, connection: Connection, command: RemotingCommand) -> None:
         """A producer commits or rolls back; the answer comes when that is committed."""
         header = command.decode_fields(EndTransactionHeader)
-        if committed_record(self.node.replica, header.commit_log_offset) is None:
+        if committed_record(self._appends, header.commit_log_offset) is None:
             # A leader that was deposed may not have it: it must not say that there is none.
-            self.node.handle_after_barrier(connection, command, self._end)
+            self._requests.handle_after_barrier(connection, command, self._end)
         else:
             self._end(connection, command)
 
@@ -128,7 +139,7 @@ class Decisions:
         self._check_access(connection, command, half)
         if outcome is TransactionOutcome.UNKNOWN:
             # The reference answers nothing, since nobody waits; the producer will be asked.
-            self.node.reply(connection, command, ResponseCode.SUCCESS)
+            reply(connection, command, ResponseCode.SUCCESS)
             return
         half_offset = half.queue_offset
         deciding = self._deciding.get(half_offset)
@@ -143,11 +154,11 @@ class Decisions:
         decided = self._outcome_of(half)
         if decided is not outcome:
             raise self._decided_otherwise(decided)
-        self.node.reply(connection, command, ResponseCode.SUCCESS)
+        reply(connection, command, ResponseCode.SUCCESS)
 
     def _half(self, header: EndTransactionHeader) -> Record:
         """The half message that a request names, if all that it says of it is true."""
-        view = committed_record(self.node.replica, header.commit_log_offset)
+        view = committed_record(self._appends, header.commit_log_offset)
         if view is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         head = peek(view)
@@ -172,15 +183,16 @@ class Decisions:
         Judged here, for requests that came to other nodes, too: those may not have the half message yet.
         """
         target = destination(half)
-        if self.node.access is not None and target is not None:
-            self.node.access.check_publish(connection.host, command, target[0])
+        access = self._requests.access
+        if access is not None and target is not None:
+            access.check_publish(connection.host, command, target.topic)
 
     def _check_immunity(self, half: Record, header: EndTransactionHeader) -> None:
         """Who asked not to be asked for a while must decide within it, or be asked (5.x)."""
-        immunity_ms = check_immunity_ms(half.properties, self._timeout_ms)
+        immunity_ms = check_immunity_ms(half.properties, self._settings.config.broker.transaction_timeout_ms)
         if immunity_ms is None or header.from_transaction_check:
             return
-        if self.node.wall_ms - half.born_timestamp > immunity_ms:
+        if self._time.wall_ms - half.born_timestamp > immunity_ms:
             raise RequestError(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the message is older than its check immunity of {immunity_ms} ms: wait to be asked",
@@ -197,10 +209,9 @@ class Decisions:
         key = get_property(half.properties, UNIQ_KEY)
         if target is None or key is None:
             return TransactionOutcome.ROLLBACK  # it could not be committed
-        replica = self.node.replica
-        for topic in (target[0], CHECK_EXHAUSTED_TOPIC):
-            for offset in replica.store.find_by_key(topic, key.decode("utf-8", "replace"), 64):
-                view = committed_record(replica, offset)
+        for topic in (target.topic, CHECK_EXHAUSTED_TOPIC):
+            for offset in self._appends.store.find_by_key(topic, key.decode("utf-8", "replace"), 64):
+                view = committed_record(self._appends, offset)
                 if view is None or offset <= half.physical_offset:
                     continue
                 head = peek(view)
@@ -213,13 +224,12 @@ class Decisions:
 
     def _commit(self, half: Record) -> _Deciding:
         """Appends the message itself, in its true topic."""
-        replica = self.node.replica
         target = destination(half)
-        config = None if target is None else replica.metadata.topics.get(target[0])
+        config = None if target is None else self._appends.metadata.topics.get(target.topic)
         if target is None or config is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{'' if target is None else target[0]}] of the transaction does not exist (any more)",
+                f"topic[{'' if target is None else target.topic}] of the transaction does not exist (any more)",
             )
         topic, queue_id = target
         if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
@@ -242,23 +252,22 @@ class Decisions:
 
     def forget(self, half_offset: int) -> None:
         """Ends a transaction whose half message the log does not have any more; raises as `give_up`."""
-        self._append_rollback(half_offset, self.node.wall_ms)
+        self._append_rollback(half_offset, self._time.wall_ms)
 
     def _decide(self, half: Record, outcome: TransactionOutcome | None, message: NewMessage) -> _Deciding:
         """Appends the message that decides, which says whose half message it is of."""
-        replica = self.node.replica
-        replica.check_may_append()
+        self._appends.check_may_append()
         message.prepared_transaction_offset = half.physical_offset
         deciding = _Deciding(self, half.queue_offset, outcome)
         try:
-            replica.append_message(message, deciding)
+            self._appends.append_message(message, deciding)
         except (RecordError, EntryTooLargeError) as error:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         self._deciding[half.queue_offset] = deciding
         return deciding
 
     def _append_rollback(self, half_offset: int, born_ms: int) -> _Deciding:
-        self.node.replica.check_may_append()
+        self._appends.check_may_append()
         deciding = _Deciding(self, half_offset, TransactionOutcome.ROLLBACK)
         self._append_operation((half_offset,), deciding)
         self._deciding[half_offset] = deciding
@@ -275,7 +284,7 @@ class Decisions:
         owed = len(self.state.operations_owed)
         if owed and not self._operations_under_way:
             delay_ns = 0 if owed >= OPERATIONS_WAITING_MAX else OPERATION_DELAY_NS
-            self._operations.due_ns = min(self._operations.due_ns, self.node.now_ns + delay_ns)
+            self._operations.due_ns = min(self._operations.due_ns, self._time.now_ns + delay_ns)
 
     def _write_operations(self) -> None:
         """One operation message with as many as it takes; the next when this one is committed."""
@@ -290,31 +299,31 @@ class Decisions:
         if not listed:
             return
         try:
-            self.node.replica.check_may_append()
+            self._appends.check_may_append()
             self._append_operation(tuple(listed), _OperationsWritten(self))
         except (ReplicaError, DiskFullError) as error:
             log.info("operation messages wait", reason=str(error))
-            self._operations.due_ns = self.node.now_ns + RETRY_NS
+            self._operations.due_ns = self._time.now_ns + RETRY_NS
             return
         self._operations_under_way = True
 
     def _append_operation(
         self, half_offsets: tuple[int, ...], waiter: "_Deciding | _OperationsWritten"
     ) -> None:
-        node = self.node
-        unique_key = b"%s%012X%08X" % (self._key_prefix, node.wall_ms, half_offsets[0] & 0xFFFF_FFFF)
+        wall_ms = self._time.wall_ms
+        unique_key = b"%s%012X%08X" % (self._key_prefix, wall_ms, half_offsets[0] & 0xFFFF_FFFF)
         operation = NewMessage(
             HALF_OPERATIONS_TOPIC,
             0,
             0,
             0,
-            node.wall_ms,
+            wall_ms,
             self._store_host,
             0,
             operation_body(half_offsets),
             operation_properties(unique_key),
         )
-        node.replica.append_message(operation, waiter)
+        self._appends.append_message(operation, waiter)
 
     def operations_written(self) -> None:
         """An operation message is committed and applied."""
@@ -322,7 +331,7 @@ class Decisions:
         self._plan_operations()
 
     def _role_changed(self) -> None:
-        if not self.node.replica.serving:
+        if not self._appends.serving:
             self._deciding.clear()
             self._operations_under_way = False
             self._operations.due_ns = NEVER
@@ -331,7 +340,7 @@ class Decisions:
 
     def half_queue_end(self) -> int:
         """The end of what is committed of the half messages' queue."""
-        queue = self.node.replica.store.queues.get(HALF_TOPIC, 0)
+        queue = self._appends.store.queues.get(HALF_TOPIC, 0)
         return 0 if queue is None else queue.max_offset
 
 

@@ -11,10 +11,11 @@ import broker.node.request_states
 from broker.client.errors import ConnectionFailed
 from broker.node.node import Node
 from broker.remoting.command import RemotingCommand
+from broker.remoting.headers import SendHeader
 from broker.replica.replica import Replica
 from broker.requests.connection import Connection
-from broker.sending.once import Header as SendHeader
 from broker.sending.once import OnceSends
+from broker.sending.properties import SentProperties
 from log.consume_queue import ConsumeQueue
 from log.dispatch import Dispatch, Dispatcher
 from raft import effects as fx
@@ -125,9 +126,13 @@ def late_first_attempt_not_looked_up(patch: pytest.MonkeyPatch) -> None:
     decided = OnceSends.may_append
 
     def may_append(
-        self: OnceSends, connection: Connection, command: RemotingCommand, header: SendHeader
+        self: OnceSends,
+        connection: Connection,
+        command: RemotingCommand,
+        header: SendHeader,
+        properties: SentProperties,
     ) -> bool:
-        return not header.again or decided(self, connection, command, header)
+        return not header.again or decided(self, connection, command, header, properties)
 
     patch.setattr(OnceSends, "may_append", may_append)
 

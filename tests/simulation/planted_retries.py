@@ -97,7 +97,7 @@ def held_up_by_a_clock_that_was_ahead(patch: pytest.MonkeyPatch) -> None:
     """Found here: what was stored at a time to come keeps its whole level waiting until then."""
 
     def due_ns(self: DelayService, level: int, offset: int, end: int, ahead_ms: int) -> int:
-        return self._node.now_ns + ahead_ms * 1_000_000
+        return self._time.now_ns + ahead_ms * 1_000_000
 
     patch.setattr(DelayService, "_due_ns", due_ns)
 

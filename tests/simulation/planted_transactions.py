@@ -12,6 +12,7 @@ from broker.client.producing.transactions import Check, TransactionalProducer
 from broker.client.producing.transactions import Decision as Answer
 from broker.remoting.codes import ResponseCode
 from broker.requests.errors import ReplicaError
+from broker.requests.responses import reply
 from broker.state import open_transactions as state_module
 from broker.state.open_transactions import Transactions
 from broker.state.transaction_records import EXHAUSTED_TOPIC_BYTES, Decision, decision_of
@@ -66,7 +67,7 @@ def only_operation_messages_decide(patch: pytest.MonkeyPatch) -> None:
         original(self, half_offset)
         try:
             if self.state.is_open(half_offset):
-                self._append_rollback(half_offset, self.node.wall_ms)
+                self._append_rollback(half_offset, self._time.wall_ms)
         except ReplicaError:
             pass  # it leads no longer
 
@@ -119,7 +120,7 @@ def asked_about_by_their_leader_only(patch: pytest.MonkeyPatch) -> None:
 
     def patched_role_changed(self: TransactionChecks) -> None:
         began.setdefault(self, self._decisions.half_queue_end())
-        if not self._node.replica.serving:
+        if not self._appends.serving:
             del began[self]
         role_changed(self)
 
@@ -151,7 +152,7 @@ def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
 
         def append(self, request: Any) -> None:
             connection, command = request
-            self._decisions.node.reply(connection, command, ResponseCode.SUCCESS)
+            reply(connection, command, ResponseCode.SUCCESS)
 
     def init(self: _Deciding, decisions: Decisions, *arguments: Any) -> None:
         original(self, decisions, *arguments)

@@ -11,12 +11,13 @@ from typing import cast
 
 import pytest
 
-from broker.delayed.deliveries import addressed_properties, count_delivered, without_address
+from broker.delayed.deliveries import count_delivered
 from broker.replica.replica import Replica
 from broker.replica.trace import ReplicaTrace
 from broker.replica.upkeep import Upkeep
 from broker.state.metadata import Metadata
 from broker.state.snapshot import encode_state
+from broker.state.waiting_messages import addressed_properties, without_address
 from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
 from log.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues, QueueNote

@@ -18,7 +18,6 @@ from broker.retention.retention import delete_expired
 from broker.retention.waiting import first_waiting_index
 from broker.state.topic_rules import TIMER_TOPIC
 from log.batch import BatchItem, encode_batch
-from log.properties import encode_properties
 from log.record import Record
 from log.retention import RetentionPolicy
 from raft.messages import AppendRequest
@@ -117,13 +116,13 @@ def test_the_furthest_time_is_configured() -> None:
 
 
 def test_of_several_properties_the_first_of_the_references_order_counts() -> None:
-    both = encode_properties({"TIMER_DELIVER_MS": "9000", "TIMER_DELAY_MS": "50", "TIMER_DELAY_SEC": "2"})
+    both = {b"TIMER_DELIVER_MS": b"9000", b"TIMER_DELAY_MS": b"50", b"TIMER_DELAY_SEC": b"2"}
     assert due_ms_of(both, 1000, DAY_MS) == 3000
-    assert due_ms_of(encode_properties({"TIMER_DELIVER_MS": "9000"}), 1000, DAY_MS) == 9000
-    assert due_ms_of(encode_properties({"TIMER_OUT_MS": "7", "TIMER_DELAY_MS": "50"}), 1000, DAY_MS) is None
-    assert due_ms_of(b"", 1000, DAY_MS) is None
+    assert due_ms_of({b"TIMER_DELIVER_MS": b"9000"}, 1000, DAY_MS) == 9000
+    assert due_ms_of({b"TIMER_OUT_MS": b"7", b"TIMER_DELAY_MS": b"50"}, 1000, DAY_MS) is None
+    assert due_ms_of({}, 1000, DAY_MS) is None
     with pytest.raises(RequestError):
-        due_ms_of(encode_properties({"TIMER_DELAY_MS": "-"}), 1000, DAY_MS)
+        due_ms_of({b"TIMER_DELAY_MS": b"-"}, 1000, DAY_MS)
 
 
 def test_batches_and_the_topic_itself_are_refused(group: Group) -> None:

@@ -140,7 +140,7 @@ def test_what_an_earlier_version_took_becomes_a_dead_letter(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no retry fits, its consumer would give it back for ever."""
-    monkeypatch.setattr("broker.sending.send_processor.SENT_BYTES_MAX", MAX_PROPERTIES_BYTES)
+    monkeypatch.setattr("broker.sending.properties.SENT_BYTES_MAX", MAX_PROPERTIES_BYTES)
     properties = longest(**KEY)
     properties["x"] += "y" * 600
     client.send(TOPIC, b"body", 0, properties)

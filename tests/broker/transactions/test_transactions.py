@@ -796,7 +796,7 @@ def test_the_longest_properties_leave_room_for_the_decision(given_up: bool) -> N
 def test_a_question_that_cannot_be_written_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A half message of an earlier version may leave no room for what a question adds."""
     monkeypatch.setattr("broker.transactions.sending.LATER_BYTES", 0)
-    monkeypatch.setattr("broker.sending.send_processor.SENT_BYTES_MAX", 32_767)
+    monkeypatch.setattr("broker.sending.properties.SENT_BYTES_MAX", 32_767)
     group = prepared(transaction_check_max=1)
     client = group.connect()
     client.heartbeat(producer_group="P")
