@@ -4,15 +4,21 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests run in a process for each core; tests/conftest.py says which ones stay together.
+SHARED := --numprocesses auto --dist loadgroup
 ROOMS := raft log broker simulation spark_analysis tests benchmarks trivet.py
 
-.PHONY: demo test check fmt map bench simulate interop lock clean
+.PHONY: demo test test-fast check fmt map bench simulate interop lock clean
 
 demo: $(STAMP)
 	$(BIN)/trivet demo
 
 test: $(STAMP)
-	$(BIN)/pytest
+	$(BIN)/pytest $(SHARED)
+
+# Between edits: no real processes, no Spark, nothing that takes seconds.
+test-fast: $(STAMP)
+	$(BIN)/pytest $(SHARED) -m "not (cluster or spark or interop or slow)"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(ROOMS)

@@ -23,6 +23,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is expensive to begin, or measures its machine, runs in one worker of those that share the tests.
+
+    So there is one Spark session, and not two groups of real processes of the same kind compete for the processors.
+    """
+    for item in items:
+        for kind in ("spark", "interop", "cluster"):
+            if item.get_closest_marker(kind) or kind in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(kind))
+                break
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

@@ -79,6 +79,7 @@ def test_a_batch_where_no_finding_could_be_kept_does_not_begin(
     assert "simulation-findings (--out DIR names another place for findings): File exists" in outcome.err
 
 
+@pytest.mark.slow
 def test_a_seed_runs_again_over_the_same_code_wherever_the_batch_was_begun(
     trivet: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ class Figure8Machine(GroupMachine):
     starts: ClassVar[dict[str, list[list[int]]]] = {"figure 8": [[1, 2], [1], [1, 3]]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "machine"),
     [

@@ -39,6 +39,7 @@ def test_a_word_against_the_history_is_a_finding() -> None:
     assert (violation.invariant, violation.detail) == ("linearizability", "no")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", ["offsets rewound", "offset rewind after failover"])
 def test_it_finds_what_the_judge_within_the_run_would(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
     PLANTED[mistake].patch(monkeypatch)

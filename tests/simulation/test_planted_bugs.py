@@ -90,6 +90,7 @@ Those before it are whole runs that find nothing. Seeds come to mean other runs 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _FOUND_AS)
 def test_a_planted_mistake_is_found(name: str) -> None:
     result = hunt(PLANTED[name], range(_SEEDS))

@@ -52,6 +52,7 @@ def _outage(seed: int) -> Fault:
     return Fault(8 * SECOND + seed * 61 * MILLISECOND, "power of all", 0, SECOND // 2, 0.5)
 
 
+@pytest.mark.slow
 def test_what_all_lose_before_their_flush_is_told_and_no_finding() -> None:
     """And what one of them still holds comes back: such a run goes on to its end, with everything there."""
     results = [_run(_plan(seed, _outage(seed))) for seed in _SEEDS]
@@ -70,6 +71,7 @@ def test_what_all_lose_before_their_flush_is_told_and_no_finding() -> None:
     assert any(result.data_loss.acknowledged for result in lost if result.data_loss is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flush", "kinds"),
     [("async", ("kill", "kill", "kill")), ("async", ("power",)), ("sync", ("power of all",))],
@@ -87,6 +89,7 @@ def test_crashes_a_minority_and_sync_flush_lose_nothing(
         assert sum(result.fault_counts.get(kind, 0) for kind in dict.fromkeys(kinds)) == len(kinds)
 
 
+@pytest.mark.slow
 def test_a_failed_flush_takes_the_last_copy_as_a_power_failure_does() -> None:
     """Seed 470: one of the two that had an entry lost its power, and the other's flush failed right after."""
     lost = []

@@ -48,11 +48,13 @@ def check_holds(result: Result) -> None:
     assert result.violation is None, describe_finding(result, "this test")
 
 
+@pytest.mark.slow
 def test_messages_of_a_batch_keep_their_own_keys() -> None:
     """Seed 1, without faults: the key of a batch's envelope replaced those of its messages."""
     check_holds(run_plan(replace(quiet_plan(), think_ms=300)))
 
 
+@pytest.mark.slow
 def test_a_node_starts_after_retention_and_a_crash() -> None:
     """Seeds 7 and 8: the start looked for ConsumeQueue files that retention had deleted since the last checkpoint."""
     faults = [Fault(12 * SECOND, "retention", 0, SECOND, 0.1)]
@@ -62,6 +64,7 @@ def test_a_node_starts_after_retention_and_a_crash() -> None:
     assert result.fault_counts["kill"] == 3
 
 
+@pytest.mark.slow
 def test_a_leader_still_sends_to_a_peer_whose_own_link_broke() -> None:
     """Seeds 28 and 45: the loss of the accepted link stopped sending on the dialled one, for ever."""
     world = World(quiet_plan())

@@ -225,6 +225,7 @@ def found(plan: Plan) -> Result:
     return result
 
 
+@pytest.mark.slow
 def test_a_finding_shrinks_to_the_faults_that_it_takes(found: Result) -> None:
     small = shrink(found, runs_max=25).result
     assert small.violation is not None

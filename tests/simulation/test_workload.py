@@ -69,6 +69,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     return replace(draw_plan(3, seconds=30), faults=())
 
 
+@pytest.mark.slow
 def test_an_invariant_is_told_everything_and_may_end_the_run(plan: Plan) -> None:
     assert "greeter" in plan.actors
     world = World(plan)

@@ -43,6 +43,7 @@ def test_the_end_waits_for_no_node_that_was_removed() -> None:
     assert result.simulated_ns == plan.end_ns
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_traces_in_every_process() -> None:
     digests = []
     for hash_seed in ("1", "2"):
