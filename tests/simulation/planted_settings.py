@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import broker.node.request_states as request_states
-from broker.reading.pull_processor import PullProcessor
+from broker.reading.pull_checks import PullChecks
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import PullMessageHeader
@@ -79,9 +79,9 @@ def asked_without_a_round(patch: pytest.MonkeyPatch) -> None:
 
 def _unchecked(patch: pytest.MonkeyPatch, **settings: Any) -> None:
     """A pull is checked as if its topic or group had these settings."""
-    original = PullProcessor._check
+    original = PullChecks.check
 
-    def check(self: PullProcessor, header: PullMessageHeader) -> str:
+    def check(self: PullChecks, header: PullMessageHeader) -> None:
         metadata: Metadata = self._replica.metadata
         for table, name in ((metadata.topics, header.topic), (metadata.groups, header.consumer_group)):
             config: Any = table.get(name)
@@ -89,12 +89,13 @@ def _unchecked(patch: pytest.MonkeyPatch, **settings: Any) -> None:
             if changes:
                 table[name] = msgspec.structs.replace(config, **changes)
                 try:
-                    return original(self, header)
+                    original(self, header)
                 finally:
                     table[name] = config
-        return original(self, header)
+                return
+        original(self, header)
 
-    patch.setattr(PullProcessor, "_check", check)
+    patch.setattr(PullChecks, "check", check)
 
 
 def switch_of_the_group_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -109,21 +110,21 @@ def permission_of_the_topic_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 def refused_for_good(patch: pytest.MonkeyPatch) -> None:
     """Whom a node has refused once it goes on refusing."""
-    original = PullProcessor._check
+    original = PullChecks.check
     refused: dict[tuple[int, str], RequestError] = {}
 
-    def check(self: PullProcessor, header: PullMessageHeader) -> str:
+    def check(self: PullChecks, header: PullMessageHeader) -> None:
         key = (id(self), header.consumer_group)
         if key in refused:
             raise refused[key]
         try:
-            return original(self, header)
+            original(self, header)
         except RequestError as error:
             if error.code == ResponseCode.NO_PERMISSION:
                 refused[key] = error
             raise
 
-    patch.setattr(PullProcessor, "_check", check)
+    patch.setattr(PullChecks, "check", check)
 
 
 def repeated_by_the_broker(patch: pytest.MonkeyPatch) -> None:

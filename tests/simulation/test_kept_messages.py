@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.reading.pull_processor import PullProcessor
+from broker.reading.queue_reads import QueueReads
 from broker.transactions.checks import TransactionChecks
 from log.timer_index import Steps, TimerIndex
 from simulation.plans.draw import draw_plan
@@ -39,14 +39,14 @@ def _plan_under_pressure(seed: int, *actors: str) -> Plan:
 
 
 def _messages_left_out(patch: pytest.MonkeyPatch) -> None:
-    original = PullProcessor._scan
+    original = QueueReads._scan
 
-    def scan(self: PullProcessor, queue: Any, header: Any, wanted: Any) -> Any:
+    def scan(self: QueueReads, queue: Any, header: Any, wanted: Any) -> Any:
         if header.topic in (ORDERS, OFFERS) and header.queue_offset % 7 == 3:
             header = msgspec.structs.replace(header, queue_offset=header.queue_offset + 1)
         return original(self, queue, header, wanted)
 
-    patch.setattr(PullProcessor, "_scan", scan)
+    patch.setattr(QueueReads, "_scan", scan)
 
 
 def _timed_messages_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,346 @@
+"""Pulls that wait: for messages in their queue, or until it is sure where the queue ends.
+
+A held pull wakes when a message is committed in its queue and meets the checks again that it has passed when it came.
+
+Most Java consumers send no subscription with a pull: what counts is their group's, from heartbeats. But their client
+looks at the tags of what comes once more, by the subscription that it had when it sent the pull, drops what does not
+fit, and goes on behind it (`PullAPIWrapper.processPullResult`, `DefaultMQPushConsumerImpl.pullMessage`, in 4.9 and 5.x
+alike). So a pull that has waited while its consumer subscribed to something else can be given nothing: neither what is
+wanted now nor what is not. It is answered with PULL_NOT_FOUND and its own offset, at which the client pulls again, with
+its new subscription. RocketMQ holds it: `PullRequestHoldService` looks at what comes with the old filter, and when the
+pull is woken or its time is over it is run again with the group's new subscription, so that its client drops what it
+is given.
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import Final
+
+from broker.access.control import AccessControl
+from broker.node.client_registry import ClientRegistry, FilterChange
+from broker.node.listeners import Listeners
+from broker.node.ports import Proposals, Requests
+from broker.offsets.resets import OffsetResets
+from broker.reading.pull_checks import PullChecks, has_subscription, rests_on_heartbeats
+from broker.reading.pull_responses import PullResponses
+from broker.reading.queue_reads import PullResult, QueueReads
+from broker.reading.subscriptions import Filter
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.headers import PullMessageHeader
+from broker.requests.connection import Connection, RelayedConnection
+from broker.requests.deadline import NEVER, Time
+from broker.requests.errors import RequestError
+from broker.requests.late_requests import SUSPEND_MS_MAX, done_late
+from broker.requests.responses import reply
+from broker.settings.live import LiveConfig
+from broker.statistics.stats import Stats
+from log.dispatch import Arrival
+
+SHORT_POLL_MS: Final = 1_000
+"""How long a pull waits where long polling is off: answered at once, it would come again at once, for ever."""
+
+_SUBSCRIPTION_CHANGED: Final = "SUBSCRIPTION_CHANGED"
+
+_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+class HeldPull:
+    """A pull that waits: for messages in its queue, or to be sure of the queue's end."""
+
+    __slots__ = (
+        "access",
+        "asked_offset",
+        "command",
+        "connection",
+        "deadline_ns",
+        "done",
+        "filter",
+        "header",
+        "since_ns",
+        "subscribed",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        header: PullMessageHeader,
+        wanted: Filter,
+        subscribed: tuple[str, str] | None,
+        access: AccessControl | None,
+        since_ns: int,
+    ) -> None:
+        self.connection = connection
+        self.command = command
+        self.header = header
+        self.asked_offset = header.queue_offset
+        """Where the client is, while the header's offset moves on past messages that it does not want."""
+        self.filter = wanted
+        self.subscribed = subscribed
+        """The subscription of its group, as type and expression, if it rests on that."""
+        self.access = access
+        """The rules by which it was let in."""
+        self.since_ns = since_ns
+        self.deadline_ns = NEVER
+        self.done = False
+        """It has left the tables; its place in the heap of deadlines stays until it comes up."""
+
+
+class HeldPulls:
+    """The pulls that wait on one node, which is the leader, or was until now.
+
+    A pull that waits for messages is in three tables: by queue, by connection (of a node that dies thousands end in
+    one turn) and in the heap of deadlines. One that waits for a read barrier is in none of them.
+    """
+
+    def __init__(
+        self,
+        replica: Proposals,
+        requests: Requests,
+        registry: ClientRegistry[Connection],
+        resets: OffsetResets,
+        checks: PullChecks,
+        reads: QueueReads,
+        responses: PullResponses,
+        stats: Stats,
+        settings: LiveConfig,
+        time: Time,
+        listeners: Listeners,
+    ) -> None:
+        self._replica = replica
+        self._requests = requests
+        self._checks = checks
+        self._reads = reads
+        self._responses = responses
+        self._stats = stats
+        self._settings = settings
+        self._time = time
+        self._by_queue: dict[tuple[str, int], dict[HeldPull, None]] = {}
+        """By topic and queue id."""
+        self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
+        self._deadlines: list[tuple[int, int, HeldPull]] = []
+        """A heap of (when its time is over in ns, number, pull); its first is not done."""
+        self._count = 0
+        self._sequence = 0
+        self._deadline = time.add_deadline(self._expire)
+        listeners.arrivals.append(self._arrived)
+        listeners.role_changes.append(self._role_changed)
+        listeners.disconnects.append(self._disconnected)
+        resets.on_order(self._ordered)
+        registry.on_filter_change(self._filter_changed)
+
+    # ------------------------------------------------------------------ begin to wait
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may be held (`limits.max_held_pulls`)."""
+        return self._count < self._settings.config.limits.max_held_pulls
+
+    def hold(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, wanted: Filter
+    ) -> None:
+        """Holds a pull until a message comes or its time is over."""
+        self._stats.gets_missed += 1
+        held = self._pull(connection, command, header, wanted)
+        long_polling = self._settings.config.broker.long_polling
+        suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX if long_polling else SHORT_POLL_MS)
+        held.deadline_ns = held.since_ns + suspend_ms * 1_000_000
+        self._by_queue.setdefault((header.topic, header.queue_id), {})[held] = None
+        self._by_connection.setdefault(connection, {})[held] = None
+        self._count += 1
+        self._sequence += 1
+        heapq.heappush(self._deadlines, (held.deadline_ns, self._sequence, held))
+        self._deadline.due_ns = min(self._deadline.due_ns, held.deadline_ns)
+
+    def respond_behind_barrier(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, wanted: Filter
+    ) -> None:
+        """Answers a pull once it is sure that no other leader has taken messages since it came."""
+        self._read_behind_barrier(self._pull(connection, command, header, wanted))
+
+    def _pull(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, wanted: Filter
+    ) -> HeldPull:
+        return HeldPull(
+            connection,
+            command,
+            header,
+            wanted,
+            self._checks.subscribed(header),
+            self._requests.access,
+            self._time.now_ns,
+        )
+
+    # ------------------------------------------------------------------ wake
+
+    def _arrived(self, arrivals: Iterable[Arrival]) -> None:
+        by_queue = self._by_queue
+        if not by_queue:
+            return
+        for arrival in arrivals:
+            waiting = by_queue.pop((arrival.topic, arrival.queue_id), None)
+            if waiting is None:
+                continue
+            still: dict[HeldPull, None] = {}
+            for held in waiting:
+                # A response of this very loop may have ended another pull of the queue.
+                if held.done:
+                    continue
+                result = self._read_again(held)
+                if result is None:
+                    self._finish(held)
+                elif (
+                    result.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+                    and result.next_offset >= result.max_offset
+                ):
+                    # Nothing for this consumer among the new: go on waiting behind them.
+                    held.header.queue_offset = result.next_offset
+                    still[held] = None
+                elif result.code == ResponseCode.PULL_NOT_FOUND and result.status != _SUBSCRIPTION_CHANGED:
+                    still[held] = None
+                else:
+                    self._finish(held)
+                    self._responses.respond(held.connection, held.command, held.header, result)
+            if still:
+                by_queue[arrival.topic, arrival.queue_id] = still
+
+    def _read_again(self, held: HeldPull) -> PullResult | None:
+        """Reads for a pull that has waited. If it may not be answered so any more, refuses it and returns None.
+
+        If its group subscribes to something else now, its client has to pull anew: see the head of this module.
+        """
+        requests, header, checks = self._requests, held.header, self._checks
+        try:
+            if requests.access is not None and requests.access is not held.access:
+                requests.access.check_again(held.connection.host, held.command)
+                held.access = requests.access
+            checks.check_broker()
+            checks.check(header)
+            if not has_subscription(header):
+                held.filter = checks.filter_for(header)
+                if held.subscribed != checks.subscribed(header):
+                    return self._pull_anew(header, held.asked_offset)
+        except RequestError as error:
+            reply(held.connection, held.command, error.code, error.remark)
+            return None
+        return self._reads.read(header, held.filter)
+
+    def _pull_anew(self, header: PullMessageHeader, offset: int) -> PullResult:
+        """The response to a pull of a subscription that is no more; `offset` is where its client is."""
+        queue = self._replica.store.queues.get(header.topic, header.queue_id)
+        return PullResult(ResponseCode.PULL_NOT_FOUND, _SUBSCRIPTION_CHANGED, offset, queue)
+
+    def _expire(self) -> None:
+        while self._deadline.due_ns <= self._time.now_ns:
+            held = self._deadlines[0][2]
+            self._take_out(held)
+            self._read_behind_barrier(held)
+
+    def _ordered(self, keys: Iterable[tuple[str, str, int]]) -> None:
+        """Groups are to go elsewhere: those of their members that wait are told at once."""
+        for group, topic, queue_id in keys:
+            for held in list(self._by_queue.get((topic, queue_id), ())):
+                if held.header.consumer_group == group:
+                    self._take_out(held)
+                    self._read_behind_barrier(held)
+
+    def _read_behind_barrier(self, held: HeldPull) -> None:
+        """Reads once the read index says that what is applied here is as new as this call."""
+
+        def respond() -> None:
+            result = self._read_again(held)
+            if result is not None:
+                self._responses.respond(held.connection, held.command, held.header, result)
+
+        self._replica.read_barrier(respond, lambda: self._hand_on(held))
+
+    def _hand_on(self, held: HeldPull) -> None:
+        """Asks the next leader, which may hold it for what is left of its time."""
+        self._requests.forward(held.connection, done_late(held.command, self._time.now_ns - held.since_ns))
+
+    # ------------------------------------------------------------------ wait no more
+
+    def _filter_changed(self, change: FilterChange[Connection]) -> None:
+        """Pulls that rest on what heartbeats said are sent anew: of the group, and of who has changed its mind.
+
+        A client may do so for itself alone: the members of a group change one after the other, and the first one's
+        heartbeat changes the group's subscription. What this node's clients wait for elsewhere is ended here: another
+        leader might be asked by then, who has heard of the new subscription before the old pull.
+        """
+        ended = [
+            held
+            for (topic, _), waiting in (self._by_queue.items() if change.topics else ())
+            if topic in change.topics
+            for held in waiting
+            if held.header.consumer_group == change.group and held.subscribed is not None
+        ]
+        connection = change.connection
+        if connection is not None:
+            ended += [
+                held
+                for held in self._by_connection.get(connection, ())
+                if held.header.consumer_group == change.group
+                and held.subscribed is not None
+                and held.header.topic not in change.topics
+            ]
+        for held in ended:
+            self._take_out(held)
+            result = self._pull_anew(held.header, held.asked_offset)
+            self._responses.respond(held.connection, held.command, held.header, result)
+        if connection is not None:
+            for command in self._requests.take_back(
+                connection, lambda pull: _rests_on_heartbeats_of(pull, change.group)
+            ):
+                header = command.decode_fields(PullMessageHeader)
+                result = self._pull_anew(header, header.queue_offset)
+                self._responses.respond(connection, command, header, result)
+
+    def _role_changed(self) -> None:
+        """A node that no longer serves hands its own clients' pulls on; other nodes do so for theirs."""
+        if self._replica.serving or not self._by_queue:
+            return
+        by_queue, self._by_queue = self._by_queue, {}
+        self._by_connection.clear()
+        self._count = 0
+        self._deadlines.clear()
+        self._deadline.due_ns = NEVER
+        for waiting in by_queue.values():
+            for held in waiting:
+                if not held.done and not isinstance(held.connection, RelayedConnection):
+                    self._hand_on(held)
+
+    def _disconnected(self, connection: Connection) -> None:
+        for held in list(self._by_connection.get(connection, ())):
+            self._take_out(held)
+
+    def _take_out(self, held: HeldPull) -> None:
+        self._finish(held)
+        key = (held.header.topic, held.header.queue_id)
+        waiting = self._by_queue[key]
+        del waiting[held]
+        if not waiting:
+            del self._by_queue[key]
+
+    def _finish(self, held: HeldPull) -> None:
+        """Takes a pull out of all tables but `_by_queue`, which the caller is looking at."""
+        assert not held.done, "a pull ends once"
+        held.done = True
+        self._count -= 1
+        others = self._by_connection[held.connection]
+        del others[held]
+        if not others:
+            del self._by_connection[held.connection]
+        if held.deadline_ns <= self._deadline.due_ns:
+            deadlines = self._deadlines
+            while deadlines and deadlines[0][2].done:
+                heapq.heappop(deadlines)
+            self._deadline.due_ns = deadlines[0][0] if deadlines else NEVER
+
+
+def _rests_on_heartbeats_of(command: RemotingCommand, group: str) -> bool:
+    """Whether a request is a pull of the group that brought no subscription of its own."""
+    if command.code not in _PULLS:
+        return False
+    header = command.decode_fields(PullMessageHeader)
+    return header.consumer_group == group and rests_on_heartbeats(header)

@@ -1,0 +1,131 @@
+"""Responses to pulls: slices of the log's mapping, sent when their bytes are in memory, and the broker to ask next."""
+
+from typing import Final
+
+from broker.offsets.resets import OffsetResets
+from broker.reading.queue_reads import RESET, PullResult
+from broker.remoting.codes import FLAG_ONE_WAY, ResponseCode
+from broker.remoting.command import RemotingCommand, encode_response_head
+from broker.remoting.headers import PullMessageHeader
+from broker.replica.replica import Replica
+from broker.requests.connection import Connection
+from broker.requests.deadline import Time
+from broker.requests.responses import reply
+from broker.settings.live import LiveConfig
+from broker.settings.tables import follower_broker_id
+from broker.statistics.stats import Stats
+
+LINK_IS_FULL: Final = "[OVERLOAD]too much waits for the link to this client's node"
+
+_ANY_FOLLOWER: Final = 1
+"""The default of a group's whichBrokerWhenConsumeSlowly."""
+
+_SPREAD_BYTES: Final = 1 << 30
+"""Readers of different parts of the log are pointed at different followers."""
+
+
+class PullResponses:
+    """Sends what reads of queues came to."""
+
+    def __init__(
+        self, replica: Replica, resets: OffsetResets, stats: Stats, settings: LiveConfig, time: Time
+    ) -> None:
+        self._replica = replica
+        self._resets = resets
+        self._stats = stats
+        self._settings = settings
+        self._time = time
+
+    def respond(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, result: PullResult
+    ) -> None:
+        """Answers a pull; messages far behind the log's end only once a worker has brought them into memory."""
+        if command.flag & FLAG_ONE_WAY:
+            return
+        if not result.records:
+            self._send_empty(connection, command, header, result)
+            return
+        loads, began_ns = self._replica.loads, self._time.now_ns
+        if loads.reads.is_hot(result.position):
+            self._send_found(connection, command, header, result, began_ns, is_near=True)
+        else:
+            loads.when_loaded(
+                result.position,
+                lambda: self._send_found(connection, command, header, result, began_ns, is_near=False),
+                began_ns,
+            )
+
+    def _send_found(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        header: PullMessageHeader,
+        result: PullResult,
+        began_ns: int,
+        *,
+        is_near: bool,
+    ) -> None:
+        if connection.is_link_full():
+            # Asked here: one arrival, or one read from the disk, may answer thousands that waited.
+            reply(connection, command, ResponseCode.SYSTEM_BUSY, LINK_IS_FULL)
+            return
+        now_ns = self._time.now_ns
+        self._stats.given(
+            header.topic,
+            header.consumer_group,
+            len(result.records),
+            result.size,
+            now_ns - began_ns,
+            now_ns,
+        )
+        suggested = self._suggested(header.consumer_group, result.position, is_near)
+        connection.send(_head(command, result, suggested), *result.records)
+
+    def _send_empty(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, result: PullResult
+    ) -> None:
+        self._stats.gets_missed += 1
+        if result.status == RESET:
+            self._resets.told(header.consumer_group, header.topic, header.queue_id, by_pull=True)
+        connection.send(_head(command, result, 0))
+
+    def _suggested(self, group_name: str, position: int, is_near: bool) -> int:
+        """Returns the broker id to ask next: a follower's while what is read lies far behind the log's end, else 0.
+
+        So a long backlog is read from a disk that no producer waits for. The reader stays with its follower until it
+        has caught up, and is spread over the followers by its position, unless its group names one
+        (whichBrokerWhenConsumeSlowly; its default, 1, is taken for any) or, with 0, stays with the leader. A reader
+        that is not far behind (`is_near`) reads from the leader, or in the same way from whom the group's brokerId
+        names.
+        """
+        replica = self._replica
+        group = replica.metadata.groups.get(group_name)
+        if group is None or not self._settings.config.broker.follower_reads:
+            return 0
+        named = group.broker_id if is_near else group.which_broker_when_consume_slowly
+        if not named:
+            return 0
+        if not replica.serving:
+            own_id = follower_broker_id(replica.node_id)
+            return own_id if not is_near or named in {_ANY_FOLLOWER, own_id} else 0
+        followers = sorted(node for node in replica.raft.configuration.voters if node in replica.links)
+        if named != _ANY_FOLLOWER and any(follower_broker_id(node) == named for node in followers):
+            return named
+        if not followers or (is_near and named != _ANY_FOLLOWER):
+            return 0
+        return follower_broker_id(followers[position // _SPREAD_BYTES % len(followers)])
+
+
+def _head(command: RemotingCommand, result: PullResult, suggested: int) -> bytes:
+    return encode_response_head(
+        command,
+        int(result.code),
+        result.status,
+        {
+            "suggestWhichBrokerId": str(suggested),
+            "nextBeginOffset": str(result.next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+        },
+        result.size,
+    )

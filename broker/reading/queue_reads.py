@@ -1,0 +1,138 @@
+"""Reading a queue for a pull: from the units of the ConsumeQueue to slices of the log's mapping.
+
+Per message there is one unit to look at and one slice to make.
+"""
+
+from typing import Final
+
+from broker.node.ports import State
+from broker.offsets.resets import OffsetResets
+from broker.reading.subscriptions import Filter, SqlFilter
+from broker.remoting.codes import ResponseCode
+from broker.remoting.headers import PullMessageHeader
+from log.consume_queue import ConsumeQueue
+from log.errors import OutOfRangeError
+from log.record import peek
+
+COUNT_MAX: Final = 1024
+"""Messages of one response."""
+BYTES_MAX: Final = 256 * 1024
+"""The messages of one response, unless the request names another number of bytes (5.x maxMsgBytes)."""
+BYTES_MAX_REQUESTED: Final = 4 * 1024 * 1024
+SCANNED_UNITS_MIN: Final = 800
+"""Units looked at for one response: 16,000 bytes of them, or as many as messages are wanted if that is more."""
+
+RESET: Final = "OFFSET_RESET"
+"""The status where an administrator's order sends the group elsewhere."""
+
+
+class PullResult:
+    """The result of reading a queue: response code, status name, offset to go on at, and the records.
+
+    Records are there if and only if the code is SUCCESS.
+    """
+
+    __slots__ = ("code", "max_offset", "min_offset", "next_offset", "position", "records", "size", "status")
+
+    def __init__(self, code: int, status: str, next_offset: int, queue: ConsumeQueue | None) -> None:
+        self.code = code
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = 0 if queue is None else queue.min_offset
+        self.max_offset = 0 if queue is None else queue.max_offset
+        self.records: list[memoryview] = []
+        self.position = 0
+        """Where the first record is in the log."""
+        self.size = 0
+        """Bytes of all records."""
+
+
+class QueueReads:
+    """Reads queues as far as messages are committed and dispatched on this node."""
+
+    def __init__(self, replica: State, resets: OffsetResets) -> None:
+        self._replica = replica
+        self._resets = resets
+
+    def read(self, header: PullMessageHeader, wanted: Filter) -> PullResult:
+        """Reads from the offset that a pull names, or says why there is nothing at it.
+
+        Codes and statuses are those of RocketMQ's `DefaultMessageStore.getMessage`.
+        """
+        queue = self._replica.store.queues.get(header.topic, header.queue_id)
+        offset = header.queue_offset
+        reset = self._resets.target(header.consumer_group, header.topic, header.queue_id)
+        if reset is not None:
+            return PullResult(ResponseCode.PULL_OFFSET_MOVED, RESET, reset, queue)
+        if queue is None:
+            code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+            return PullResult(code, "NO_MATCHED_LOGIC_QUEUE", 0, None)
+        end = queue.max_offset
+        if end == 0:
+            code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+            return PullResult(code, "NO_MESSAGE_IN_QUEUE", 0, queue)
+        if offset < queue.min_offset:
+            return PullResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", queue.min_offset, queue)
+        if offset == end:
+            return PullResult(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", offset, queue)
+        if offset > end:
+            return PullResult(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", end, queue)
+        return self._scan(queue, header, wanted)
+
+    def _scan(self, queue: ConsumeQueue, header: PullMessageHeader, wanted: Filter) -> PullResult:
+        # How much one response takes and looks at: the first message comes whatever its size.
+        count = max(1, min(header.max_message_count, COUNT_MAX))
+        bytes_max = BYTES_MAX
+        if header.max_message_bytes is not None and header.max_message_bytes > 0:
+            bytes_max = min(header.max_message_bytes, BYTES_MAX_REQUESTED)
+        scanned = max(SCANNED_UNITS_MIN, count)
+        if isinstance(wanted, SqlFilter):
+            tags, matches, scanned = None, wanted.matches, min(scanned, wanted.records_max)
+        else:
+            tags, matches = wanted, None
+
+        record_at = self._replica.store.log.record_at
+        result = PullResult(ResponseCode.SUCCESS, "FOUND", header.queue_offset, queue)
+        records = result.records
+        offset = header.queue_offset
+        end = min(result.max_offset, offset + scanned)
+        size = 0
+        removed = False
+        while offset < end and len(records) < count:
+            # Each pass gives the units of one file of the queue.
+            for physical_offset, length, tags_code in queue.units(offset, end - offset):
+                if tags is not None and tags_code not in tags:
+                    offset += 1
+                    continue
+                if records and size + length > bytes_max:
+                    end = offset
+                    break
+                try:
+                    record = record_at(physical_offset, length)
+                    if matches is not None and not matches(_properties(record)):
+                        offset += 1
+                        continue
+                    records.append(record)
+                    if len(records) == 1:
+                        result.position = physical_offset
+                except OutOfRangeError:
+                    removed = True  # retention took it while the unit was still there
+                    offset += 1
+                    continue
+                size += length
+                offset += 1
+                if len(records) == count:
+                    break
+        result.size = size
+        result.next_offset = offset
+        if not records:
+            # The consumer goes on behind what it does not want, at once: more may be there.
+            result.code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            result.status = "MESSAGE_WAS_REMOVING" if removed else "NO_MATCHED_MESSAGE"
+        return result
+
+
+def _properties(record: memoryview) -> bytes:
+    """The properties of a record that the log holds."""
+    head = peek(record)
+    return bytes(record[head.properties_begin : head.properties_end])
