@@ -49,11 +49,11 @@ class Columns:
     flat: Integers
 
     def starts(self) -> Integers:
-        """Where in ``flat`` each operation's values begin."""
+        """The place in ``flat`` at which each operation's values begin."""
         return np.cumsum(self.counts) - self.counts
 
     def log_only(self) -> Columns:
-        """What porcupine's model here knows: without registers, and without appends that certainly failed."""
+        """The part that porcupine's model here knows: without registers, and without appends that certainly failed."""
         kept = (self.kind <= TAIL) & (self.outcome != FAIL)
         what = (self.queue, self.kind, self.outcome, self.invoke_ns, self.complete_ns)
         places = (self.offset, self.first_offset, self.next_offset, self.counts)

@@ -118,7 +118,7 @@ def _panel(
 
 
 def _scale(values: Sequence[float], begin: float, end: float) -> tuple[Callable[[float], float], list[float]]:
-    """Where a value stands between ``begin`` and ``end``, logarithmically; and the powers of ten there."""
+    """The function from a value to its place between ``begin`` and ``end``, logarithmic; and the ticks there."""
     low, high = math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1
     powers = range(math.ceil(low), math.floor(high) + 1)
     # Within less than two powers of ten, 2 and 5 times such a power are named, too.

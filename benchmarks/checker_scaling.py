@@ -1,4 +1,4 @@
-"""How the time and memory of ``trivet analyze`` grow with the history, and porcupine beside it.
+"""Time and memory of ``trivet analyze`` as the history grows, and porcupine beside it.
 
     python -m benchmarks.checker_scaling growth SCRATCH
     python -m benchmarks.checker_scaling compare SCRATCH
@@ -6,6 +6,7 @@
 
 ``growth``: 10^5 to 10^7 operations, one ten-thousandth of them of unknown outcome, on one queue and on a hundred, good
 and with four violations planted, kept as Parquet; one queue also as the CBOR trace that clients record.
+
 ``compare``: porcupine (fetched and built by Go when this runs) and ``trivet analyze`` in turns on the same histories,
 which are appends, reads and tails of one queue.
 
@@ -82,7 +83,7 @@ class WrongVerdictError(RuntimeError):
 
 
 def prepared(scratch: Path, history: History) -> Path:
-    """Where a history is, made if it is not there yet."""
+    """The path of a history; makes it if it is not there yet."""
     target = scratch / history.name
     if target.exists():
         return target

@@ -28,9 +28,9 @@ Ended = Literal["by itself", "memory", "time"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of all processes together, which are killed beyond any of them.
+    """Bounds for all processes together, which are killed beyond any of them.
 
-    ``cpu_seconds``: what a quiet machine would have given to a single-threaded program in as many seconds.
+    ``cpu_seconds``: the time that a quiet machine would have given to a single-threaded program in as many seconds.
     """
 
     seconds: float
@@ -40,11 +40,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one command took.
+    """The cost of one command.
 
     ``peak_bytes``: the greatest sum of resident sets seen, ten samples a second; a page shared by several processes
-    counts for each. ``cpu_seconds``: of all processes, to the last sample. ``others_cores``: how many cores the rest
-    of the machine kept busy on average. ``load``: the machine's load average over a minute at the end.
+    counts for each. ``cpu_seconds``: of all processes, to the last sample. ``others_cores``: the number of cores that
+    the rest of the machine kept busy on average. ``load``: the machine's load average over a minute at the end.
     """
 
     ended: Ended

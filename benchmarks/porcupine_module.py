@@ -48,7 +48,8 @@ def build(target: Path) -> None:
 
 
 def module_directory() -> Path:
-    """Where Go keeps the module's files, fetched if it has not got them. Raises :class:`GoUnavailableError`."""
+    """The directory of the module's files; Go fetches them if they are not there. Raises
+    :class:`GoUnavailableError`."""
     command = [go(), "mod", "download", "-json", _MODULE]
     try:
         done = subprocess.run(

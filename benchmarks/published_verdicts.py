@@ -22,7 +22,7 @@ BOUNDS: Final = Bounds(1800.0, 8_000_000_000)
 
 
 def judge(histories: Published) -> dict[str, Any]:
-    """What ``trivet analyze`` answers to all histories of a format, in one run."""
+    """Judge all histories of a format in one run of ``trivet analyze``; returns the entry for the file of results."""
     command = [sys.executable, "-m", "trivet", "analyze", "--json", "--master", "local[2]"]
     files = [str(path) for path in histories.verdicts]
     run = measure([*command, "--format", histories.format, *files], BOUNDS)

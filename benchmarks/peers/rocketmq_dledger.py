@@ -331,7 +331,7 @@ async def read_back(count: int) -> list[dict[str, Any]]:
 
 
 def messages_in(records: bytes) -> int:
-    """How many records lie back to back; each begins with its size."""
+    """Count the records that lie back to back; each begins with its size."""
     count = position = 0
     while position < len(records):
         (size,) = struct.unpack_from(">i", records, position)

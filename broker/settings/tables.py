@@ -224,7 +224,7 @@ class LimitSettings(Settings, frozen=True):
     max_topics: Positive = 20_000
     """Topics, the broker's own and those of retries and dead letters counted; beyond it none is created."""
     max_groups: Positive = 8_000
-    """Consumer groups, the broker's own and those of retries and dead letters counted; beyond it none is created."""
+    """Consumer groups; beyond it none is created."""
     max_queues: Positive = 200_000
     """Queues of all topics together."""
     max_stored_offsets: Positive = 1_000_000

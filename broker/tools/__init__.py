@@ -1,1 +1,1 @@
-"""What people run: the command line, local clusters, the demonstration, benchmarks, faults on real processes."""
+"""Tools for people: the command line, local clusters, the demonstration, benchmarks, faults on real processes."""

@@ -99,7 +99,7 @@ SAID = {
     ],
     "backward-head": ["begins at offset 9", "4.00 ms later", "at offset 3", "never goes back"],
     "stale-offset": [
-        "consumer-1 asked for the position of group readers",
+        "consumer-1 asked for the offset of consumer group readers",
         "told 5",
         "no order of the commits",
     ],
@@ -156,8 +156,8 @@ def test_a_kind_without_a_story_is_explained() -> None:
     assert stories.story(Anomaly("new-kind", QUEUE, 4, (), "why")) == [f"{QUEUE}, offset 4: new-kind (why)."]
 
 
-def test_a_stored_position_that_was_replaced() -> None:
-    """The newer position is not in the proof, but in what went on around it."""
+def test_a_stored_offset_that_was_replaced() -> None:
+    """The newer offset is not in the proof, but in what went on around it."""
     old = operation(1, "c1", "commit_offset", 1, 2, offset=5)
     newer = operation(2, "c1", "commit_offset", 3, 4, offset=8)
     told = operation(3, "c2", "fetch_offset", 6, 7, offset=5)
@@ -165,8 +165,8 @@ def test_a_stored_position_that_was_replaced() -> None:
     assert stories.contradiction(anomaly) is None
     assert stories.contradiction(anomaly, (newer,)) == (newer, told)
     assert stories.story(anomaly, 0, (newer,))[:2] == [
-        "At 0.004 s, c1 had been told that the group's position 8 is stored.",
-        "Then, 2.00 ms later, c2 asked for the group's position and was told 5.",
+        "At 0.004 s, c1 had been told that the consumer group's offset 8 is stored.",
+        "Then, 2.00 ms later, c2 asked for the consumer group's offset and was told 5.",
     ]
 
 
@@ -199,8 +199,8 @@ def print_of(verdict: Verdict) -> str:
     return text.getvalue()
 
 
-def test_a_stored_position_that_was_forgotten() -> None:
-    """The group is told what it would be told if it had never stored any."""
+def test_a_stored_offset_that_was_forgotten() -> None:
+    """The consumer group is told what it would be told if it had never stored any."""
     stored = operation(1, "c1", "commit_offset", 1, 2, offset=5)
     for told in (
         operation(2, "c2", "fetch_offset", 6, 7, offset=0),
@@ -221,7 +221,7 @@ def test_what_was_stored_instead_of_a_phantom() -> None:
     anomaly = Anomaly("phantom-offset", f"{QUEUE} readers", 5, (told,))
     assert stories.decisive(anomaly, others) == [told, others[1]]
     assert stories.story(anomaly, 0, others)[-1] == "What c1 had stored last was 9."
-    assert stories.place_of(anomaly) == f"{QUEUE}, group readers, position 5"
+    assert stories.place_of(anomaly) == f"{QUEUE}, consumer group readers, offset 5"
 
 
 def test_a_refused_message_that_was_read_names_its_sender() -> None:

@@ -126,4 +126,4 @@ def test_a_bounded_part_of_the_history(spark: SparkSession) -> None:
 
     page = render(verdict, data)
     assert len(page.encode()) < 3_000_000
-    assert "position 9 is stored" in page
+    assert "offset 9 is stored" in page

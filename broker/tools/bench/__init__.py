@@ -1,5 +1,6 @@
-"""What a group of three costs and yields on this machine, beside the limits that the machine sets.
+"""Measurements of a group of three on this machine, beside the limits that the machine sets.
 
-``trivet bench`` runs the workloads of design.md 4 against fresh local clusters; the names A to E are those of its
-tables, so that figures can be read beside other systems'. Client and servers share the machine, as there.
+``trivet bench`` runs the workloads of :mod:`broker.tools.bench.workloads` against fresh local clusters;
+docs/benchmarks.md has other systems' figures for the workloads A to E. Client and servers share the machine, there as
+here.
 """

@@ -1,4 +1,4 @@
-"""What the machine allows: the work that no replicated log can avoid, measured bare.
+"""The limits of the machine: the work that no replicated log can avoid, measured bare.
 
 For one message of n bytes three replicas each write n bytes into their mapping, and the bytes cross the loopback three
 times: client to leader, leader to each follower. Nothing else is counted; no checksum, no Python per message. The

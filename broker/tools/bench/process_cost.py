@@ -20,12 +20,13 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def resident_mib(pid: int) -> float:
-    """Everything of the process that is in memory, mappings included."""
+    """All memory of the process that is resident, mappings included, in MiB."""
     return _status_kib(pid, "VmRSS:") / 1024
 
 
 def resident_without_mappings_mib(pid: int, store: Path) -> float:
-    """What is in memory beside mappings of files under ``store``, which the kernel takes back when it needs them."""
+    """Resident memory beside mappings of files under ``store``, which the kernel takes back when it needs them, in
+    MiB."""
     resident_kib = 0
     of_store = False
     prefix = f"{store}/"

@@ -1,4 +1,4 @@
-"""What a run of the benchmark found, as it is printed and kept."""
+"""The results of the benchmark, as they are printed and kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Flush = Literal["async", "sync"]
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it was measured."""
+    """The machine on which it was measured."""
 
     processor: str
     cores: int
@@ -41,9 +41,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """Resident memory of each broker at the end."""
     memory_beside_mappings_mib: tuple[float, ...] = ()
     failover_ms: tuple[float, ...] = ()
-    """From each SIGKILL of the leader to the first acknowledgement of a send begun after it."""
+    """Time from each SIGKILL of the leader to the first acknowledgement of a send begun after it."""
     idle_cpu_percent: float | None = None
-    """Of one core, all three brokers and the name server together."""
+    """Share of one core, all three brokers and the name server together."""
     settings: tuple[Setting, ...] = ()
     """Every setting tried where the best is reported."""
 

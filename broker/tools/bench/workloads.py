@@ -1,4 +1,4 @@
-"""The workloads of design.md 4, each against a group of its own that nothing else has used.
+"""The workloads of ``trivet bench``, each against a group of its own that nothing else has used.
 
 - A: one send in flight, 1 KiB.
 - B: 64 sends in flight, 1 KiB; with the servers' CPU time per message, and their memory at the end.
@@ -6,7 +6,7 @@
 - D: 100,000 messages of 1 KiB read back by one client.
 - E: SIGKILL of the leader, three times; milliseconds from the kill to the first acknowledgement of a send begun after
   it, by a producer whose attempts take 250 ms at most.
-- I: what an idle group costs.
+- I: the cost of an idle group.
 
 Bodies are random bytes, so that nothing gains by compressing them. The producer is this project's own, in this process,
 on the same cores as the servers.
@@ -49,11 +49,11 @@ FAILOVER_LIMIT_S = 60.0
 _BATCH_SETTINGS = ((64, 1), (64, 4), (256, 2), (256, 4))
 """Batch size and batches in flight that C tries for 1 KiB."""
 _SMALL_BATCH_SETTINGS = ((256, 2), (256, 4), (1000, 2), (1000, 4))
-"""The same for 100 B."""
+"""Batch size and batches in flight that C tries for 100 B."""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """How many messages each workload sends."""
+    """Numbers of messages, by workload."""
 
     warm_up: int = 500
     one_in_flight: int = 2_000

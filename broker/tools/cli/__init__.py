@@ -1,9 +1,8 @@
 """The ``trivet`` command.
 
-It must start fast: people type it, and scripts call it in loops. So this file and :mod:`broker.tools.cli.app`
-import next to
-nothing, each command lives in a module of its own that is imported when it is called, and those import what is heavy
-(trio, the client, the stores) inside the functions that need it.
+It must start fast: people type it, and scripts call it in loops. So this file and :mod:`broker.tools.cli.app` import
+next to nothing. Each command lives in a module of its own that is imported when it is called, and imports heavy modules
+(trio, the client, the stores) inside the functions that need them.
 """
 
 from __future__ import annotations
@@ -52,14 +51,15 @@ def run(arguments: list[str]) -> int:
 
 
 def _consists_of(error: BaseException, kind: type[BaseException]) -> bool:
-    """Whether it is such an exception, or a group of nothing else."""
+    """True for such an exception, and for a group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(kind)[1] is None
     return isinstance(error, kind)
 
 
 def _call(arguments: list[str]) -> object:
-    """What the command that is meant returns; raises CommandError for arguments that none understands."""
+    """Call the command that is meant, and return its result. Raises CommandError for arguments that none
+    understands."""
     from cyclopts import CycloptsError
 
     from broker.tools.cli.app import build_app
@@ -72,7 +72,7 @@ def _call(arguments: list[str]) -> object:
 
 
 def _expected_failure(error: BaseException) -> int | None:
-    """Complain about a failure that operation can cause; None for what only a bug explains."""
+    """Tell of a failure that operation can cause, and return its exit code; None for one that only a bug explains."""
     from broker.tools.cli.failures import describe
 
     described = describe(error)

@@ -1,5 +1,8 @@
-"""The table of commands. Each is imported when it is called; the one-line helps stand here so that ``trivet --help``
-imports none of them. A command's own ``--help`` is its docstring."""
+"""The table of commands.
+
+Each is imported when it is called; the one-line helps stand here so that ``trivet --help`` imports none of them. A
+command's own ``--help`` is its docstring.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``trivet bench``: what a local group yields and costs, beside the limits of this machine."""
+"""``trivet bench``: the speed and the cost of a local group, beside the limits of this machine."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ _RESULTS = {
 
 
 class _Display:
-    """What has happened, line by line, and on a terminal below it what goes on."""
+    """Prints events line by line, and on a terminal the present state below them."""
 
     def __init__(self) -> None:
         from broker.tools.cli.output import console
@@ -121,7 +121,7 @@ class _Display:
 
 
 async def _run_with_progress(run: ChaosRun, display: _Display) -> bool:
-    """Whether it was interrupted; when this returns every process is gone."""
+    """Run it to its end or until it is interrupted, which returns True; either way every process is gone then."""
     import trio
 
     interrupted = False

@@ -75,7 +75,7 @@ async def _run_with_progress(demonstration: Demonstration) -> None:
 
 
 async def _show_progress(demonstration: Demonstration) -> None:
-    """How far sending and reading are: a line that is rewritten on a terminal, now and then a line elsewhere."""
+    """Show how far sending and reading are: a line that is rewritten on a terminal, now and then a line elsewhere."""
     import trio
 
     counters = demonstration.counters

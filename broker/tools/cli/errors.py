@@ -1,4 +1,4 @@
-"""How a command fails on purpose."""
+"""Failures of a command, and their exit codes."""
 
 from __future__ import annotations
 

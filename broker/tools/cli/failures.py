@@ -1,4 +1,4 @@
-"""Which exceptions are news for the user rather than bugs, and what to tell.
+"""Exceptions that are news for the user rather than bugs, and the words for them.
 
 They are named and not imported: a wrong word on the command line need not wait for the client and the cluster to load.
 """
@@ -53,13 +53,13 @@ def describe(error: BaseException) -> Failure | None:
 
 
 def _loaded(names: tuple[str, ...]) -> tuple[type[BaseException], ...]:
-    """Those of the exceptions whose modules are there: from what was never imported nothing can have come."""
+    """The exceptions whose modules are loaded: none can have come from a module that was never imported."""
     places = [name.split(":") for name in names]
     return tuple(getattr(sys.modules[module], name) for module, name in places if module in sys.modules)
 
 
 def _describe_group(group: BaseExceptionGroup[BaseException]) -> Failure | None:
-    """All leaves must be expected; the first that is not an interruption is told."""
+    """The first failure that is not an interruption, if all leaves are expected; else None."""
     failures = [describe(error) for error in group.exceptions]
     expected = [failure for failure in failures if failure is not None]
     if len(expected) < len(failures):
@@ -68,7 +68,7 @@ def _describe_group(group: BaseExceptionGroup[BaseException]) -> Failure | None:
 
 
 def _os_error(error: OSError) -> str:
-    """What the system said, and what to do where that is not plain."""
+    """The system's words, and an advice where they are not plain."""
     reason = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
         reason += " (another server listens there: stop it or choose another port)"

@@ -108,9 +108,10 @@ def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge:
 
 @contextlib.contextmanager
 def _remembered_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C is only remembered: within a run the code under test might take it for an error of its own.
+    """Yield a function that returns True after the first Ctrl-C, which does nothing else while the block runs.
 
-    Runs take a second or two. The next Ctrl-C ends the command at once.
+    Within a run the code under test might take it for an error of its own, and runs take a second or two. The next
+    Ctrl-C ends the command at once.
     """
     interrupted = False
 

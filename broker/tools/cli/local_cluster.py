@@ -14,7 +14,7 @@ from broker.tools.cli.run_directory import reuse_directory
 from broker.tools.cli.signals import stop_signals
 
 NODES_MAX = 9
-"""More than a group ever needs; each is a process, and a slip of the finger must not start hundreds of them."""
+"""More than a group ever needs. Each node is a process, and a typing mistake must not start hundreds of them."""
 
 
 async def cluster(

@@ -20,7 +20,7 @@ else:
 class _Lossy:
     """A file whose lines get lost when they cannot be written: the disk is full, or nobody reads any more.
 
-    A line is logged in the middle of things, and who logs it has done half of them.
+    An exception would be worse: code logs in the middle of its work, with half of it done.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -36,7 +36,7 @@ class _Lossy:
 
 
 def configure_logs(level: str, warnings: tuple[str, ...] = ()) -> None:
-    """Set structlog up for this process, then log the configuration's warnings; ``level`` is debug, info, ..."""
+    """Set structlog up for this process, then log the warnings of the settings; ``level`` is debug, info, ..."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -120,14 +120,12 @@ async def consume(
     topic: Annotated[str, Parameter(help="Topic to read.")],
     /,
     *,
-    group: Annotated[str, Parameter(help="Consumer group, whose position is stored.")] = "TRIVET_CLI",
+    group: Annotated[str, Parameter(help="Consumer group, whose offsets are stored.")] = "TRIVET_CLI",
     tags: Annotated[str, Parameter(help='Tags wanted, such as "a || b".')] = "*",
     start: Annotated[
-        Literal["first", "last"], Parameter(help="Where a group begins that has no stored position.")
+        Literal["first", "last"], Parameter(help="Where a consumer group begins that has no stored offset.")
     ] = "first",
-    broadcast: Annotated[
-        bool, Parameter(help="Read every queue, and store no position.", negative="")
-    ] = False,
+    broadcast: Annotated[bool, Parameter(help="Read every queue, and store no offset.", negative="")] = False,
     count: Annotated[int | None, Parameter(help="Stop after so many messages.")] = None,
     timeout_s: Annotated[
         float,
@@ -205,7 +203,7 @@ async def _bodies(messages: tuple[str, ...], file: Path | None) -> AsyncIterator
 
 
 async def _lines_of_standard_input() -> AsyncIterator[bytes]:
-    """Without their ends, as they come.
+    """Yield lines without their ends, as they come.
 
     Not through Python's own buffer: a thread that waits in it for a terminal holds its lock, and an interpreter that is
     to end meanwhile (Ctrl-C) aborts over that.

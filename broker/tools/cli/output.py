@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for scripts."""
+"""Output of commands: tables for people, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def print_json(value: object) -> None:
 
 
 def tell_warnings() -> None:
-    """What the client warns of becomes a line on stderr like all others."""
+    """Print the client's warnings on stderr, as lines like all others."""
     logging.basicConfig(format="trivet: %(message)s")
 
 

@@ -19,13 +19,17 @@ from broker.tools.cli.errors import USAGE, CommandError
 UNDECIDED = 3
 
 _held: list[TextIO] = []
-"""Kept open, as a lock ends with its file."""
+"""Marks of directories that this process has taken, kept open, as a lock ends with its file."""
 
 _VERDICTS = {0: "holds", 1: "VIOLATED", UNDECIDED: "undecided"}
 
 
 def prepare_directory(directory: Path, command: str) -> None:
-    """An empty directory with a mark that says whose it is; nothing that somebody else put there is deleted."""
+    """Make the directory empty, with a mark that says whose it is. Files that somebody else put there are never
+    deleted.
+
+    Raises CommandError.
+    """
     marker = directory / f".trivet-{command}"
     try:
         if marker.exists() and not _take(marker):
@@ -46,7 +50,7 @@ def prepare_directory(directory: Path, command: str) -> None:
 
 
 def reuse_directory(directory: Path, command: str) -> None:
-    """The directory with what is in it, for this process alone as long as it runs."""
+    """Take the directory with its files for this process alone, as long as it runs. Raises CommandError."""
     directory.mkdir(parents=True, exist_ok=True)
     marker = directory / f".trivet-{command}"
     marker.touch()
@@ -55,7 +59,7 @@ def reuse_directory(directory: Path, command: str) -> None:
 
 
 def _take(marker: Path) -> bool:
-    """Whether this process has the directory for itself, from now on and until it ends."""
+    """Take the directory for this process alone, until it ends; returns False if another process has it."""
     file = marker.open()
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,7 +71,7 @@ def _take(marker: Path) -> bool:
 
 
 def log_clients_to(path: Path) -> None:
-    """What this process's clients warn of (lost connections, mostly, of which a run has many) goes to a file."""
+    """Write the warnings of this process's clients (lost connections, mostly, of which a run has many) to a file."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     clients = logging.getLogger("trivet.client")
@@ -76,7 +80,7 @@ def log_clients_to(path: Path) -> None:
 
 
 class Judgement(NamedTuple):
-    """Spark's word on a run: the exit code (0, 1 or 3), the verdict, and where the report is."""
+    """Spark's verdict on a run: the exit code (0, 1 or 3), the word for it, and the report's path."""
 
     code: int
     verdict: str
@@ -84,7 +88,7 @@ class Judgement(NamedTuple):
 
 
 def judge_traces(directory: Path, *, keep_stdout: bool = False) -> Judgement:
-    """Ask Spark about ``directory/traces``; what it prints goes to stderr with `keep_stdout`."""
+    """Let Spark judge ``directory/traces``; its output goes to stderr with `keep_stdout`."""
     from broker.tools.cli.analysis import analyze
 
     report = directory / "report"

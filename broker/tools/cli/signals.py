@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as something to wait for, so that both stop a command in the same clean way."""
+"""SIGTERM and Ctrl-C as an event to wait for, so that both stop a command in the same clean way."""
 
 from __future__ import annotations
 

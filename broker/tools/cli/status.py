@@ -34,7 +34,7 @@ _COLUMNS = (
     "peers",
     "error",
 )
-"""Of --json."""
+"""Fields of each node in the output of --json."""
 _SHOWN = (
     "group",
     "node",
@@ -47,7 +47,7 @@ _SHOWN = (
     "last",
     "lag",
 )
-"""Of the table, and "recovering" where a node is."""
+"""Columns of the table; "recovering" is added if a node is."""
 
 
 async def status(

@@ -19,7 +19,7 @@ import trio
 from broker.tools.cluster.parent_death import PARENT_VARIABLE
 
 _FRAMES = " |+-\u2500\u2502\u256d\u256e\u256f\u2570"
-"""What tracebacks of groups are drawn with."""
+"""Characters that draw the frames of tracebacks of exception groups."""
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Fault|Exit|Interrupt)\b")
 
 
@@ -35,7 +35,7 @@ class Child:
         self.name = name
         self.log_path = log_path
         self.expected_to_end = False
-        """Whether this side asked for its end: a death that is none is news."""
+        """True once this side has asked for its end; any other death is reported."""
         self.exited = trio.Event()
         environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         with log_path.open("ab") as log_file:
@@ -52,21 +52,21 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, also after its end."""
+        """The process id, also after the end."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it has not been seen to end."""
+        """True until it has been seen to end."""
         return not self.exited.is_set()
 
     @property
     def return_code(self) -> int | None:
-        """Its exit code, minus the signal's number if one ended it; None while it runs."""
+        """The exit code, minus the signal's number if one ended it; None while it runs."""
         return self._process.returncode
 
     async def watch(self) -> None:
-        """Return when it has ended; one task must run this."""
+        """Wait for its end; one task must run this."""
         if self._process.poll() is None:
             if sys.platform == "linux":
                 descriptor = os.pidfd_open(self.pid)
@@ -94,7 +94,7 @@ class Child:
         await self.exited.wait()
 
     async def stop(self, grace_s: float) -> bool:
-        """SIGTERM, and SIGKILL after ``grace_s``; returns whether it stopped by itself with code 0."""
+        """Send SIGTERM, and SIGKILL after ``grace_s``; returns True if it stopped by itself with code 0."""
         self.expected_to_end = True
         self.send_signal(signal.SIGTERM)
         with trio.move_on_after(grace_s):
@@ -111,7 +111,7 @@ class Child:
             self._process.wait()
 
     def how_it_ended(self) -> str:
-        """A sentence for people: how, and what it said last if it ended by itself."""
+        """A sentence for people: how it ended, and its last words if it ended by itself."""
         code = self.return_code
         if code is None:
             return f"{self.name} (pid {self.pid}) runs"
@@ -123,7 +123,7 @@ class Child:
         )
 
     def last_log_lines(self, count: int) -> list[str]:
-        """The end of what it wrote."""
+        """The last lines of its log, at most ``count``."""
         try:
             with self.log_path.open("rb") as log_file:
                 size = log_file.seek(0, os.SEEK_END)
@@ -135,7 +135,8 @@ class Child:
 
 
 def last_words_of(lines: Sequence[str]) -> str:
-    """Why a server ended, from the end of its log: its own complaint, else the last exception of a traceback."""
+    """The reason why a server ended, from the end of its log: its own complaint, else the last exception of a
+    traceback."""
     said = [line.strip(_FRAMES) for line in lines]
     said = [line for line in said if line]
     complaints = [line for line in said if line.startswith("trivet: ")]

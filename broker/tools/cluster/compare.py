@@ -1,8 +1,8 @@
-"""Whether the stores of a group are byte-identical up to an index, read from their files alone.
+"""The comparison of a group's stores, byte by byte up to an index, from their files alone.
 
-This reader of data files is written from storage.md 3.1 and shares nothing with the store but the numbers of the
-layout: a mistake in the writer must not hide behind the same mistake in the check. It opens files read-only and can
-run beside the servers, as long as the entries up to the index asked for are committed.
+This reader of data files is written from DLedger's layout (docs/storage.md) and shares nothing with the store but the
+numbers of it: a mistake in the writer must not hide behind the same mistake in the check. It opens files read-only and
+can run beside the servers, as long as the entries up to the index asked for are committed.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ class StoresDifferError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was found identical."""
+    """The part of the stores that was found identical."""
 
     first_index: int
     last_index: int
     entries: int
     bytes: int
     digest: int
-    """CRC-32 over all entries compared: the same for the same history."""
+    """CRC-32 over all entries compared."""
 
 
 def walk_entries(data_directory: Path) -> Generator[StoredEntry, None, None]:
-    """Every entry from the first file on, until the written part ends; raises StoresDifferError for a damaged one."""
+    """Yield every entry from the first file on, until the written part ends. Raises StoresDifferError for a damaged
+    one."""
     expected_index: int | None = None
     for path in sorted(path for path in data_directory.iterdir() if path.name.isdigit()):
         if path.stat().st_size == 0:

@@ -34,7 +34,8 @@ async def ask(
     tls: ssl.SSLContext | None = None,
     credentials: Credentials | None = None,
 ) -> RemotingCommand:
-    """Send one request on a connection of its own; raises ConnectionFailed, or BrokerError for a code other than 0."""
+    """Send one request on a connection of its own; returns the response. Raises ConnectFailed, or BrokerError for a
+    code other than 0."""
     runtime = TrioRuntime(tls=tls)
     reply: RemotingCommand | None = None
     started_s = trio.current_time()
@@ -91,12 +92,13 @@ async def cluster_info(
 
 
 class AskedBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker, and its own status or why there is none. Where it belongs is unknown if neither says so."""
+    """One broker, and its own status or the reason why there is none. Its cluster and group are "" if neither it nor
+    the name server told them."""
 
     cluster: str = ""
     group: str = ""
     broker_id: int | None = None
-    """As registered; 0 takes writes. None where no name server was asked."""
+    """The registered id, 0 for the leader. None where no name server was asked."""
     address: str
     status: NodeStatus | None
     error: str | None

@@ -1,7 +1,7 @@
 """The course of the demonstration, step by step.
 
 Nothing in it waits for a length of time. The leader is killed when a third of the messages is acknowledged, in the
-midst of the rest; it is started again when two thirds are; readers are done when they have seen every message. So the
+midst of the rest. It is started again when two thirds are. Readers are done when they have seen every message. So the
 same things happen on a fast and on a slow machine.
 """
 
@@ -39,11 +39,11 @@ Narrate = Callable[[str], None]
 
 
 class DemoFailed(Exception):  # noqa: N818 - a finding, which may or may not be an error of the demonstration
-    """What clients or files show is not what a reliable log shows."""
+    """Clients or files show something that a reliable log cannot show."""
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """What happened."""
+    """The events and figures of a demonstration."""
 
     messages_sent: int = 0
     messages_of_unknown_outcome: int = 0
@@ -53,7 +53,7 @@ class Summary(msgspec.Struct, kw_only=True):
     killed: str = ""
     new_leader: str = ""
     failover_ms: float = 0.0
-    """From SIGKILL to the first acknowledgement of a send begun after it."""
+    """Time from SIGKILL to the first acknowledgement of a send begun after it."""
     entries_compared: int = 0
     bytes_compared: int = 0
     verdict: str = "not asked"
@@ -65,7 +65,7 @@ class Summary(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Counters:
-    """What a display shows while it goes on."""
+    """Figures for a display while it goes on."""
 
     total: int
     acknowledged: int = 0
@@ -91,10 +91,11 @@ class Demonstration:
         self._acknowledged: dict[str, int] = {}
         """Line number by message id."""
         self._read: dict[str, int] = {}
-        """How often each message id was read."""
+        """Number of times each message id was read."""
 
     async def run(self) -> Summary:
-        """Everything but the verdict. Raises DemoFailed, and ClientError and others when the group does not serve."""
+        """Run everything but the verdict. Raises DemoFailed, and ClientError and others when the group does not
+        serve."""
         begin = time.monotonic()
         options = LocalClusterOptions(self.directory, trace_directory=self.directory / "traces")
         async with LocalCluster(options) as cluster:

@@ -43,7 +43,7 @@ _PROMISES: Final = (
         ("stale-tail", "backward-head"),
     ),
     (
-        "the positions that consumer groups store are read back as they were stored",
+        "the offsets that consumer groups store are read back as they were stored",
         ("commit_offset", "fetch_offset"),
         REGISTER_ANOMALIES,
     ),

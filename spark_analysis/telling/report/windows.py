@@ -86,7 +86,7 @@ def windows_of(anomalies: Sequence[Anomaly], history: History) -> dict[int, Wind
             queue, group = queue_and_group(queue)
         ended = sf.coalesce("complete_ns", sf.lit(window.high_ns))
         in_window = (sf.col("invoke_ns") <= window.high_ns) & (ended >= window.low_ns)
-        # The other side of a group's position that was read too late may be anywhere among those stored and read.
+        # The other side of a consumer offset that was read too late may be anywhere among those stored and read.
         # A question without an answer says nothing.
         is_concerned = (
             (sf.col("group") == group) & sf.col("function").isin(*REGISTERS)

@@ -70,7 +70,7 @@ def place_of(anomaly: Anomaly) -> str:
         key, position = nodes_of(anomaly.key), "term" if anomaly.kind == "term-went-back" else "entry"
     elif anomaly.kind in REGISTER_ANOMALIES:
         queue, group = queue_and_group(anomaly.key)
-        key, position = f"{queue}, group {group}", "position"
+        key, position = f"{queue}, consumer group {group}", "offset"
     else:
         key, position = anomaly.key, "offset"
     return key if anomaly.position is None else f"{key}, {position} {anomaly.position}"

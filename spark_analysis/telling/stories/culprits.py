@@ -17,7 +17,7 @@ PAIRS: Final = {
     "backward-head": "The first offset that a queue keeps never goes back.",
     "poll-skip": "Messages that follow the first answer were passed over.",
     "nonmonotonic-poll": "The second answer does not follow the first one, it goes back.",
-    "stale-offset": "That position had been replaced before the question was asked.",
+    "stale-offset": "That offset had been replaced before the question was asked.",
 }
 """Kinds that two operations prove, one of which had ended before the other began; each with the reason why that is
 wrong."""

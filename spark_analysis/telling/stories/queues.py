@@ -173,7 +173,7 @@ def _told(anomaly: Anomaly) -> str:
     readers = [one for one in anomaly.proof if one.get("function") == "fetch_offset"]
     names = list(dict.fromkeys(map(client_of, readers)))
     return (
-        f"{_joined(names) or 'A client'} asked for the position of group {group} in {key} and "
+        f"{_joined(names) or 'A client'} asked for the offset of consumer group {group} in {key} and "
         f"{'were' if len(names) > 1 else 'was'} told {anomaly.position or 0}."
     )
 
@@ -182,7 +182,7 @@ def _stale_offset(anomaly: Anomaly) -> list[str]:
     if not any(one.get("function") == "fetch_offset" for one in anomaly.proof):
         key, group = queue_and_group(anomaly.key)
         return [
-            f"{anomaly.position or 0} was stored as the position of group {group} in {key}.",
+            f"{anomaly.position or 0} was stored as the offset of consumer group {group} in {key}.",
             "What others were told before or afterwards fits no order of the commits.",
         ]
     return [

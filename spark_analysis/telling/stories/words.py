@@ -26,9 +26,11 @@ def ended(operation: Operation) -> str:
         case "head":
             return f"{client} had been told that the queue begins at offset {operation.get('offset')}"
         case "commit_offset":
-            return f"{client} had been told that the group's position {operation.get('offset')} is stored"
+            return (
+                f"{client} had been told that the consumer group's offset {operation.get('offset')} is stored"
+            )
         case "fetch_offset":
-            return f"{client} had been told that the group's position is {operation.get('offset', 'unknown')}"
+            return f"{client} had been told that the consumer group's offset is {operation.get('offset', 'unknown')}"
         case function:
             return f"{client}'s {function} had ended"
 
@@ -52,10 +54,10 @@ def began(operation: Operation) -> str:
         case "head":
             return f"{client} asked where the queue begins and was told: at offset {operation.get('offset')}"
         case "commit_offset":
-            return f"{client} stored the group's position {operation.get('offset')}"
+            return f"{client} stored the consumer group's offset {operation.get('offset')}"
         case "fetch_offset":
-            position = operation.get("offset", "that there is none")
-            return f"{client} asked for the group's position and was told {position}"
+            offset = operation.get("offset", "that there is none")
+            return f"{client} asked for the consumer group's offset and was told {offset}"
         case function:
             return f"{client} called {function}"
 
