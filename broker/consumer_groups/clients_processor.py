@@ -29,6 +29,7 @@ from broker.remoting.headers import (
     UnregisterClientHeader,
 )
 from broker.remoting.json_body import decode_request, encode_body
+from broker.replica.proposals import ignore
 from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
@@ -145,7 +146,7 @@ class ClientsProcessor:
                 end = begin + COMMANDS_AT_ONCE
                 is_last = end >= len(missing)
                 self._creations.propose(
-                    missing[begin:end], done if is_last else _nothing, lost if is_last else _nothing
+                    missing[begin:end], done if is_last else ignore, lost if is_last else ignore
                 )
         except TooManyError:
             return False
@@ -305,7 +306,7 @@ class ClientsProcessor:
         )
         if missing:
             try:
-                self._create(missing, _nothing, _nothing)
+                self._create(missing, ignore, ignore)
             except (ReplicaError, DiskFullError):
                 pass  # the clients' next heartbeats cause it again
         self._notify(groups)
@@ -318,7 +319,3 @@ class ClientsProcessor:
             )
             heartbeat.language = client.language.name
             self._requests.forward_copy(client.connection, heartbeat)
-
-
-def _nothing(_: object = None) -> None:
-    """Nobody waits for this."""

@@ -124,7 +124,7 @@ class LocksProcessor:
         self._under_way += new
         try:
             for part in parts[:-1]:
-                self._replica.propose_command(part, results.append, _nothing)
+                self._replica.propose_command(part, results.append)
             self._replica.propose_command(parts[-1], all_done, lost)
         except (ReplicaError, DiskFullError):
             self._under_way -= new
@@ -193,7 +193,3 @@ def _in_parts(queues: Sequence[_Queue]) -> list[tuple[_Queue, ...]]:
         tuple(queues[begin : begin + QUEUES_PER_COMMAND])
         for begin in range(0, len(queues), QUEUES_PER_COMMAND)
     ]
-
-
-def _nothing() -> None:
-    """The last part says it."""

@@ -253,7 +253,7 @@ class DelayService:
         appends = self._appends
         appends.check_may_append(1 + len(records))
         announcement = DeliverDelayed(level, offset, len(records), appends.store.log.last_index + 1)
-        appends.propose_command(announcement, lambda _: self._committed(announcement), _nothing)
+        appends.propose_command(announcement, lambda _: self._committed(announcement))
         self._under_way[level] = announcement
         done = 0
         try:
@@ -281,7 +281,7 @@ class DelayService:
         self._next[level] = offset
 
     def _propose(self, command: SettleDelayed) -> None:
-        self._appends.propose_command(command, _nothing, _nothing)
+        self._appends.propose_command(command)
 
     # ------------------------------------------------------------------ taking over
 
@@ -290,7 +290,3 @@ class DelayService:
         assert queue is not None, "messages were announced from a queue that does not exist"
         offsets = range(progress.offset, progress.offset + progress.count)
         return count_delivered(self._appends, queue, offsets, progress.index, delivered_properties)
-
-
-def _nothing(_: object = None) -> None:
-    """Nobody waits for this."""

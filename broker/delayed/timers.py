@@ -218,7 +218,7 @@ class TimerService:
 
     def _settle(self) -> None:
         if self._unsettled:
-            self._appends.propose_command(SettleTimed(self._steps), _nothing, _nothing)
+            self._appends.propose_command(SettleTimed(self._steps))
             self._unsettled = False
 
     def _settle_when_idle(self) -> None:
@@ -279,7 +279,7 @@ class TimerService:
             self._index.first_pending(appends.metadata.timers.floor, self._steps),
             appends.store.log.last_index + 1,
         )
-        appends.propose_command(announcement, lambda _: self._committed(announcement), _nothing)
+        appends.propose_command(announcement, lambda _: self._committed(announcement))
         self._under_way = announcement
         delivered: Step | None = None
         own = step
@@ -301,7 +301,3 @@ class TimerService:
         if self._under_way is announcement:
             self._under_way = None
             self._deadline.due_ns = self._idle_from_ns = self._time.now_ns
-
-
-def _nothing(_: object = None) -> None:
-    """Nobody waits for this."""

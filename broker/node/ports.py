@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from broker.access.control import AccessControl
 from broker.remoting.command import RemotingCommand
-from broker.replica.proposals import NewMessage, Waiter
+from broker.replica.proposals import NewMessage, Waiter, ignore
 from broker.requests.connection import Connection
 from broker.requests.processing import Handler
 from broker.state.commands import Command
@@ -49,7 +49,7 @@ class Proposals(State, Protocol):
         """Raises where `count` entries cannot be appended now."""
 
     def propose_command(
-        self, command: Command, done: Callable[[Any], None], lost: Callable[[], None]
+        self, command: Command, done: Callable[[Any], None] = ignore, lost: Callable[[], None] = ignore
     ) -> None:
         """Appends a metadata command; `done` gets the result of applying it."""
 

@@ -13,6 +13,7 @@ from typing import Final
 from broker.node.listeners import Listeners
 from broker.node.ports import Proposals
 from broker.remoting.codes import ResponseCode
+from broker.replica.proposals import ignore
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError, ReplicaError, RequestError
 from broker.settings.live import LiveConfig
@@ -161,7 +162,7 @@ class OffsetCommits:
                 self._replica.propose_command(
                     command(tuple(offsets[begin:end])),
                     applied if is_last else some_applied,
-                    not_known if is_last else _nothing,
+                    not_known if is_last else ignore,
                 )
             except (ReplicaError, DiskFullError):
                 if begin:
@@ -251,7 +252,3 @@ def _too_many(most: int) -> RequestError:
         ResponseCode.SYSTEM_ERROR,
         f"at most {most} positions of groups in queues are stored (limits.max_stored_offsets)",
     )
-
-
-def _nothing() -> None:
-    """Nobody waits for this."""

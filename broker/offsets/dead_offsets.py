@@ -104,10 +104,6 @@ class DeadOffsets:
         try:
             for begin in range(0, len(dead), OFFSETS_PER_COMMAND):
                 command = ForgetOffsets(tuple(dead[begin : begin + OFFSETS_PER_COMMAND]))
-                self._replica.propose_command(command, _nothing, _nothing)
+                self._replica.propose_command(command)
         except (ReplicaError, DiskFullError):
             pass  # the next look comes to them again
-
-
-def _nothing(_: object = None) -> None:
-    """Nobody waits for this."""

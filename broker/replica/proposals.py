@@ -77,8 +77,12 @@ class Observer(Protocol):
         """A command was applied."""
 
 
-class CommandWaiter:
-    """Gives the result of applying a command to whoever proposed it."""
+def ignore(_: object = None) -> None:
+    """For a proposal that nobody waits for."""
+
+
+class CallbackWaiter:
+    """Calls `done` with the result of applying a command, None for a message; or `lost`."""
 
     __slots__ = ("_done", "_lost", "result")
 
@@ -86,6 +90,7 @@ class CommandWaiter:
         self._done = done
         self._lost = lost
         self.result: Any = None
+        """Set by the replica when the command is applied, before `committed`."""
 
     def committed(self) -> None:
         self._done(self.result)

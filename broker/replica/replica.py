@@ -41,7 +41,7 @@ from broker.replica.internal_records import (
 from broker.replica.loads import Loads
 from broker.replica.members import Members
 from broker.replica.membership import Membership
-from broker.replica.proposals import CommandWaiter, NewMessage, Observer, Waiter
+from broker.replica.proposals import CallbackWaiter, NewMessage, Observer, Waiter, ignore
 from broker.replica.read_barriers import ReadBarriers
 from broker.replica.recovering import RecoveringFile
 from broker.replica.start import start_from_disk
@@ -147,7 +147,7 @@ class Replica:
         self._waiting: deque[tuple[int, Waiter]] = deque()
         self._waiting_for_commit: deque[tuple[int, Waiter]] = deque()
         """Whoever need not wait until the entry is dispatched and applied, too."""
-        self._command_waiters: dict[int, CommandWaiter] = {}
+        self._command_waiters: dict[int, CallbackWaiter] = {}
         self._reads = ReadBarriers()
         self._serving_from: int | None = None
         self.serving = False
@@ -335,14 +335,14 @@ class Replica:
         return physical_offsets, first_offset
 
     def propose_command(
-        self, command: Command, done: Callable[[Any], None], lost: Callable[[], None]
+        self, command: Command, done: Callable[[Any], None] = ignore, lost: Callable[[], None] = ignore
     ) -> None:
         """Appends a metadata command; `done` gets what `Metadata.apply` returned, once committed.
 
         Raises as `check_may_append`.
         """
         self.check_may_append(despite_full_disk=True)
-        waiter = CommandWaiter(done, lost)
+        waiter = CallbackWaiter(done, lost)
         index = self._append_internal(COMMAND, encode_command(command))
         self.raft.propose(1, self.now_ns)
         self._waiting.append((index, waiter))

@@ -303,7 +303,7 @@ class TopicsProcessor:
         if not missing:
             return
         try:
-            self._replica.propose_command(Several(tuple(missing)), lambda _: None, lambda: None)
+            self._replica.propose_command(Several(tuple(missing)))
         except (ReplicaError, DiskFullError):
             pass  # the next leader does it
 

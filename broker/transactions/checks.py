@@ -151,7 +151,6 @@ class TransactionChecks:
             self._appends.propose_command(
                 CheckTransactions(tuple(half.queue_offset for half in questions)),
                 lambda _: self._ask(questions),
-                _nothing,
             )
             self._under_way = True
         for _ in range(looked_at):
@@ -201,9 +200,7 @@ class TransactionChecks:
         )
         if CHECK_EXHAUSTED_TOPIC not in self._appends.metadata.topics and not self._topic_under_way:
             topic = topic_config(CHECK_EXHAUSTED_TOPIC, 1)
-            self._appends.propose_command(
-                PutTopic(topic, self._time.wall_ms, if_absent=True), _nothing, _nothing
-            )
+            self._appends.propose_command(PutTopic(topic, self._time.wall_ms, if_absent=True))
             self._topic_under_way = True
         try:
             self._decisions.give_up(half, times)
@@ -228,7 +225,7 @@ class TransactionChecks:
         )
         if changed:
             try:
-                self._appends.propose_command(CommitOffsets(changed), _nothing, _nothing)
+                self._appends.propose_command(CommitOffsets(changed))
             except (ReplicaError, DiskFullError):
                 pass  # the next pass says it again
 
@@ -399,7 +396,3 @@ class _Resuming:
 
 def _group_of(properties: bytes) -> str:
     return (get_property(properties, PRODUCER_GROUP) or b"").decode("utf-8", "replace")
-
-
-def _nothing(_: object = None) -> None:
-    """Nobody waits for this."""

@@ -81,7 +81,7 @@ def test_what_is_reported_meanwhile_stays(group: Group) -> None:
 
     def late(command: object, *rest: object) -> None:
         leader.replica.propose_command = before  # type: ignore[method-assign]
-        before(CommitOffsets((("dead", "T", 0, 5),)), lambda _: None, lambda: None)
+        before(CommitOffsets((("dead", "T", 0, 5),)))
         before(command, *rest)  # type: ignore[arg-type]
 
     leader.replica.propose_command = late  # type: ignore[method-assign, assignment]
