@@ -4,13 +4,12 @@ Every message names its source, its target and a term, and consists of integers,
 and `Configuration`, so that another room can encode it as it likes. No message carries entry bytes: an append names
 the range and the terms of its entries, and whoever sends it attaches the bytes of that range.
 
-There are some appends and acknowledgements in every turn: they are named tuples, which are made eight times as fast
-as frozen dataclasses.
+They are named tuples: there are some appends and acknowledgements in every turn, and frozen dataclasses take eight
+times as long to make. Two messages of different kinds can therefore be equal; tell them apart by their types.
 
 Indices start at 0, -1 is the place before the first entry; terms start at 1, term 0 belongs to index -1.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from raft.configuration import Configuration
@@ -29,8 +28,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class VoteRequest:
+class VoteRequest(NamedTuple):
     """A candidate asks for a vote (5.2), or whether it would get one (`pre_vote`, dissertation 9.6).
 
     `term` is the term that the candidate is in, or, with `pre_vote`, the one that it would enter.
@@ -46,8 +44,7 @@ class VoteRequest:
     leadership_transfer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class VoteResponse:
+class VoteResponse(NamedTuple):
     """`term` is the voter's own, `request_term` that of the request answered (greater in a pre-vote).
 
     `recovering`: the voter may lack what it acknowledged; its vote counts only if all voters grant theirs.
@@ -111,8 +108,7 @@ class AppendResponse(NamedTuple):
     recovering: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRequest:
+class SnapshotRequest(NamedTuple):
     """The leader's log begins after what the follower holds: start over at `first_index`.
 
     `prev_term` is the term of the entry before it, `configuration` with its index the one in force there. All
@@ -128,8 +124,7 @@ class SnapshotRequest:
     configuration: Configuration
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotResponse:
+class SnapshotResponse(NamedTuple):
     """The follower agrees with the leader up to `match_index`, durably."""
 
     source: str
@@ -138,8 +133,7 @@ class SnapshotResponse:
     match_index: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimeoutNow:
+class TimeoutNow(NamedTuple):
     """The leader asks the target, which holds its whole log, to start an election at once (dissertation 3.10)."""
 
     source: str
@@ -147,8 +141,7 @@ class TimeoutNow:
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryRequest:
+class RecoveryRequest(NamedTuple):
     """A node that may have lost what it acknowledged asks what it must hold; see recovery.py.
 
     `term` is its own, 0 while that is unknown; it does not make anyone enter it. `nonce` comes back in the answer.
@@ -160,8 +153,7 @@ class RecoveryRequest:
     nonce: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryResponse:
+class RecoveryResponse(NamedTuple):
     """`has_history` is False of a node that has never had a term. `leads`: it leads `term`, has forgotten what the
     asker had acknowledged, and has committed up to `commit_index` (-1 unless it leads)."""
 

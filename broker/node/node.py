@@ -22,15 +22,12 @@ from broker.node.held_requests import HeldRequests
 from broker.node.listeners import Listeners
 from broker.node.relayed_clients import RelayedClients
 from broker.peers.protocol import (
-    Challenge,
     ClientGone,
     Forward,
     Frame,
-    Hello,
     NotAMember,
     NotDone,
     PeerProtocolError,
-    Proof,
     RaftFrame,
     Relay,
 )
@@ -285,8 +282,6 @@ class Node:
             self._relayed.client_gone(source, frame)
         elif isinstance(frame, NotAMember):
             self.replica.members.dismissed(frame.index)
-        elif isinstance(frame, Hello | Challenge | Proof):
-            raise PeerProtocolError("a second hello")
         return True
 
     def peer_lost(self, node: str) -> None:

@@ -1,12 +1,13 @@
 """How a link between two nodes begins: each learns that the other knows the group's secret.
 
     dialling side                                   accepting side
-    Hello(group, names, address, nonce)          ->
-                                                 <- Challenge(nonce, proof)
+    Hello(versions, group, names, address, nonce)->
+                                                 <- Challenge(nonce, proof, version)
     Proof(proof)                                 ->
     the link's frames                            ->
 
-A proof is HMAC-SHA-256, keyed with the secret, of who proves (its role), the hello, and both nonces. The secret itself
+A proof is HMAC-SHA-256, keyed with the secret, of who proves (its role), the hello, both nonces, and the version that
+the accepting side has chosen: whoever changes what is said of versions on its way is found out. The secret itself
 never leaves a node; a recorded proof is good for no other link, because each side chose one of the nonces; and neither
 side's proof can be played back as the other's, because the roles differ. Both sides prove before either believes
 anything: a stranger who poses as the leader's target learns no more than one who dials.
@@ -22,7 +23,14 @@ import hmac
 from collections.abc import Callable
 from typing import Final
 
-from broker.peers.protocol import Challenge, Frame, Hello, PeerProtocolError, Proof
+from broker.peers.protocol import (
+    Challenge,
+    HandshakeFrame,
+    Hello,
+    PeerProtocolError,
+    Proof,
+    common_version,
+)
 
 NONCE_BYTES: Final = 16
 
@@ -38,16 +46,17 @@ class Dialling:
         self.hello = hello
         self._secret = secret
 
-    def answered(self, frame: Frame) -> Proof:
+    def answered(self, frame: HandshakeFrame) -> Proof:
         """The proof to send. Raises `PeerProtocolError` where the other side does not know the secret."""
         if not isinstance(frame, Challenge):
             raise PeerProtocolError("the answer to the hello is no challenge")
         if len(frame.nonce) != NONCE_BYTES:
             raise PeerProtocolError(f"a nonce of {len(frame.nonce)} bytes")
-        expected = _proof(self._secret, "accepting", self.hello, frame.nonce)
+        expected = _proof(self._secret, "accepting", self.hello, frame.nonce, frame.version)
         if not hmac.compare_digest(expected, frame.proof):
             raise PeerProtocolError("its peer_secret is another than this node's")
-        return Proof(_proof(self._secret, "dialling", self.hello, frame.nonce))
+        common_version(frame.version, frame.version)
+        return Proof(_proof(self._secret, "dialling", self.hello, frame.nonce, frame.version))
 
 
 class Accepting:
@@ -59,6 +68,7 @@ class Accepting:
         self._secret = secret
         self._nonce = nonce(NONCE_BYTES)
         self._hello: Hello | None = None
+        self._version = 0
         self.source: str | None = None
         """The peer, once it has proved that it is one."""
 
@@ -68,21 +78,23 @@ class Accepting:
         assert self._hello is not None
         return self._hello
 
-    def received(self, frame: Frame) -> Challenge | None:
+    def received(self, frame: HandshakeFrame) -> Challenge | None:
         """The answer to a hello; None for the proof, after which `source` is set. Raises `PeerProtocolError`."""
         assert self.source is None, "the handshake is over"
         if self._hello is None:
-            self._hello = self._checked(frame)
-            return Challenge(self._nonce, _proof(self._secret, "accepting", self._hello, self._nonce))
+            hello = self._hello = self._checked(frame)
+            self._version = common_version(hello.oldest_version, hello.version)
+            proof = _proof(self._secret, "accepting", hello, self._nonce, self._version)
+            return Challenge(self._nonce, proof, self._version)
         if not isinstance(frame, Proof):
             raise PeerProtocolError("the challenge is not answered by a proof")
-        expected = _proof(self._secret, "dialling", self._hello, self._nonce)
+        expected = _proof(self._secret, "dialling", self._hello, self._nonce, self._version)
         if not hmac.compare_digest(expected, frame.proof):
             raise PeerProtocolError("its peer_secret is another than this node's")
         self.source = self._hello.source
         return None
 
-    def _checked(self, frame: Frame) -> Hello:
+    def _checked(self, frame: HandshakeFrame) -> Hello:
         if not isinstance(frame, Hello):
             raise PeerProtocolError("the first frame is no hello")
         if frame.group != self._group:
@@ -96,11 +108,11 @@ class Accepting:
         return frame
 
 
-def _proof(secret: str, role: str, hello: Hello, nonce: bytes) -> bytes:
+def _proof(secret: str, role: str, hello: Hello, nonce: bytes, version: int) -> bytes:
     # Each part with its length: no two different hellos have the same text.
     parts = (
         role.encode(),
-        str(hello.version).encode(),
+        f"{hello.oldest_version} {hello.version} {version}".encode(),
         hello.group.encode(),
         hello.source.encode(),
         hello.target.encode(),

@@ -3,40 +3,64 @@
 A link goes one way: each node dials every other and only sends on that connection, so a link is a queue with one
 writer, and a lost one says that messages to that node are lost. A frame is
 
-    uint32 length of what follows | uint16 header length | header: CBOR array | body: raw bytes
+    uint32 length of what follows | uint16 header length | header | body: raw bytes
 
-and the header's first item is the kind. An append's body is a slice of the sender's commit log, byte for byte; it is
-neither copied nor encoded on its way. A body that is too long for a frame, as a snapshot's may be, goes ahead in frames
-of kind "piece"; the frame that follows them is told with all of it.
+An append's body is a slice of the sender's commit log, byte for byte; it is neither copied nor encoded on its way. A
+body that is too long for a frame, as a snapshot's may be, goes ahead in frames of a kind of their own, the pieces; the
+frame that follows them is told with all of it.
 
 A link begins with `Hello`, `Challenge` and `Proof` (broker/peers/handshake.py); the challenge is all that the accepting
-side ever sends. A node that gets another protocol version, group or address than its own closes the link and says why
-in its log.
+side ever sends. The headers of these three are arrays of CBOR, and stay so: every release reads those of every other,
+and later ones may only add fields at their ends. They agree on the version of everything behind them, whose headers are
+those of broker/peers/headers.py:
+
+- a hello says which versions its node speaks, from the oldest to the newest;
+- the accepting side takes the newest that both speak, and says in its challenge which;
+- where there is none it closes the link, and both ranges stand in its log. As each of two nodes dials the other, each
+  of them says so.
 
 All input is checked here: a frame that is too long, cut, of unknown kind or with a field of the wrong type raises
 `PeerProtocolError`, and the link is closed.
 """
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import cbor2
+import msgspec
+from msgspec import Meta, Struct
 
-from broker.peers.append_headers import AppendHeaders
-from broker.peers.header_fields import FieldError, bytes_of, index_of, refuse, text_of
-from broker.peers.raft_headers import RAFT_HEADERS, encode_raft_header
+from broker.peers.headers import (
+    PIECE_HEADER,
+    ClientGoneHeader,
+    ForwardHeader,
+    Header,
+    NotAMemberHeader,
+    NotDoneHeader,
+    RaftHeader,
+    RelayHeader,
+    decode_header,
+    encode_header,
+    encode_raft_header,
+)
 from broker.requests.connection import Buffer
-from raft.messages import AppendRequest, AppendResponse, Message, SnapshotRequest
+from raft.messages import AppendRequest, Message, RecoveryResponse, SnapshotRequest
 
-PROTOCOL_VERSION: Final = 6
-"""6: what is forwarded says of which term's leader it is asked, and comes back if that is over (`NotDone`).
+PROTOCOL_VERSION: Final = 7
+"""The newest version that this release speaks.
+
+7: headers are MessagePack, and a hello says a range of versions.
+
+6: what is forwarded says of which term's leader it is asked, and comes back if that is over (`NotDone`).
 
 5: long bodies come in pieces.
 
 3: the hello is answered, and both ends prove that they know the group's secret (broker/peers/handshake.py).
 """
+
+OLDEST_VERSION: Final = 7
+"""The oldest version that this release speaks."""
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of one frame; the longest bodies, those of snapshots, go in pieces."""
@@ -53,7 +77,8 @@ BODY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 """
 
 _FRAME = struct.Struct(">IH")
-_PIECE_HEADER: Final = cbor2.dumps(("piece",))
+_HOST_BYTES: Final = (8, 20)
+"""An address of IPv4 or IPv6, and a port."""
 
 
 class PeerProtocolError(Exception):
@@ -62,7 +87,7 @@ class PeerProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who dials: protocol version, group name and node id; `target` is the node that it means to reach.
+    """Who dials: the newest version that it speaks, its group and its node id; `target` is whom it means to reach.
 
     `address` is where the source listens for peers: a receiver that does not know it as a member answers there. The
     nonce is the frame's body.
@@ -74,14 +99,16 @@ class Hello:
     target: str
     address: str = ""
     nonce: bytes = b""
+    oldest_version: int = OLDEST_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The answer to a hello: the accepting side's nonce, and its proof that it knows the secret."""
+    """What the accepting side sends for a hello: its nonce, its proof that it knows the secret, the link's version."""
 
     nonce: bytes
     proof: bytes
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +179,31 @@ class NotAMember:
     index: int
 
 
-Frame = Hello | Challenge | Proof | RaftFrame | Forward | NotDone | Relay | ClientGone | NotAMember
+HandshakeFrame = Hello | Challenge | Proof
+Frame = RaftFrame | Forward | NotDone | Relay | ClientGone | NotAMember
+"""What follows on a link once its handshake is over."""
 
 
-def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
+def common_version(oldest: int, newest: int) -> int:
+    """The newest version that this node and one that speaks those from `oldest` to `newest` have in common.
+
+    Raises `PeerProtocolError`, which names both ranges, where there is none.
+    """
+    version = min(newest, PROTOCOL_VERSION)
+    if version < max(oldest, OLDEST_VERSION):
+        raise PeerProtocolError(
+            f"it speaks {_versions(oldest, newest)} of the protocol of peers, "
+            f"this node {_versions(OLDEST_VERSION, PROTOCOL_VERSION)}: "
+            "run the same release of Trivet on all nodes of the group, or releases that follow each other"
+        )
+    return version
+
+
+def _versions(oldest: int, newest: int) -> str:
+    return f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
+
+
+def encode_frame(frame: Frame | HandshakeFrame) -> tuple[Buffer, ...]:
     """The frame as buffers to send in order; the body is handed through untouched.
 
     They belong together: nothing else may be sent between them. Raises `PeerProtocolError` where a body is longer than
@@ -167,19 +215,19 @@ def encode_frame(frame: Frame) -> tuple[Buffer, ...]:
             header = encode_raft_header(frame.message, frame.position, frame.applied_index)
             body = frame.body
         case Forward(connection, host, term, body):
-            header = cbor2.dumps(("forward", connection, host, term))
+            header = encode_header(ForwardHeader(connection, host, term))
         case NotDone(connection, opaque, term):
-            header = cbor2.dumps(("not_done", connection, opaque, term))
+            header = encode_header(NotDoneHeader(connection, opaque, term))
         case Relay(connection, body):
-            header = cbor2.dumps(("relay", connection))
+            header = encode_header(RelayHeader(connection))
         case ClientGone(connection):
-            header = cbor2.dumps(("client_gone", connection))
+            header = encode_header(ClientGoneHeader(connection))
         case NotAMember(index):
-            header = cbor2.dumps(("not_a_member", index))
-        case Hello(version, group, source, target, address, body):
-            header = cbor2.dumps(("hello", version, group, source, target, address))
-        case Challenge(nonce, proof):
-            header = cbor2.dumps(("challenge", nonce, proof))
+            header = encode_header(NotAMemberHeader(index))
+        case Hello(version, group, source, target, address, body, oldest):
+            header = cbor2.dumps(("hello", version, group, source, target, address, oldest))
+        case Challenge(nonce, proof, version):
+            header = cbor2.dumps(("challenge", nonce, proof, version))
         case Proof(proof):
             header = cbor2.dumps(("proof", proof))
     if len(body) > WHOLE_BODY_BYTES_MAX:
@@ -196,7 +244,7 @@ def _in_pieces(header: bytes, body: Buffer) -> tuple[Buffer, ...]:
     for begin in range(0, len(view), PIECE_BYTES):
         piece = view[begin : begin + PIECE_BYTES]
         buffers += (
-            _FRAME.pack(2 + len(_PIECE_HEADER) + len(piece), len(_PIECE_HEADER)) + _PIECE_HEADER,
+            _FRAME.pack(2 + len(PIECE_HEADER) + len(piece), len(PIECE_HEADER)) + PIECE_HEADER,
             piece,
         )
     return (*buffers, _FRAME.pack(2 + len(header), len(header)) + header)
@@ -212,7 +260,6 @@ class PeerDecoder:
         self._body: list[bytes] = []
         """The pieces that have come of a body, and their length."""
         self._body_length = 0
-        self._usual = AppendHeaders()
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes; raises `PeerProtocolError` on anything that is not a frame."""
@@ -237,34 +284,13 @@ class PeerDecoder:
             header_end = begin + _FRAME.size + header_length
             header, body = data[begin + _FRAME.size : header_end], view[header_end:frame_end]
             begin = frame_end
-            if not self._body:
-                frame = self._usual_frame(header, body)
-                if frame is not None:
-                    frames.append(frame)
-                    continue
-            if header == _PIECE_HEADER:
+            if header == PIECE_HEADER:
                 self._keep(body)
-                continue
-            frames.append(self._decode(header, self._whole(body) if self._body else body))
+            else:
+                frames.append(_frame(header, self._whole(body) if self._body else body))
         self._pieces = [data[begin:]] if begin < end else []
         self._held = end - begin
         return frames
-
-    def _usual_frame(self, header: bytes, body: memoryview) -> RaftFrame | None:
-        if body:
-            append = self._usual.append(header)
-            return None if append is None else RaftFrame(append[0], append[1], body=body)
-        acknowledgement = self._usual.acknowledgement(header)
-        if acknowledgement is not None:
-            return RaftFrame(acknowledgement)
-        heartbeat = self._usual.heartbeat(header)
-        return None if heartbeat is None else RaftFrame(heartbeat[0], heartbeat[1])
-
-    def _decode(self, header: bytes, body: memoryview) -> Frame:
-        frame = _decode(header, body)
-        if isinstance(frame, RaftFrame) and isinstance(frame.message, AppendRequest | AppendResponse):
-            self._usual.learn(frame.message.source, frame.message.target)
-        return frame
 
     def _keep(self, piece: memoryview) -> None:
         self._body_length += len(piece)
@@ -280,11 +306,75 @@ class PeerDecoder:
         return body
 
 
-def take_frame(data: bytes, frame_bytes_max: int) -> tuple[Frame, bytes] | None:
-    """The frame that ``data`` begins with, and what follows it; None while it is not whole.
+def _frame(header_bytes: bytes, body: memoryview) -> Frame:
+    try:
+        header = decode_header(header_bytes)
+    except ValueError as error:
+        raise PeerProtocolError(
+            f"a frame's header cannot be read: {error} ({len(header_bytes)} bytes: {header_bytes[:64].hex()})"
+        ) from error
+    if isinstance(header, RaftHeader):
+        message = header.message
+        if isinstance(message, AppendRequest):
+            if bool(message.spans) != bool(body):
+                raise PeerProtocolError("an append's entries and its bytes do not go together")
+        elif body and not isinstance(message, SnapshotRequest):
+            raise _unwanted_body(header, body)
+        elif isinstance(message, RecoveryResponse) and message.has_history != (message.term > 0):
+            raise PeerProtocolError(f"has_history is {message.has_history} in term {message.term}")
+        return RaftFrame(message, header.position, header.applied_index, body)
+    match header:
+        case ForwardHeader(connection, host, term):
+            if len(host) not in _HOST_BYTES:
+                raise PeerProtocolError(f"a client's host of {len(host)} bytes")
+            return Forward(connection, host, term, body)
+        case RelayHeader(connection):
+            return Relay(connection, body)
+    if body:
+        raise _unwanted_body(header, body)
+    match header:
+        case NotDoneHeader(connection, opaque, term):
+            return NotDone(connection, opaque, term)
+        case ClientGoneHeader(connection):
+            return ClientGone(connection)
+        case NotAMemberHeader(index):
+            return NotAMember(index)
+    raise AssertionError(f"{header} is of no frame")
 
-    For the frames of a handshake, which are short, and behind which others may come that are not. Raises
-    `PeerProtocolError` on anything else.
+
+def _unwanted_body(header: Header, body: memoryview) -> PeerProtocolError:
+    return PeerProtocolError(f"{type(header).__name__} with a body of {len(body)} bytes")
+
+
+# ---------------------------------------------------------------------------------------------- the handshake
+
+
+class _Hello(Struct, array_like=True, tag="hello"):
+    """The fields behind the nonce, which is the body. Each has a default: older releases sent fewer."""
+
+    version: Annotated[int, Meta(ge=0)]
+    group: str = ""
+    source: str = ""
+    target: str = ""
+    address: str = ""
+    oldest_version: Annotated[int, Meta(ge=0)] | None = None
+    """None: that release speaks one version."""
+
+
+class _Challenge(Struct, array_like=True, tag="challenge"):
+    nonce: bytes
+    proof: bytes
+    version: int
+
+
+class _Proof(Struct, array_like=True, tag="proof"):
+    proof: bytes
+
+
+def take_frame(data: bytes, frame_bytes_max: int) -> tuple[HandshakeFrame, bytes] | None:
+    """The frame of a handshake that `data` begins with, and what follows it; None while it is not whole.
+
+    Raises `PeerProtocolError` on anything else, and on a hello without a version that this node speaks.
     """
     if len(data) < _FRAME.size:
         return None
@@ -294,101 +384,17 @@ def take_frame(data: bytes, frame_bytes_max: int) -> tuple[Frame, bytes] | None:
     if len(data) < 4 + length:
         return None
     header_end = _FRAME.size + header_length
-    return _decode(data[_FRAME.size : header_end], memoryview(data)[header_end : 4 + length]), data[
-        4 + length :
-    ]
-
-
-def _decode(header: bytes, body: memoryview) -> Frame:
+    header, body, rest = data[_FRAME.size : header_end], data[header_end : 4 + length], data[4 + length :]
+    fields: _Hello | _Challenge | _Proof
     try:
-        kind, *fields = cbor2.loads(header)
-        decode_raft = RAFT_HEADERS.get(kind)
-        if decode_raft is not None:
-            return _raft_frame(*decode_raft(fields), body)
-        decode = _DECODERS.get(kind)
-        if decode is None:
-            raise PeerProtocolError(f"frame of unknown kind {kind!r}")
-        return decode(fields, body)
-    except PeerProtocolError:
-        raise
-    except FieldError as error:
-        raise PeerProtocolError(str(error)) from error
-    except (cbor2.CBORError, ValueError, TypeError, IndexError) as error:
-        raise PeerProtocolError(f"frame header that cannot be read: {error}") from error
-
-
-def _raft_frame(message: Message, position: int, applied_index: int, body: memoryview) -> RaftFrame:
-    if isinstance(message, AppendRequest):
-        if bool(message.spans) != bool(body):
-            raise PeerProtocolError("an append's entries and its bytes do not go together")
-        return RaftFrame(message, position, body=body)
-    return RaftFrame(message, position, applied_index, body if isinstance(message, SnapshotRequest) else b"")
-
-
-def _decode_forward(fields: list[Any], body: memoryview) -> Forward:
-    connection, host, term = fields
-    if type(host) is not bytes or len(host) not in {8, 20}:
-        refuse("host", host)
-    return Forward(index_of("connection", connection, 0), host, index_of("term", term, 0), body)
-
-
-def _decode_not_done(fields: list[Any], body: memoryview) -> NotDone:
-    connection, opaque, term = fields
-    if type(opaque) is not int or not -(1 << 31) <= opaque < 1 << 31:
-        refuse("opaque", opaque)
-    return NotDone(index_of("connection", connection, 0), opaque, index_of("term", term, 0))
-
-
-def _decode_relay(fields: list[Any], body: memoryview) -> Relay:
-    (connection,) = fields
-    return Relay(index_of("connection", connection, 0), body)
-
-
-def _decode_client_gone(fields: list[Any], body: memoryview) -> ClientGone:
-    (connection,) = fields
-    return ClientGone(index_of("connection", connection, 0))
-
-
-def _decode_hello(fields: list[Any], body: memoryview) -> Hello:
-    version = index_of("version", fields[0])
-    if version != PROTOCOL_VERSION:
-        raise PeerProtocolError(
-            f"it speaks version {version} of the protocol of peers, this node version {PROTOCOL_VERSION}: "
-            "run the same release of Trivet on all nodes of the group"
-        )
-    _, group, source, target, address = fields
-    return Hello(
-        version,
-        text_of("group", group),
-        text_of("source", source),
-        text_of("target", target),
-        text_of("address", address),
-        bytes(body),
-    )
-
-
-def _decode_challenge(fields: list[Any], body: memoryview) -> Challenge:
-    nonce, proof = fields
-    return Challenge(bytes_of("nonce", nonce), bytes_of("proof", proof))
-
-
-def _decode_proof(fields: list[Any], body: memoryview) -> Proof:
-    (proof,) = fields
-    return Proof(bytes_of("proof", proof))
-
-
-def _decode_not_a_member(fields: list[Any], body: memoryview) -> NotAMember:
-    (index,) = fields
-    return NotAMember(index_of("index", index))
-
-
-_DECODERS: Final[dict[object, Callable[[list[Any], memoryview], Frame]]] = {
-    "forward": _decode_forward,
-    "not_done": _decode_not_done,
-    "relay": _decode_relay,
-    "client_gone": _decode_client_gone,
-    "not_a_member": _decode_not_a_member,
-    "hello": _decode_hello,
-    "challenge": _decode_challenge,
-    "proof": _decode_proof,
-}
+        fields = msgspec.convert(cbor2.loads(header), _Hello | _Challenge | _Proof)
+    except (cbor2.CBORError, ValueError, TypeError) as error:
+        raise PeerProtocolError(f"a handshake's header cannot be read: {error}") from error
+    match fields:
+        case _Hello(version, group, source, target, address, oldest):
+            oldest = version if oldest is None else oldest
+            common_version(oldest, version)
+            return Hello(version, group, source, target, address, body, oldest), rest
+        case _Challenge(nonce, proof, version):
+            return Challenge(nonce, proof, version), rest
+    return Proof(fields.proof), rest

@@ -50,7 +50,7 @@ def vote_without_looking_at_the_log(patch: pytest.MonkeyPatch) -> None:
     original = Election._may_grant
 
     def may_grant(self: Election, request: VoteRequest, now: int) -> bool:
-        return original(self, replace(request, last_index=1 << 40, last_term=1 << 40), now)
+        return original(self, request._replace(last_index=1 << 40, last_term=1 << 40), now)
 
     patch.setattr(Election, "_may_grant", may_grant)
 

@@ -7,12 +7,16 @@ import random
 
 import cbor2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from broker.peers import protocol
 from broker.peers.handshake import HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Accepting, Dialling
 from broker.peers.protocol import (
     PROTOCOL_VERSION,
     Challenge,
     ClientGone,
+    HandshakeFrame,
     Hello,
     PeerDecoder,
     PeerProtocolError,
@@ -112,20 +116,118 @@ def test_hello_that_does_not_fit(change: dict[str, object], words: str) -> None:
 
 def test_other_frames_are_no_handshake() -> None:
     with pytest.raises(PeerProtocolError, match="no hello"):
-        Ends().accepting.received(ClientGone(1))
+        Ends().accepting.received(Proof(b""))
     ends = Ends()
     ends.challenge()
     with pytest.raises(PeerProtocolError, match="not answered by a proof"):
         ends.accepting.received(ends.dialling.hello)
     with pytest.raises(PeerProtocolError, match="no challenge"):
-        ends.dialling.answered(ClientGone(1))
+        ends.dialling.answered(Proof(b""))
 
 
-def test_older_version_is_named() -> None:
-    header = cbor2.dumps(("hello", 2, "g", "n0", "n1"))
-    frame = (2 + len(header)).to_bytes(4, "big") + len(header).to_bytes(2, "big") + header
-    with pytest.raises(PeerProtocolError, match=f"version 2 .* this node version {PROTOCOL_VERSION}"):
+def _hello_frame(*fields: object, nonce: bytes = b"") -> bytes:
+    header = cbor2.dumps(("hello", *fields))
+    return (2 + len(header) + len(nonce)).to_bytes(4, "big") + len(header).to_bytes(2, "big") + header + nonce
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ((2, "g", "n0", "n1"), "version 2"),
+        ((6, "g", "n0", "n1", "127.0.0.1:1"), "version 6"),
+        ((6, "g", "n0", "n1", "127.0.0.1:1", 4), "versions 4 to 6"),
+        ((99, "g", "n0", "n1", "127.0.0.1:1", 98, "a field of that release"), "versions 98 to 99"),
+        ((5, "g", "n0", "n1", "127.0.0.1:1", 9), "versions 9 to 5"),
+    ],
+)
+def test_hello_without_a_common_version_is_refused_and_both_ranges_are_named(
+    fields: tuple[object, ...], said: str
+) -> None:
+    frame = _hello_frame(*fields, nonce=bytes(NONCE_BYTES))
+    with pytest.raises(PeerProtocolError, match=f"{said} .* this node version {PROTOCOL_VERSION}"):
         take_frame(frame, HANDSHAKE_FRAME_BYTES_MAX)
+
+
+def test_hello_of_a_later_release_is_read_whatever_it_adds() -> None:
+    frame = _hello_frame(
+        PROTOCOL_VERSION + 3, "g", "n0", "n1", "a:1", PROTOCOL_VERSION - 1, "more", nonce=b"n"
+    )
+    taken = take_frame(frame, HANDSHAKE_FRAME_BYTES_MAX)
+    assert taken == (
+        Hello(PROTOCOL_VERSION + 3, "g", "n0", "n1", "a:1", b"n", PROTOCOL_VERSION - 1),
+        b"",
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "common"),
+    [((7, 7), (7, 7), 7), ((5, 8), (7, 9), 8), ((7, 9), (5, 8), 8), ((4, 9), (5, 6), 6), ((5, 6), (6, 9), 6)],
+)
+def test_both_ends_take_the_newest_version_that_both_speak(
+    monkeypatch: pytest.MonkeyPatch, own: tuple[int, int], other: tuple[int, int], common: int
+) -> None:
+    monkeypatch.setattr(protocol, "OLDEST_VERSION", own[0])
+    monkeypatch.setattr(protocol, "PROTOCOL_VERSION", own[1])
+    ends = Ends()
+    ends.dialling.hello = dataclasses.replace(ends.dialling.hello, oldest_version=other[0], version=other[1])
+    challenge = ends.challenge()
+    assert challenge.version == common
+    assert ends.accepting.received(ends.dialling.answered(challenge)) is None
+    assert ends.accepting.source == "n0"
+
+
+def test_version_that_was_changed_on_its_way_is_found_out() -> None:
+    ends = Ends()
+    challenge = ends.challenge()
+    with pytest.raises(PeerProtocolError, match="peer_secret is another"):
+        ends.dialling.answered(dataclasses.replace(challenge, version=challenge.version - 1))
+    changed = dataclasses.replace(ends.dialling.hello, oldest_version=PROTOCOL_VERSION - 1)
+    ends = Ends()
+    answer = ends.accepting.received(changed)
+    assert answer is not None
+    with pytest.raises(PeerProtocolError, match="peer_secret is another"):
+        ends.dialling.answered(answer)
+
+
+def test_frames_of_a_handshake_have_these_bytes() -> None:
+    """Every release reads those of every other: they may only grow at their ends."""
+    golden: dict[HandshakeFrame, str] = {
+        Hello(
+            7, "g", "n0", "n1", "h:1", b"nonce", 6
+        ): "0000001c0015876568656c6c6f076167626e30626e3163683a31066e6f6e6365",
+        Challenge(b"nonce", b"proof", 7): "0000001a00188469 6368616c6c656e6765456e6f6e63654570726f6f6607",
+        Proof(b"proof"): "0000000f000d826570726f6f664570726f6f66",
+    }
+    for frame, data in golden.items():
+        assert b"".join(encode_frame(frame)) == bytes.fromhex(data)
+        assert take_frame(bytes.fromhex(data), HANDSHAKE_FRAME_BYTES_MAX) == (frame, b"")
+
+
+@given(st.binary(max_size=200), st.binary(max_size=20))
+def test_arbitrary_bytes_raise_nothing_but_a_protocol_error(header: bytes, body: bytes) -> None:
+    frame = (2 + len(header) + len(body)).to_bytes(4, "big") + len(header).to_bytes(2, "big") + header + body
+    for data in (header, frame):
+        try:
+            take_frame(data, HANDSHAKE_FRAME_BYTES_MAX)
+        except PeerProtocolError:
+            pass
+
+
+@given(
+    st.sampled_from(["hello", "challenge", "proof"]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.binary(max_size=3) | st.floats(),
+        lambda inner: (
+            st.lists(inner, max_size=7) | st.dictionaries(st.integers() | st.text(max_size=2), inner)
+        ),
+    ),
+)
+def test_fields_of_any_kind_raise_nothing_but_a_protocol_error(kind: str, fields: object) -> None:
+    header = cbor2.dumps([kind, *fields] if isinstance(fields, list) else fields)
+    try:
+        take_frame((2 + len(header)).to_bytes(4, "big") + len(header).to_bytes(2, "big") + header, 1 << 20)
+    except PeerProtocolError:
+        pass
 
 
 def test_frames_of_a_handshake_are_cut_off_what_follows() -> None:
@@ -138,6 +240,11 @@ def test_frames_of_a_handshake_are_cut_off_what_follows() -> None:
 
 
 def test_no_handshake_inside_a_link() -> None:
-    ends = Ends()
-    data = b"".join(encode_frame(ends.challenge()))
-    assert isinstance(PeerDecoder().feed(data)[0], Challenge)
+    for frame in (Ends().dialling.hello, Ends().challenge(), Proof(b"proof")):
+        with pytest.raises(PeerProtocolError, match="header cannot be read"):
+            PeerDecoder().feed(b"".join(encode_frame(frame)))
+
+
+def test_no_other_frame_inside_a_handshake() -> None:
+    with pytest.raises(PeerProtocolError, match="header cannot be read"):
+        take_frame(b"".join(encode_frame(ClientGone(1))), HANDSHAKE_FRAME_BYTES_MAX)
