@@ -1,4 +1,4 @@
-"""What a run notes: a transcript for people, counts of faults and work, and the first thing that does not hold.
+"""The notes of a run: a transcript for people, counts of faults and work, and the first thing that does not hold.
 
 Machines, faults, actors and judges all write here, and only here: whoever finds a mistake need not know who runs the
 world.
@@ -38,10 +38,10 @@ class Journal:
         self.fault_counts: dict[str, int] = {}
         """How often each kind of fault took effect."""
         self.work_counts: dict[str, int] = {}
-        """What actors have done, by kind: an actor that never gets anywhere checks nothing."""
+        """How often actors have done what, by kind: an actor that never gets anywhere checks nothing."""
         self.finding: Violation | None = None
         self.acting = ""
-        """The broker whose code runs, and so writes the log."""
+        """The broker whose code runs: what is logged now is its log."""
 
     def note(self, host: str, text: str) -> None:
         """Adds a line to the transcript."""

@@ -1,4 +1,4 @@
-"""Where all randomness of a simulation comes from: streams of random numbers, each fixed by a text.
+"""All randomness of a simulation: streams of random numbers, each fixed by a text.
 
 No other module of the simulator imports `random`, so that none can draw from a stream that no seed fixes.
 """

@@ -1,1 +1,1 @@
-"""What is done to a world: how each kind of fault happens, and how it is undone."""
+"""The faults of a world: how each kind happens, and how it is undone."""

@@ -17,11 +17,11 @@ from simulation.plans.plan import Fault
 __all__ = ["heal_everything", "inject"]
 
 _LEADER: Final = 1
-"""This bit of a fault's target: the leader is meant, while there is one."""
+"""A bit of a fault's target; set: the leader is meant, while there is one."""
 
 
 def inject(stage: Stage, fault: Fault) -> None:
-    """Does the fault, now."""
+    """Does the fault now."""
     _INJECTORS[fault.kind](stage, _target(stage, fault), fault)
 
 

@@ -30,9 +30,9 @@ _DEPOSED_NS: Final = 1500 * MILLISECOND
 """Longer than a leader without a majority goes on."""
 _FAR_CLIENTS_NS: Final = 200 * MILLISECOND
 _PEERS_SHARE: Final = 0.6
-"""Of what happens to one direction between two hosts, that between brokers."""
+"""The share of faults of one direction that hit one between two brokers."""
 _TOWARDS_HOST: Final = 1 << 8
-"""This bit of a fault's target: the direction is towards the host, and not from it."""
+"""A bit of a fault's target; set: the direction is towards the host, not from it."""
 
 
 def _others(stage: Stage, name: str) -> list[str]:
@@ -94,14 +94,14 @@ def _cut(stage: Stage, pairs: list[tuple[str, str]], fault: Fault, host: str, de
 
 
 def _let_go(stage: Stage, source: str, target: str, held_up: Callable[[], None]) -> None:
-    """The link need not tell this fault any more; healing may have ended that already."""
+    """Tells the link that this fault is over, unless healing has told it already."""
     held_by = stage.network.link(source, target).held_by
     if held_up in held_by:
         held_by.remove(held_up)
 
 
 def _direction(stage: Stage, host: BrokerHost, fault: Fault) -> tuple[str, str]:
-    """One direction between a broker and, in most cases, another one, else a client or a name server."""
+    """Picks a direction between a broker and, in three of five cases, another one, else a client or a name server."""
     peers = [other.name for other in stage.members.in_service() if other is not host]
     brokers = [other.name for other in stage.members.machines]
     outside = [name for name in stage.host_names if name not in brokers]
@@ -185,7 +185,7 @@ def _sever(stage: Stage, pairs: list[tuple[str, str]], duration_ns: int) -> None
 
 
 def link(stage: Stage, host: BrokerHost, fault: Fault) -> None:
-    """One connection between two brokers breaks, and only that: the one in the other direction goes on."""
+    """A connection between two brokers breaks; the one in the other direction goes on."""
     if host.process is None:
         return
     accepted = host.process.links.accepted()

@@ -65,7 +65,7 @@ def stop(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
 
 def _may_lose_power(stage: Stage, host: BrokerHost) -> bool:
-    """With async flush only a minority may, and only while all others hold what they acknowledged."""
+    """True if the contract covers it: with async flush a minority may lose power, while all others are whole."""
     if host.process is None:
         return False
     if stage.flush == "sync":

@@ -24,7 +24,7 @@ _PATIENCE_NS: Final = 10 * MILLISECOND
 
 @dataclass(slots=True)
 class Stage:
-    """All machines of a world, and who is told of what is done to them."""
+    """All machines of a world, and the listeners for what is done to them."""
 
     scheduler: Scheduler
     network: Network
@@ -34,12 +34,12 @@ class Stage:
     clients: Sequence[ClientHost]
     wishes: Wishes
     wiped: Callable[[BrokerHost], object]
-    """Told of each disk that is replaced or harmed."""
+    """Called for each machine whose disk is replaced or harmed."""
     flush: Literal["sync", "async"]
     calm_ns: int
-    """When all faults have ended."""
+    """The true time at which all faults have ended."""
     host_names: list[str] = field(init=False)
-    """Brokers, name servers, clients."""
+    """The names of all brokers, name servers and clients, in this order."""
 
     def __post_init__(self) -> None:
         self.host_names = [broker.name for broker in self.members.machines]

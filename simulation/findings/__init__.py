@@ -1,1 +1,1 @@
-"""What a run came to, for people: its report, what happened last in it, and a smaller plan that finds the same."""
+"""The result of a run for people: a report, the last events, and a smaller plan with the same finding."""

@@ -9,7 +9,7 @@ __all__ = ["describe_finding", "describe_plan", "describe_size", "summary_line"]
 
 
 def summary_line(result: Result, cpu_seconds: float) -> str:
-    """One run in one line."""
+    """Describes a run in one line."""
     simulated = result.simulated_ns / 1e9
     verdict = "holds"
     if result.violation is not None:
@@ -25,7 +25,7 @@ def summary_line(result: Result, cpu_seconds: float) -> str:
 
 
 def describe_plan(plan: Plan) -> list[str]:
-    """The settings of a plan, and its faults, one a line."""
+    """Describes a plan: its settings, and its faults, one a line."""
     load = f"{_count(plan.producers, 'producer')}, {_count(plan.queues, 'queue')}"
     settings = (
         f"{plan.nodes} nodes, {plan.flush} flush, data files of {plan.data_file_bytes // 1024} KiB, {load}; "
@@ -41,7 +41,7 @@ def describe_plan(plan: Plan) -> list[str]:
 
 
 def describe_size(plan: Plan) -> str:
-    """How much a plan takes, for comparing it with a smaller one."""
+    """Says how large a plan is, for comparing it with a smaller one."""
     kinds = len({fault.kind for fault in plan.faults})
     return (
         f"{_count(len(plan.faults), 'fault')} of {_count(kinds, 'kind')} in {plan.calm_ns / SECOND:.0f} s, "
@@ -54,7 +54,7 @@ def _count(number: int, name: str) -> str:
 
 
 def describe_finding(result: Result, replay: str) -> str:
-    """What broke, the faults that led there, what happened last, each node's state, and how to see it again.
+    """Describes a finding: what broke, the faults, the last events, each node's state, and how to see it again.
 
     With the run's traces (`Result.traces`), what happened last includes what clients asked and replicas stored.
     """

@@ -62,7 +62,7 @@ class Shrunk:
 
 
 def run_until(plan: Plan, limit_ns: int, judge_history: JudgeHistory | None = None) -> Result | None:
-    """What a plan comes to by `limit_ns`, None for nothing; its end is looked at if that comes before."""
+    """Runs a plan up to `limit_ns` and returns its result; None if nothing was found by then."""
     world = World(plan, keep_traces=judge_history is not None)
     if limit_ns < plan.end_ns:
         world.scheduler.at(limit_ns + 1, _nothing_found)
@@ -73,7 +73,7 @@ def run_until(plan: Plan, limit_ns: int, judge_history: JudgeHistory | None = No
 
 
 def cause_of(violation: Violation) -> tuple[str, ...]:
-    """What two findings have in common that count as the same: the invariant, and for two of them the reason."""
+    """Returns what findings that count as the same have in common: the invariant, for two of them the reason."""
     if violation.detail.startswith("Traceback"):
         places = re.findall(r'^ *File ".*", line \d+, in (.*)$', violation.detail, re.MULTILINE)
         error = violation.detail.rstrip().rpartition("\n")[2].partition(":")[0]
@@ -116,7 +116,7 @@ class _BudgetUsedError(Exception):
 
 
 class _Search:
-    """`best` is a run that was made, never one that is only believed to fail."""
+    """The search for a smaller plan. `best` is a run that was made, never one that is only believed to fail."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class _Search:
                 return
 
     def _fails(self, plan: Plan) -> bool:
-        """Whether the plan comes to the same finding; its run is the best one then."""
+        """Runs the plan; true if it comes to the same finding, and then its run is the best one."""
         if plan in self._tried:
             return plan == self.best.plan
         if self.runs >= self._runs_max:
@@ -182,14 +182,14 @@ class _Search:
         return fails
 
     def _limit_ns(self, plan: Plan) -> int:
-        """A finding of before the calm is to be one again; another one may take all the time there is."""
+        """Returns up to when a plan runs: a finding of before the calm must come before it again."""
         best = self.best
         return plan.calm_ns if best.simulated_ns < best.plan.calm_ns else plan.end_ns
 
     # ---- steps ---------------------------------------------------------------------------------------
 
     def _cut(self) -> None:
-        """The faults end right behind the finding, or, if it is one of the calm, the calm begins right behind them."""
+        """Lets the faults end right behind the finding; for one of the calm, the calm begins right behind them."""
         plan, found_ns = self.best.plan, self.best.simulated_ns
         if found_ns < plan.calm_ns:
             faults = tuple(fault for fault in plan.faults if fault.time_ns <= found_ns)
@@ -208,7 +208,7 @@ class _Search:
         self._fails(replace(plan, calm_ns=calm_ns, end_ns=plan.end_ns - earlier_ns, faults=faults))
 
     def _drop_kinds(self) -> None:
-        """None, then each kind alone, then all but ever fewer kinds.
+        """Tries no kind of fault, then each kind alone, then all but ever fewer kinds.
 
         One kind alone often does; and as each smaller plan is another run, which may miss what depends on chance, few
         large steps come further than many small ones.
@@ -236,7 +236,7 @@ class _Search:
             self._fails(replace(self.best.plan, nodes=3))
 
     def _lighten(self) -> None:
-        """One producer, one queue."""
+        """Tries one producer, and one queue."""
         if self.best.plan.producers > 1:
             self._fails(replace(self.best.plan, producers=1))
         if self.best.plan.queues > 1:

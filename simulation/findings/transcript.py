@@ -1,4 +1,4 @@
-"""What happened last in a run, for people: the world's notes and the traces of all hosts on one axis of time.
+"""The last events of a run, for people: the notes and the traces of all hosts on one axis of time.
 
 Notes are few (faults, roles, what processes log), traces are many (each question of a client, each entry of a replica);
 so the newest of both are taken, as many of each as a page holds, and told in the order in which they happened. All
@@ -45,7 +45,7 @@ def _seconds(line: str) -> float:
 
 
 def _one_line(text: str) -> str:
-    """Findings have text of many lines, which a report shows elsewhere."""
+    """Cuts a note to one line: findings have text of many lines, which a report shows elsewhere."""
     line = text.split("\n", 1)[0]
     return line if len(line) <= _COLUMNS else f"{line[: _COLUMNS - 3]}..."
 
@@ -109,6 +109,6 @@ def _answer(asked: Invoke, event: TraceEvent) -> str:
 
 
 def _some(values: list[str]) -> str:
-    """A few of many."""
+    """Shows the first values, and how many more there are."""
     shown = " ".join(values[:_VALUES])
     return shown + (f" and {len(values) - _VALUES} more" if len(values) > _VALUES else "")

@@ -1,1 +1,1 @@
-"""What must hold: models of what is true, and judges that hold nodes and clients to it while a run goes on."""
+"""Models of what is true, and judges that hold nodes and clients to it while a run goes on."""

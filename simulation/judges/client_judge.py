@@ -1,4 +1,4 @@
-"""Whether what clients are told is true: each answer is held against the group's model when it arrives.
+"""Judges what clients are told: each answer is held against the group's model when it arrives.
 
 Clients record every attempt into their trace. The judge reads along: an answer is linearizable if the model was in the
 state that it tells of at some moment between the question and the answer, which the model knows exactly, because it
@@ -15,7 +15,7 @@ from broker.client.message import SendResult
 from broker.trace import TraceHeader, TraceWriter
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedQueue, GroupModel
-from simulation.judges.stored_positions import NEVER, PositionRequest, first_unasked
+from simulation.judges.stored_offsets import NEVER, OffsetRequest, first_unasked
 from simulation.scheduler import SECOND
 
 __all__ = ["ClientJudge", "ClientWriter", "Question"]
@@ -23,7 +23,7 @@ __all__ = ["ClientJudge", "ClientWriter", "Question"]
 
 @dataclass(slots=True)
 class Question:
-    """What a client asked, or wanted done."""
+    """A request of a client: something asked, or something to be done."""
 
     process: str
     topic: str
@@ -32,10 +32,10 @@ class Question:
     values: tuple[str, ...]
     offset: int
     since_ns: int
-    position: PositionRequest | None = None
+    request: OffsetRequest | None = None
 
     @property
-    def position_key(self) -> tuple[str, str, int]:
+    def offset_key(self) -> tuple[str, str, int]:
         return self.group, self.topic, self.queue_id
 
 
@@ -47,18 +47,18 @@ class ClientJudge:
     """Judges all clients of a world."""
 
     def __init__(self, model: GroupModel, now_ns: Callable[[], int], *, afterwards: bool = False) -> None:
-        """`afterwards`: the model holds already all that was committed, at the times given or before.
+        """`afterwards`: all is over, and the model knows of each commit by when it happened, but not exactly when.
 
-        Then answers are held against what follows from that: no end of a question excuses or accuses a commit, and
-        positions are accounted for when all requests are known.
+        Then a commit that is late in the model is no proof against an answer that came before it, and stored offsets
+        are accounted for when all requests are known.
         """
         self._afterwards = afterwards
         self._model = model
         self._now_ns = now_ns
-        self._positions: dict[tuple[str, str, int], list[PositionRequest]] = {}
-        """(group, topic, queue id) -> who has asked to store a position."""
-        self._positions_judged: dict[tuple[str, str, int], int] = {}
-        """How much of the model's history of positions is accounted for."""
+        self._requests: dict[tuple[str, str, int], list[OffsetRequest]] = {}
+        """(consumer group, topic, queue id) -> requests to store an offset."""
+        self._offsets_judged: dict[tuple[str, str, int], int] = {}
+        """How much of the model's history of offsets is accounted for."""
         self.outcomes: dict[tuple[str, str], list[str]] = {}
         """(topic, unique key) -> how each attempt to store it ended: "open" until known, then ok, fail or info."""
         self.at_most_once: dict[str, None] = {}
@@ -70,7 +70,7 @@ class ClientJudge:
     def asked(
         self, process: str, key: str, group: str | None, values: Sequence[str], offset: int
     ) -> Question:
-        """An operation begins."""
+        """Notes a request; returns it for the calls that tell how it ended."""
         topic, _, queue = key.rpartition("/")
         for value in values:
             self.outcomes.setdefault((topic, value), []).append("open")
@@ -78,7 +78,7 @@ class ClientJudge:
         return Question(process, topic, queue_id, group or "", tuple(values), offset, self._now_ns())
 
     def stored(self, asked: Question, base_offset: int) -> None:
-        """An acknowledged message is committed, where the acknowledgement says."""
+        """Judges an acknowledgement: the message is committed, where it says."""
         self.acknowledged += len(asked.values)
         queue = self._model.queues.get((asked.topic, asked.queue_id))
         held = queue.keys[base_offset : base_offset + len(asked.values)] if queue is not None else []
@@ -91,7 +91,7 @@ class ClientJudge:
         self._ended(asked, "ok")
 
     def placed(self, process: str, results: Sequence[SendResult]) -> None:
-        """Messages that are stored once are where their sender was told, and nowhere else."""
+        """Judges the places of messages that are stored once: each is where its sender was told, and nowhere else."""
         for result in results:
             queue = result.queue
             places = self._model.keys.get((queue.topic, result.message_id))
@@ -102,11 +102,11 @@ class ClientJudge:
                 )
 
     def failed(self, asked: Question, outcome: str) -> None:
-        """An attempt failed, certainly ("fail") or of unknown outcome ("info")."""
+        """Notes that a request failed, certainly ("fail") or of unknown outcome ("info")."""
         if asked.values:
             self._ended(asked, outcome)
-        if asked.position is not None and outcome == "fail":
-            self._positions[asked.position_key].remove(asked.position)
+        if asked.request is not None and outcome == "fail":
+            self._requests[asked.offset_key].remove(asked.request)
 
     def _ended(self, asked: Question, outcome: str) -> None:
         for value in asked.values:
@@ -116,7 +116,7 @@ class ClientJudge:
     def was_read(
         self, asked: Question, next_offset: int, offsets: int | Sequence[int], values: Sequence[str]
     ) -> None:
-        """What a pull returns are committed messages, without a gap."""
+        """Judges a pull: it returns committed messages, and leaves none out."""
         if asked.topic in self._model.deleted_topics:
             return
         places = range(offsets, offsets + len(values)) if isinstance(offsets, int) else offsets
@@ -144,7 +144,7 @@ class ClientJudge:
             self._passed(asked, queue, expected, next_offset)
 
     def _passed(self, asked: Question, queue: CommittedQueue, expected: int, offset: int) -> None:
-        """A reader that wanted `expected` is at `offset`: it may pass what retention has deleted somewhere."""
+        """Judges a reader that is at `offset` and not at `expected`: it may pass what some node has deleted."""
         if offset == expected:
             return
         kept = queue.first_kept(expected, offset, self._model.kept_from) if offset > expected else offset
@@ -156,7 +156,7 @@ class ClientJudge:
             )
 
     def ended_at(self, asked: Question, offset: int) -> None:
-        """A query of the queue's end: nothing acknowledged before is missing, nothing uncommitted shows."""
+        """Judges a query of a queue's end: nothing acknowledged before is missing, nothing uncommitted shows."""
         self.answered += 1
         if asked.topic in self._model.deleted_topics:
             return
@@ -170,25 +170,25 @@ class ClientJudge:
             )
 
     def asked_to_store(self, asked: Question) -> None:
-        """An operation, told by `asked`, is to store a group's position."""
-        request = PositionRequest(asked.offset, asked.since_ns)
-        self._positions.setdefault(asked.position_key, []).append(request)
-        asked.position = request
+        """Notes that a request is to store an offset of a consumer group."""
+        request = OffsetRequest(asked.offset, asked.since_ns)
+        self._requests.setdefault(asked.offset_key, []).append(request)
+        asked.request = request
 
     def ordered(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """An administrator's order is being committed, which stores a position as a request of the group's would."""
+        """Notes that an administrator's order is committed, which stores an offset as a request would."""
         now_ns = self._now_ns()
-        request = PositionRequest(offset, now_ns, now_ns)
-        self._positions.setdefault((group, topic, queue_id), []).append(request)
+        request = OffsetRequest(offset, now_ns, now_ns)
+        self._requests.setdefault((group, topic, queue_id), []).append(request)
 
     def offset_stored(self, asked: Question) -> None:
-        """An acknowledged consumer offset was committed since the request left, or outdone at once by another."""
+        """Judges an acknowledged offset: it was committed since the request left, or another one outdid it at once."""
         self.answered += 1
         if not self._afterwards:
-            if asked.position is not None:
-                asked.position.until_ns = self._now_ns()
-            self._account_for_positions(asked.position_key)
-        history = self._model.offsets.get(asked.position_key, [])
+            if asked.request is not None:
+                asked.request.until_ns = self._now_ns()
+            self._account_for_offsets(asked.offset_key)
+        history = self._model.offsets.get(asked.offset_key, [])
         since = bisect_left(history, asked.since_ns, key=lambda item: item[0])
         before = history[since - 1][1] if since else None
         stored = [value for _, value in history[since:]]
@@ -199,12 +199,12 @@ class ClientJudge:
                 f"{asked.group} at {asked.topic}/{asked.queue_id}: {asked.offset} acknowledged, committed {before}",
             )
 
-    def _account_for_positions(self, key: tuple[str, str, int]) -> None:
-        requests, history = self._positions.get(key), self._model.offsets.get(key, [])
-        begin = self._positions_judged.get(key, 0)
+    def _account_for_offsets(self, key: tuple[str, str, int]) -> None:
+        requests, history = self._requests.get(key), self._model.offsets.get(key, [])
+        begin = self._offsets_judged.get(key, 0)
         if requests is None or begin == len(history):
             return  # nobody has recorded what this group's members ask for, or nothing is new
-        self._positions_judged[key] = len(history)
+        self._offsets_judged[key] = len(history)
         unasked = first_unasked(history, begin, requests)
         if unasked is not None:
             time_ns, position = unasked
@@ -217,14 +217,14 @@ class ClientJudge:
             )
 
     def offset_was(self, asked: Question, offset: int | None) -> None:
-        """A stored offset is one that was in force while it was asked for."""
+        """Judges a stored offset: it was in force at some moment while it was asked for."""
         self.answered += 1
         if not self._afterwards:
-            self._account_for_positions(asked.position_key)
-        history = self._model.offsets.get(asked.position_key, [])
+            self._account_for_offsets(asked.offset_key)
+        history = self._model.offsets.get(asked.offset_key, [])
         since = bisect_right(history, asked.since_ns - 1, key=lambda item: item[0])
         possible = [history[since - 1][1] if since else None, *(value for _, value in history[since:])]
-        # A group without an offset starts at 0 on a young queue (behaviour.md 8.3).
+        # A consumer group without an offset starts at 0 on a queue from which nothing was deleted yet.
         if offset not in possible and not (offset == 0 and None in possible):
             raise _untrue(
                 "stored offsets are linearizable",
@@ -232,13 +232,13 @@ class ClientJudge:
                 f"{asked.group} at {asked.topic}/{asked.queue_id}: told {offset}, was {possible[-5:]}",
             )
 
-    def positions_to_come(self, group: str, topic: str, queue_id: int) -> list[int]:
-        """Positions that a client asked to store and may yet be, or were without its knowing: not acknowledged."""
-        requests = self._positions.get((group, topic, queue_id), ())
+    def offsets_to_come(self, group: str, topic: str, queue_id: int) -> list[int]:
+        """Returns the offsets that clients asked to store and nobody acknowledged: they may be stored, now or later."""
+        requests = self._requests.get((group, topic, queue_id), ())
         return [request.offset for request in requests if request.until_ns == NEVER]
 
     def acknowledged_from(self, position: int) -> int:
-        """How many acknowledged messages stand at `position` of the log or behind it, and nowhere before."""
+        """Counts the acknowledged messages that stand at `position` of the log or behind it, and nowhere before."""
         number = 0
         for (topic, value), outcomes in self.outcomes.items():
             if "ok" in outcomes and topic not in self._model.deleted_topics:
@@ -251,9 +251,12 @@ class ClientJudge:
         return number
 
     def check_outcomes(self) -> None:
-        """At the end: what certainly failed is not there, what must not be repeated is there once."""
-        for key in self._positions:
-            self._account_for_positions(key)
+        """Judges the end: what certainly failed is not there, what must not be repeated is there once.
+
+        Raises Violation.
+        """
+        for key in self._requests:
+            self._account_for_offsets(key)
         for (topic, value), outcomes in self.outcomes.items():
             places = self._model.keys.get((topic, value), [])
             if places and all(outcome == "fail" for outcome in outcomes):
@@ -298,7 +301,7 @@ class ClientWriter(TraceWriter):
         return operation
 
     def invoke_append(self, time_ns: int, process: str, key: str, values: Sequence[str]) -> int:
-        """Recorded and noted."""
+        """Records the event, and notes it."""
         if self._at_most_once:
             self._judge.at_most_once.update(dict.fromkeys(values))
         operation = super().invoke_append(time_ns, process, key, values)
@@ -307,28 +310,28 @@ class ClientWriter(TraceWriter):
     def invoke_read(
         self, time_ns: int, process: str, key: str, offset: int, *, filtered: bool = False
     ) -> int:
-        """Recorded and noted."""
+        """Records the event, and notes it."""
         operation = super().invoke_read(time_ns, process, key, offset, filtered=filtered)
         return self._begin(operation, key, None, (), offset)
 
     def invoke_tail(self, time_ns: int, process: str, key: str) -> int:
-        """Recorded and noted."""
+        """Records the event, and notes it."""
         return self._begin(super().invoke_tail(time_ns, process, key), key, None, (), 0)
 
     def invoke_commit_offset(self, time_ns: int, process: str, key: str, group: str, offset: int) -> int:
-        """Recorded and noted."""
+        """Records the event, and notes it."""
         operation = super().invoke_commit_offset(time_ns, process, key, group, offset)
         self._begin(operation, key, group, (), offset)
         self._judge.asked_to_store(self._asked[operation])
         return operation
 
     def invoke_fetch_offset(self, time_ns: int, process: str, key: str, group: str) -> int:
-        """Recorded and noted."""
+        """Records the event, and notes it."""
         operation = super().invoke_fetch_offset(time_ns, process, key, group)
         return self._begin(operation, key, group, (), 0)
 
     def ok_append(self, time_ns: int, operation: int, base_offset: int, key: str | None = None) -> None:
-        """Recorded and judged."""
+        """Records the event, and judges it. Raises Violation."""
         super().ok_append(time_ns, operation, base_offset, key)
         self._judge.stored(self._asked.pop(operation), base_offset)
 
@@ -341,34 +344,34 @@ class ClientWriter(TraceWriter):
         values: Sequence[str],
         end: int | None = None,
     ) -> None:
-        """Recorded and judged."""
+        """Records the event, and judges it. Raises Violation."""
         super().ok_read(time_ns, operation, next_offset, offsets, values, end)
         self._judge.was_read(self._asked.pop(operation), next_offset, offsets, values)
 
     def ok_tail(self, time_ns: int, operation: int, offset: int) -> None:
-        """Recorded and judged."""
+        """Records the event, and judges it. Raises Violation."""
         super().ok_tail(time_ns, operation, offset)
         self._judge.ended_at(self._asked.pop(operation), offset)
 
     def ok_commit_offset(self, time_ns: int, operation: int) -> None:
-        """Recorded and judged."""
+        """Records the event, and judges it. Raises Violation."""
         super().ok_commit_offset(time_ns, operation)
         self._judge.offset_stored(self._asked.pop(operation))
 
     def ok_fetch_offset(self, time_ns: int, operation: int, offset: int | None) -> None:
-        """Recorded and judged."""
+        """Records the event, and judges it. Raises Violation."""
         super().ok_fetch_offset(time_ns, operation, offset)
         self._judge.offset_was(self._asked.pop(operation), offset)
 
     def fail(self, time_ns: int, operation: int, reason: str | None = None) -> None:
-        """Recorded and noted."""
+        """Records the event, and notes it."""
         super().fail(time_ns, operation, reason)
         asked = self._asked.pop(operation, None)
         if asked is not None:
             self._judge.failed(asked, "fail")
 
     def info(self, time_ns: int, operation: int, reason: str | None = None) -> None:
-        """Recorded and noted."""
+        """Records the event, and notes it."""
         super().info(time_ns, operation, reason)
         asked = self._asked.pop(operation, None)
         if asked is not None:

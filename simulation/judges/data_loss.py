@@ -18,7 +18,7 @@ __all__ = ["DataLossWatch"]
 
 
 class DataLossWatch:
-    """Told by machines that go dark (`broker_host.PowerWatcher`)."""
+    """Hears of machines that go dark (`broker_host.PowerWatcher`), and ends the run if that lost something for good."""
 
     def __init__(
         self,

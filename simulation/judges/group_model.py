@@ -1,4 +1,4 @@
-"""What the group has committed, as one sequence of bytes and what follows from it: the truth that all else is held to.
+"""The committed entries of the group as one sequence of bytes, and what follows from them: all else is held to that.
 
 Nothing here comes from a client's view or from a node's promises. The first commit of an entry that any node reports
 defines it; every other report must agree, byte for byte. From those bytes the model derives each queue's messages and
@@ -44,24 +44,24 @@ class CommittedMessage:
 
     record: Record
     index: int
-    """Of its entry in the log."""
+    """The index of its entry in the log."""
     time_ns: int
-    """When it was committed."""
+    """The true time at which it was committed."""
 
     def property(self, name: bytes) -> str | None:
-        """One of its properties."""
+        """Returns the value of a property, None if the message has none of that name."""
         value = get_property(self.record.properties, name)
         return None if value is None else value.decode()
 
 
 class Listener(Protocol):
-    """Is told what the group commits."""
+    """A listener for what the group commits."""
 
     def committed(self, message: CommittedMessage) -> None:
-        """In the order of the log."""
+        """A message has been committed; called in the order of the log."""
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """A metadata command, likewise."""
+        """A metadata command has been committed; called in the order of the log."""
 
 
 @dataclass(slots=True)
@@ -87,11 +87,11 @@ class CommittedQueue:
         self.times: list[int] = []
 
     def first_kept(self, begin: int, end: int, kept_from: int) -> int:
-        """The lowest offset in [begin, end) whose message no node has deleted; `end` if there is none."""
+        """Returns the lowest offset in [begin, end) whose message no node has deleted; `end` if there is none."""
         return bisect_left(self.positions, kept_from, begin, end)
 
     def end_at(self, time_ns: int) -> int:
-        """How many messages were committed before a time."""
+        """Returns how many messages were committed before a time."""
         return bisect_left(self.times, time_ns)
 
 
@@ -103,20 +103,20 @@ class GroupModel:
         self.end_position = 0
         self.image = bytearray()
         self.positions: list[int] = []
-        """Of each entry, by index."""
+        """The position of each entry, by index."""
         self.commit_terms: list[tuple[int, int]] = []
         """(first index, term of the leader under which it and what follows was first committed), rising."""
         self.queues: dict[tuple[str, int], CommittedQueue] = {}
         self.offsets: dict[tuple[str, str, int], list[tuple[int, int | None]]] = {}
         """(group, topic, queue id) -> (time, next offset; None for none), in the order of the log."""
         self._parked: dict[tuple[str, str, int], int] = {}
-        """(group, topic, queue id) -> where the group is to go; until it has, its reports move nothing."""
+        """(consumer group, topic, queue id) -> where an order sends the group: until it follows, no report moves it."""
         self.kept_from = 0
         """The highest position at which the log of any node has begun: all nodes keep what is there and behind it, and
         readers may be sent forward to there."""
         self._topics: dict[str, None] = {}
         self.deleted_topics: dict[str, int] = {}
-        """When a topic was deleted last."""
+        """Topic -> the true time at which it was deleted last."""
         self.keys: dict[tuple[str, str], list[tuple[int, int]]] = {}
         """(topic, unique key) -> (queue id, offset) of each message that has it. A message that the broker moves (a
         half message, a retry) keeps its key in its next topic."""
@@ -133,7 +133,7 @@ class GroupModel:
     # ---- elections -----------------------------------------------------------------------------------
 
     def elected(self, node: str, term: int, log: EntryLog, now_ns: int) -> None:
-        """Election safety (Raft 5.2) and leader completeness (5.4.3)."""
+        """Checks election safety (Raft 5.2) and leader completeness (5.4.3) for a new leader. Raises Violation."""
         self._elections.append((now_ns, node))
         other = self._leaders.setdefault(term, node)
         if other != node:
@@ -153,16 +153,16 @@ class GroupModel:
     # ---- what is kept --------------------------------------------------------------------------------
 
     def may_be_gone(self, message: CommittedMessage) -> bool:
-        """Whether some node has deleted the message with its log's head."""
+        """True if some node has deleted the message with its log's head."""
         return message.record.physical_offset < self.kept_from
 
     def may_pass(self, topic: str, queue_id: int, begin: int, end: int) -> bool:
-        """Whether a reader at offset `begin` may be sent forward to `end`: some node has deleted all in between."""
+        """True if a reader at offset `begin` may be sent forward to `end`: some node has deleted all in between."""
         queue = self.queues.get((topic, queue_id), CommittedQueue())
         return begin <= end <= len(queue.keys) and queue.first_kept(begin, end, self.kept_from) == end
 
     def begins_since(self, time_ns: int) -> list[int]:
-        """Where the log of a leader began at some moment since then: of who led then, or was elected later."""
+        """Returns where a leader's log may have begun since then: that of the leader then, or of a later one."""
         newest_before = bisect_right(self._elections, time_ns, key=lambda election: election[0]) - 1
         found: dict[int, None] = {}
         for _, node in self._elections[max(newest_before, 0) :]:
@@ -174,12 +174,15 @@ class GroupModel:
     # ---- logs ----------------------------------------------------------------------------------------
 
     def begins_at(self, node: str, log: EntryLog, now_ns: int) -> None:
-        """A node's log begins where it does now."""
+        """Notes where a node's log begins now."""
         self.kept_from = max(self.kept_from, log.first_position)
         self._begins.setdefault(node, []).append((now_ns, log.first_position))
 
     def appended(self, node: str, log: EntryLog, first_index: int, last_index: int, term: int) -> None:
-        """Log matching (5.3): an entry of an index and term is one entry, with one history."""
+        """Checks log matching (Raft 5.3): an entry of an index and term is one entry, with one history.
+
+        Raises Violation.
+        """
         leader = self._leaders.get(term)
         while first_index <= last_index:
             last, position, data = log.run(first_index, last_index, _RUN_BYTES_MAX)
@@ -235,7 +238,10 @@ class GroupModel:
     def committed(
         self, node: str, log: EntryLog, first_index: int, last_index: int, term: int, now_ns: int
     ) -> int:
-        """State machine safety (5.4.3) of a node's committed entries; returns the first new index, or last + 1."""
+        """Checks state machine safety (Raft 5.4.3).
+
+        Returns the first index that is new, or last + 1. Raises Violation.
+        """
         known_last = min(last_index, self.last_index)
         self.compare(node, log, first_index, known_last, "state machine safety")
         new_first = max(first_index, self.last_index + 1)
@@ -258,7 +264,7 @@ class GroupModel:
         return new_first
 
     def compare(self, node: str, log: EntryLog, first_index: int, last_index: int, invariant: str) -> None:
-        """Whether a node's entries are the committed ones. What its log does not reach back to is left out."""
+        """Raises Violation if a node's entries are not the committed ones, as far as its log reaches back."""
         index = max(first_index, log.first_index)
         while index <= last_index:
             last, position, data = log.run(index, last_index, _RUN_BYTES_MAX)
@@ -267,10 +273,10 @@ class GroupModel:
             index = last + 1
 
     def learn(self, node: str, data: bytes, now_ns: int) -> None:
-        """Takes committed entries, which follow those before them, as `node` has them.
+        """Learns from committed entries, which follow those before them in the log of `node`.
 
-        For a group whose logs are files, and judged when all is over: what this alone does not fill is `image` and
-        `last_index`.
+        Neither `image` nor `last_index` changes: `committed` does that, and who judges a group by its files when all is
+        over needs neither. Raises Violation.
         """
         at = 0
         while at < len(data):
@@ -309,7 +315,10 @@ class GroupModel:
             at += size
 
     def _change_members(self, node: str, index: int, body: bytes) -> None:
-        """Majorities of neighbouring configurations overlap: one voter comes or goes at a time (dissertation 4.1)."""
+        """Checks that one voter comes or goes at a time: then majorities overlap (dissertation 4.1).
+
+        Raises Violation.
+        """
         voters, learners, _ = cbor2.loads(body)
         changed = [
             name

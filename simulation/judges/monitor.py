@@ -26,11 +26,11 @@ from simulation.randomness import Random
 __all__ = ["Monitor", "ReplicaWriter"]
 
 _KEYS_LOOKED_UP = 50
-"""Of each queue, among the newest and among all before."""
+"""So many keys of each queue are looked up among the newest, and as many among all before."""
 
 
 class _Watched:
-    """What is known of a host, incarnations included."""
+    """A host that is watched, with what is known of all its processes."""
 
     __slots__ = ("arrived", "checked_index", "committed_floor", "first_index", "host", "log", "seen_applied")
 
@@ -39,7 +39,7 @@ class _Watched:
         self.log: EntryLog | None = None
         self.checked_index = -1
         self.committed_floor = -1
-        """The highest index that it ever knew as committed, on the disk that it has now."""
+        """The highest index that this host ever knew as committed, on the disk that it has now."""
         self.seen_applied = -1
         self.first_index = 0
         self.arrived: dict[tuple[str, int], int] = {}
@@ -69,29 +69,29 @@ class ReplicaWriter(TraceWriter):
     def role(
         self, time_ns: int, role: str, term: int, leader: str | None, last_index: int, last_term: int
     ) -> None:
-        """Recorded, and checked when it is a leader's."""
+        """Records the event, and checks it if a leader's role begins. Raises Violation."""
         super().role(time_ns, role, term, leader, last_index, last_term)
         self._monitor.role(self._host, role, term, leader)
 
     def append(
         self, time_ns: int, first_index: int, last_index: int, term: int, digest: int | None = None
     ) -> None:
-        """Recorded and checked."""
+        """Records the event, and checks it. Raises Violation."""
         super().append(time_ns, first_index, last_index, term, digest)
         self._monitor.appended(self._host, first_index, last_index, term)
 
     def truncate(self, time_ns: int, last_index: int) -> None:
-        """Recorded and checked."""
+        """Records the event, and checks it. Raises Violation."""
         super().truncate(time_ns, last_index)
         self._monitor.truncated(self._host, last_index)
 
     def commit(self, time_ns: int, index: int, term: int) -> None:
-        """Recorded and checked."""
+        """Records the event, and checks it. Raises Violation."""
         super().commit(time_ns, index, term)
         self._monitor.committed(self._host, index, term)
 
     def reset(self, time_ns: int, first_index: int) -> None:
-        """Recorded and checked."""
+        """Records the event, and checks it. Raises Violation."""
         super().reset(time_ns, first_index)
         self._monitor.reset(self._host, first_index)
 
@@ -149,13 +149,13 @@ class Monitor:
         node.listeners.arrivals.append(lambda arrivals: self._arrived(watched, arrivals))
 
     def stopped(self, host: BrokerHost) -> None:
-        """Its process has ended."""
+        """The process of a host has ended."""
         watched = self._watched.get(host.name)
         if watched is not None:
             watched.log = None
 
     def wiped(self, host: BrokerHost) -> None:
-        """It got an empty disk, or one that was harmed: what it knew need not be there, its votes neither.
+        """Notes that a host got an empty disk, or a harmed one: what it knew need not be there, its votes neither.
 
         From then on it is held to what it does with this disk.
         """
@@ -169,7 +169,7 @@ class Monitor:
     # ---- what replicas record ------------------------------------------------------------------------
 
     def role(self, host: BrokerHost, role: str, term: int, leader: str | None) -> None:
-        """Role, term or leader changed."""
+        """Notes that role, term or leader changed. Raises Violation."""
         self._note(host.name, f"{role} of term {term}, leader {leader or 'unknown'}")
         if role == "candidate":
             self.voted(host.name, term, host.name)
@@ -179,14 +179,14 @@ class Monitor:
             self.model.elected(host.name, term, watched.log, self._now_ns())
 
     def appended(self, host: BrokerHost, first_index: int, last_index: int, term: int) -> None:
-        """Entries joined its log."""
+        """Checks entries that joined the log of a host. Raises Violation."""
         watched = self._watched[host.name]
         if watched.log is not None:
             self.model.appended(host.name, watched.log, first_index, last_index, term)
             self.power_losses.appended(host.name, first_index, self._now_ns())
 
     def truncated(self, host: BrokerHost, last_index: int) -> None:
-        """Committed entries are never truncated."""
+        """Checks that no committed entry is truncated. Raises Violation."""
         watched = self._watched[host.name]
         self._note(host.name, f"truncates its log after {last_index}")
         self.power_losses.truncated(host.name, last_index)
@@ -198,7 +198,7 @@ class Monitor:
             )
 
     def reset(self, host: BrokerHost, first_index: int) -> None:
-        """Its log begins anew after a snapshot: all before is committed."""
+        """Checks a log that begins anew after a snapshot: all before is committed. Raises Violation."""
         self._note(host.name, f"log begins anew at {first_index}")
         self.power_losses.truncated(host.name, -1)
         watched = self._watched[host.name]
@@ -216,7 +216,7 @@ class Monitor:
         watched.arrived = {}
 
     def committed(self, host: BrokerHost, index: int, term: int) -> None:
-        """Its commit index rose."""
+        """Checks the entries that a host has committed. Raises Violation."""
         watched = self._watched[host.name]
         log = watched.log
         if log is None:
@@ -241,7 +241,7 @@ class Monitor:
     # ---- checks --------------------------------------------------------------------------------------
 
     def turned(self, host: BrokerHost, node: Node) -> None:
-        """After each turn: what has been applied is what is committed, in order."""
+        """Checks after a turn that all that is applied is committed, and in order. Raises Violation."""
         watched = self._watched[host.name]
         replica = node.replica
         if replica.applied_index < watched.seen_applied:
@@ -273,7 +273,7 @@ class Monitor:
             raise Violation("dispatch after commit", host.name, f"applied {replica.applied_index}")
 
     def voted(self, name: str, term: int, candidate: str) -> None:
-        """One vote a term, on the disk before it is sent, also across restarts (Raft 5.2)."""
+        """Checks that a node votes once a term, and has saved its vote before it is sent (Raft 5.2)."""
         known = self._votes.setdefault((name, term), candidate)
         if known != candidate:
             raise Violation("one vote a term", name, f"voted for {known} and {candidate} in term {term}")
@@ -288,7 +288,7 @@ class Monitor:
             )
 
     def _arrived(self, watched: _Watched, arrivals: Any) -> None:
-        """Dispatch exactly once and in order, and not before the commit."""
+        """Checks that messages are dispatched exactly once, in order, and not before their commit. Raises Violation."""
         name = watched.host.name
         for arrival in arrivals:
             assert isinstance(arrival, Arrival)
@@ -313,7 +313,7 @@ class Monitor:
             watched.arrived[key] = arrival.end_offset
 
     def _is_durable(self, log: EntryLog, first_index: int, last_index: int, raft: Raft) -> None:
-        """The contract of sync flush: what is committed is on the disks of a majority.
+        """Checks the contract of sync flush: what is committed is on the disks of a majority. Raises Violation.
 
         Of the voters in force when the leader decided, who may have begun a membership change since, in the same turn:
         while its entry is not committed, a majority of those before it will do.
@@ -336,7 +336,7 @@ class Monitor:
         )
 
     def _on_disk(self, watched: _Watched, begin: int, end: int) -> bool:
-        """Whether [begin, end) of the log is in the image that a power failure leaves."""
+        """True if [begin, end) of the log is in the image of the disk that a power failure leaves."""
         host, image = watched.host, self.model.image
         file_bytes = host.options.data_file_bytes
         while begin < end:
@@ -353,7 +353,10 @@ class Monitor:
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_store(self, host: BrokerHost, node: Node) -> None:
-        """Queues and log of a node that has applied everything agree with the model."""
+        """Checks that queues, index and log of a node that has applied everything agree with the model.
+
+        Raises Violation.
+        """
         replica = node.replica
         store = replica.store
         self.model.compare(
@@ -389,6 +392,6 @@ class Monitor:
 
 
 def _only_padding_differs(held: bytes | bytearray, wanted: bytes | bytearray) -> bool:
-    """The rest of a data file behind its last entry holds an end marker, which the model does not keep."""
+    """True if the pieces differ only behind the last entry of a data file: the end marker there is not in the model."""
     used = len(bytes(wanted).rstrip(b"\0"))
     return held[:used] == wanted[:used] and len(held) >= used

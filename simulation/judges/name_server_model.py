@@ -1,4 +1,4 @@
-"""What a name server must answer: the rules of behaviour.md 1 once more, as a table that requests change one by one.
+"""The answers that a name server must give: the rules of `broker/name_server`, written once more.
 
 The model of one name server is told every request in the order in which they reach it, and says what its answer must
 be. That leaves nothing unknown: a request whose answer was lost has been there or has not. It forgets everything with
@@ -42,7 +42,7 @@ _Queues = tuple[int, int, int]
 
 @dataclass(slots=True)
 class _Broker:
-    """What keeps an address."""
+    """A broker that is registered: what keeps its address in the table."""
 
     cluster: str
     name: str
@@ -54,45 +54,45 @@ class _Broker:
 
 @dataclass(slots=True)
 class NameServerModel:
-    """One name server."""
+    """The rules of one name server, and what it knows."""
 
     table: Table = field(default_factory=dict)
     _live: dict[str, _Broker] = field(default_factory=dict)
-    """By address."""
+    """Brokers by address."""
     _topics: dict[str, dict[str, _Queues]] = field(default_factory=dict)
-    """By topic and broker name."""
+    """Queues by topic and broker name."""
 
     # ---- what happens to it ------------------------------------------------------------------------------
 
     def restarted(self, table: Table) -> None:
-        """A new process, which has read this configuration."""
+        """Notes that a new process has read this configuration."""
         self.table = table
         self._live.clear()
         self._topics.clear()
 
     def closed(self, connection: int) -> None:
-        """A connection has ended, and with it whoever was last heard on it."""
+        """Notes that a connection has ended, and with it the broker that was last heard on it."""
         for address in [address for address, broker in self._live.items() if broker.connection == connection]:
             self._remove(address)
 
     def expired(self, now_ns: int) -> None:
-        """It looks for brokers that have been silent for too long."""
+        """Drops the brokers that have been silent for too long."""
         for address in [a for a, broker in self._live.items() if broker.heard_ns + _EXPIRY_NS <= now_ns]:
             self._remove(address)
 
     def permission(self, topic: str) -> int | None:
-        """What clients may do with a topic, on whichever broker allows most; None without a route."""
+        """Returns what clients may do with a topic, on whichever broker allows most; None without a route."""
         queues = self._topics.get(topic, {})
         return max((found[0] for found in queues.values()), default=None)
 
     def order(self, topic: str) -> str | None:
-        """The order configuration that its route carries."""
+        """Returns the order configuration that the route of a topic carries; None without one."""
         if self.table.get(_SETTINGS, {}).get(_ORDERED) != "true":
             return None
         return self.table.get(ORDER_TOPIC_NAMESPACE, {}).get(topic)
 
     def changed(self, command: RemotingCommand) -> Table:
-        """The configuration after a request that changes it."""
+        """Returns the configuration after a request that changes it."""
         fields = command.fields
         if command.code == RequestCode.UPDATE_NAMESRV_CONFIG:
             key, _, value = bytes(command.body).decode().strip().partition("=")
@@ -113,7 +113,7 @@ class NameServerModel:
     def answer(
         self, connection: int, command: RemotingCommand, now_ns: int, *, failed: bool
     ) -> Answer | None:
-        """What a request is answered, which has its effect here now; None for those that are not looked at.
+        """Does what a request asks, and returns its answer; None for requests that are not looked at.
 
         `failed`: the disk has refused what it wanted to keep.
         """
@@ -238,7 +238,7 @@ _HANDLERS: Final[dict[int, Callable[[NameServerModel, Mapping[str, str], Remotin
 
 
 def answer_of(code: int, answer: RemotingCommand) -> Answer:
-    """A real answer to a request of this code, in the form of the model's. Raises RemotingError."""
+    """Puts a real answer to a request of this code into the form of the model's. Raises RemotingError."""
     fields, body = answer.fields, answer.body
     said: object = None
     if code == RequestCode.REGISTER_BROKER:

@@ -1,4 +1,4 @@
-"""What power failures take, and whether they may.
+"""Looks at what power failures take, and decides whether they may.
 
 The contract (docs/configuration.md) with asynchronous flush: an acknowledged entry is in the page caches of a majority,
 and each node flushes what it has written every `flush_interval_ms`. Hence a power failure
@@ -42,12 +42,12 @@ FAILED_FLUSH: Final = "a failed flush"
 """The fault of a node whose process has ended, and some of what it had not managed to flush with it."""
 
 _SLACK_NS: Final = 50 * MILLISECOND
-"""For the turn that begins a flush, and the flush itself while the disk is not slow."""
+"""Time for the turn that begins a flush, and for the flush itself while the disk is not slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostBy:
-    """Which node lost its log's end, from `first_index` on, to which fault, and when in true time.
+    """A node that lost its log's end, from `first_index` on, the fault that took it, and the true time.
 
     The fault is a kind of power failure, or `FAILED_FLUSH`.
     """
@@ -65,13 +65,13 @@ class DataLoss:
     first_index: int
     entries: int
     acknowledged: int
-    """Messages among them that were acknowledged to their senders."""
+    """How many of the messages among them were acknowledged to their senders."""
     nodes: tuple[LostBy, ...]
     without_votes: tuple[str, ...] = ()
-    """If it is votes that are lost: those with a new disk, so that the nodes above can elect nobody without them."""
+    """For a loss of votes: the nodes with a new disk, without which the nodes above can elect nobody."""
 
     def describe(self) -> str:
-        """In a sentence."""
+        """Tells of the loss in a sentence."""
         nodes = ", ".join(
             f"{lost.node} from {lost.first_index} on by {lost.fault} at {lost.time_ns / SECOND:.6f} s"
             for lost in self.nodes
@@ -93,11 +93,11 @@ class _Log:
 
     host: BrokerHost
     bounds: EntryLog
-    """Nothing is read through it."""
+    """Asked for its bounds only: nothing is read through it."""
 
 
 class _Holder:
-    """What is known of a node."""
+    """A node that holds entries."""
 
     __slots__ = ("appends", "log", "lost")
 
@@ -106,11 +106,11 @@ class _Holder:
         self.appends: list[tuple[int, int]] = []
         """(first index, true time) of what this process has appended, in order of the log."""
         self.lost: LostBy | None = None
-        """What power failures took from it and it has not got back."""
+        """What power failures took from the node and it has not got back."""
 
 
 class PowerLosses:
-    """What the nodes of a group hold of what it has committed."""
+    """Knows what each node of a group holds of the committed entries."""
 
     def __init__(self, model: GroupModel, *, sync_flush: bool) -> None:
         self._model = model
@@ -122,17 +122,17 @@ class PowerLosses:
     # ---- the life of a log ---------------------------------------------------------------------------
 
     def started(self, host: BrokerHost, log: EntryLog) -> None:
-        """A process has recovered `log`, and flushed it."""
+        """Notes that a process has recovered `log`, and flushed it."""
         holder = self._holders.setdefault(host.name, _Holder())
         holder.log, holder.appends = _Log(host, log), []
 
     def wiped(self, node: str) -> None:
-        """Its disk is empty, or harmed: nothing on it counts before the next start."""
+        """Notes that a disk is empty, or harmed: nothing on it counts before the next start."""
         self._holders.setdefault(node, _Holder()).log = None
         self._dark.pop(node, None)
 
     def is_whole(self, node: str) -> None:
-        """It has again whatever anyone may have counted on."""
+        """Notes that a node has again all that others may have counted on."""
         if self._dark:
             self._dark.pop(node, None)
 
@@ -144,7 +144,7 @@ class PowerLosses:
             holder.lost = None
 
     def truncated(self, node: str, last_index: int) -> None:
-        """Its log ends at `last_index` now, or begins behind it."""
+        """Notes that a log ends at `last_index` now, or begins behind it."""
         appends = self._holders[node].appends
         while appends and appends[-1][0] > last_index:
             appends.pop()
@@ -168,7 +168,7 @@ class PowerLosses:
             self._dark[host.name] = taken
 
     def _taken(self, host: BrokerHost, before: dict[int, bytes], fault: str, now_ns: int) -> LostBy:
-        """What its disk has not got any more, which may be nothing; noted if it is something."""
+        """Finds the entries that the disk has lost, which may be none, and notes them."""
         holder = self._holders[host.name]
         assert holder.log is not None, "it has run"
         log = holder.log.bounds
@@ -189,7 +189,10 @@ class PowerLosses:
         return lost
 
     def _was_due(self, host: BrokerHost, holder: _Holder, index: int, fault: str, now_ns: int) -> None:
-        """Nothing waits for its flush for longer than the interval while neither process nor disk is held up."""
+        """Checks that nothing waited for its flush for longer than the interval, unless process or disk was held up.
+
+        Raises Violation.
+        """
         at = bisect_right(holder.appends, index, key=lambda append: append[0]) - 1
         assert at >= 0, "what a start found is flushed"
         interval_ns = host.config.storage.flush_interval_ms * MILLISECOND
@@ -226,7 +229,7 @@ class PowerLosses:
         return first_index, lost
 
     def vote_loss(self, recovering: Mapping[str, Loss | None]) -> DataLoss | None:
-        """Whether the voters, each with what it lacks, can elect nobody because of power failures and a new disk."""
+        """Returns the loss if the voters can elect nobody because of power failures and a new disk."""
         voters = self._model.voters
         dark = tuple(lost for voter in voters if (lost := self._dark.get(voter)) is not None)
         without_votes = tuple(voter for voter in voters if recovering.get(voter) in (Loss.VOTE, Loss.ALL))
@@ -242,7 +245,7 @@ class PowerLosses:
         return tuple(lost for lost in known if lost is not None and lost.first_index <= index)
 
     def _held(self, node: str) -> int:
-        """The last committed index up to which a node has everything, -1 for none."""
+        """Returns the last committed index up to which a node has everything, -1 for none."""
         holder = self._holders.get(node)
         if holder is None or holder.log is None:
             return -1
@@ -264,7 +267,7 @@ class PowerLosses:
 
 
 def _first_change(host: BrokerHost, before: dict[int, bytes]) -> int | None:
-    """The position of the first byte that is another one on the disk now."""
+    """Returns the position of the first byte that is another one on the disk now; None if all are the same."""
     for start, old in before.items():
         differs = _first_difference(old, host.disk.cached_bytes(data_file(host.options, start)))
         if differs is not None:
@@ -273,7 +276,7 @@ def _first_change(host: BrokerHost, before: dict[int, bytes]) -> int | None:
 
 
 def _first_difference(expected: bytes | bytearray, stored: bytes) -> int | None:
-    """Where `stored`, which zeros follow, is not `expected`."""
+    """Returns where `stored`, which zeros follow, differs from `expected`; None if it does not."""
     stored = stored[: len(expected)].ljust(len(expected), b"\0")
     if stored == expected:
         return None

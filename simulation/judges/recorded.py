@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from broker.trace import CommitAdvanced, Fail, Info, Invoke, Ok, ReadResult, TraceEvent
 from simulation.judges.client_judge import ClientJudge, Question
 from simulation.judges.group_model import GroupModel
-from simulation.judges.stored_positions import NEVER
+from simulation.judges.stored_offsets import NEVER
 
 __all__ = ["RecordedClients", "commit_times"]
 
 
 def commit_times(events: Iterable[TraceEvent], entries: int) -> list[int]:
-    """When each of the group's first `entries` entries was committed, at the latest; `NEVER` if no trace tells of it.
+    """Returns by when each of the first `entries` entries was committed; `NEVER` if no trace tells of it.
 
     `events` are those of all replicas. An entry is committed when one behind it is, so the times never fall.
     """

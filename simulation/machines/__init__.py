@@ -1,1 +1,1 @@
-"""What stands in a world: hosts with their clocks, disks and processes, and the network between them."""
+"""The machines of a world: hosts with their clocks, disks and processes, and the network between them."""

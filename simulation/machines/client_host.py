@@ -14,7 +14,7 @@ __all__ = ["ClientHost"]
 
 
 class ClientHost:
-    """One client machine; clock and name outlive the process."""
+    """A client machine; clock and name outlive the process."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ClientHost:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process runs."""
+        """True while its process runs."""
         return self._runtime is not None
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class ClientHost:
         runtime.run(main())
 
     def kill(self) -> None:
-        """Ends the process; what it was waiting for it will never know."""
+        """Ends the process at once; no task of it gets another step."""
         runtime, self._runtime = self._runtime, None
         if runtime is None:
             runtime, self._failed = self._failed, None  # what its other tasks were doing ends here
@@ -81,7 +81,7 @@ class ClientHost:
             self.flush()
 
     def flush(self) -> None:
-        """Hands on what the trace holds."""
+        """Writes out what the trace holds."""
         if self._writer is not None:
             self._writer.flush()
 

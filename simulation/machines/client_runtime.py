@@ -32,11 +32,11 @@ class SimulatedStream:
         endpoint.on_writable = self._on_writable
 
     def write_nowait(self, buffers: Sequence[Buffer]) -> int:
-        """What the kernel takes now."""
+        """Sends what the kernel takes now, and returns how many bytes that is."""
         return self._endpoint.send_nowait(buffers)
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        """Everything, waiting for room."""
+        """Sends everything, and waits for room. Raises OSError."""
         endpoint = self._endpoint
         if endpoint.closed:
             raise OSError(errno.EPIPE, self._ended or "the connection is closed")
@@ -48,7 +48,7 @@ class SimulatedStream:
             raise OSError(errno.ECONNRESET, self._ended or "the connection is closed")
 
     async def receive_some(self) -> bytes:
-        """What has arrived, all of it."""
+        """Returns all bytes that have arrived, and waits for the first."""
         while not self._received:
             if self._ended is not None:
                 if "reset" in self._ended or "acknowledged" in self._ended:
@@ -84,7 +84,7 @@ class SimulatedStream:
 
 
 class ClientRuntime(TaskProcess):
-    """One client process on a host."""
+    """The runtime of one client process on a host."""
 
     def __init__(
         self,
@@ -107,23 +107,23 @@ class ClientRuntime(TaskProcess):
         self.wall_ms = clock.wall_ms
 
     def process_id(self) -> int:
-        """A number of its own for every incarnation."""
+        """Returns a number of its own for every incarnation."""
         return self._number
 
     def local_address(self) -> str:
-        """The host's address."""
+        """Returns the host's IP address."""
         return self._ip
 
     def event(self) -> Event:
-        """A new event."""
+        """Returns a new event."""
         return SimulatedEvent(self)
 
     def task_group(self, *, shielded: bool = False) -> AbstractAsyncContextManager[TaskGroupProtocol]:
-        """A new group."""
+        """Returns a new task group."""
         return TaskGroup(self, shielded=shielded)
 
     def move_on_after(self, seconds: float, *, shield: bool = False) -> CancelScope:
-        """A new scope."""
+        """Returns a new scope."""
         return Scope(self, seconds, shield)
 
     async def connect(self, address: str) -> ByteStream:

@@ -1,4 +1,4 @@
-"""What a host believes about time: a monotonic clock that may run fast or slow, and a wall clock that may jump.
+"""The clocks of a host: a monotonic one that may run fast or slow, and a wall clock that may jump.
 
 Each host's monotonic clock has an arbitrary zero and a rate of its own, as real machines have; only durations on one
 host mean anything. Rates stay within `RATE_MAX_PPM`, the bound that the election timeouts of a group are chosen for.
@@ -30,16 +30,16 @@ class HostClock:
         self._wall_offset_ms = wall_offset_ms
 
     def now_ns(self) -> int:
-        """The host's monotonic time."""
+        """Returns the host's monotonic time."""
         elapsed = self._scheduler.now_ns - self._true_base_ns
         return self._local_base_ns + elapsed + elapsed * self._rate_ppm // _MILLION
 
     def wall_ms(self) -> int:
-        """The host's wall clock, which nothing but people should believe."""
+        """Returns the host's wall clock, which nothing but people should believe."""
         return _EPOCH_MS + self._scheduler.now_ns // _MILLION + self._wall_offset_ms
 
     def read(self) -> tuple[int, int]:
-        """Both: `now_ns` and `wall_ms`."""
+        """Returns both: `now_ns` and `wall_ms`."""
         true_ns = self._scheduler.now_ns
         elapsed = true_ns - self._true_base_ns
         return (
@@ -48,18 +48,18 @@ class HostClock:
         )
 
     def true_ns(self, local_ns: int) -> int:
-        """The true time at which the monotonic clock will have reached `local_ns`; never before it."""
+        """Returns the true time at which the monotonic clock will have reached `local_ns`; never before it."""
         elapsed = local_ns - self._local_base_ns
         scaled = -(-elapsed * _MILLION // (_MILLION + self._rate_ppm))
         return self._true_base_ns + scaled
 
     def set_rate(self, rate_ppm: int) -> None:
-        """The monotonic clock runs at another rate from now on; it never goes back."""
+        """Sets the rate of the monotonic clock from now on; the clock never goes back."""
         assert abs(rate_ppm) <= RATE_MAX_PPM
         self._local_base_ns = self.now_ns()
         self._true_base_ns = self._scheduler.now_ns
         self._rate_ppm = rate_ppm
 
     def jump_wall(self, milliseconds: int) -> None:
-        """Somebody sets the wall clock."""
+        """Moves the wall clock."""
         self._wall_offset_ms += milliseconds

@@ -11,12 +11,12 @@ __all__ = ["cached_files", "data_file"]
 
 
 def data_file(options: StoreOptions, start: int) -> str:
-    """The path of the data file that begins at that position of the log."""
+    """Returns the path of the data file that begins at that position of the log."""
     return f"{options.dledger_directory}/data/{file_name(start)}"
 
 
 def cached_files(disk: SimulatedDisk, options: StoreOptions, log: EntryLog) -> dict[int, bytes]:
-    """The page cache of the log's data files, by the position where each begins."""
+    """Returns the log's data files as they are in the page cache, by the position where each begins."""
     file_bytes = options.data_file_bytes
     first = log.first_position - log.first_position % file_bytes
     return {

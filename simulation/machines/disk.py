@@ -51,25 +51,25 @@ class _Inode:
         self.cached = bytearray(size)
         self.durable = bytearray(size)
         self.durable_size = 0
-        """What a power failure leaves of the length; flushing makes it the whole."""
+        """The length that a power failure leaves; flushing makes it the whole."""
         self.view = memoryview(self.cached)
         self.dropped: dict[int, bytes] = {}
         """Pages (by their first byte) that look clean and never reached the disk, as they were when a flush failed."""
 
     def extend(self, size: int) -> None:
-        """A longer file is a new pair of images: the old views keep showing the old ones."""
+        """Makes the file longer by a new pair of images: the old views keep showing the old ones."""
         missing = size - len(self.cached)
         self.cached = self.cached + bytes(missing)
         self.durable = self.durable + bytes(missing)
         self.view = memoryview(self.cached)
 
     def dirty(self, begin: int, end: int) -> None:
-        """Whatever a failed flush left in [begin, end) is to be written again."""
+        """Notes that what a failed flush left in [begin, end) is to be written again."""
         for page in [page for page in self.dropped if begin < page + PAGE_BYTES and page < end]:
             del self.dropped[page]
 
     def written_runs(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """What a flush of [begin, end) writes: all of it but pages that look clean and were not stored into since."""
+        """Returns what a flush of [begin, end) writes: all but pages that look clean and were not stored into since."""
         at = begin
         for page in sorted(self.dropped):
             if begin <= page < end:
@@ -96,19 +96,19 @@ class SimulatedFile:
         self.buffer = memoryview(bytearray(self.size)) if buffered else inode.view
 
     def prepare(self, begin: int, end: int, *, touch: bool = True) -> None:
-        """Nothing to allocate; a full disk shows here."""
+        """Checks that the disk is not full: there is nothing to allocate."""
         assert begin >= 0, "an offset"
         if begin < min(end, self.size):
             self._disk.check_space(self.path)
 
     def load(self, begin: int, end: int) -> None:
-        """All is in memory."""
+        """Does nothing: all is in memory."""
 
     def cool(self, begin: int, end: int) -> None:
-        """Memory is never short here."""
+        """Does nothing: memory is never short here."""
 
     def write_back(self, begin: int, end: int) -> None:
-        """From the write buffer into the page cache."""
+        """Copies from the write buffer into the page cache."""
         if self.buffer is not self._inode.view:
             self._inode.view[begin:end] = self.buffer[begin:end]
 
@@ -117,7 +117,7 @@ class SimulatedFile:
         self._disk.flush_pages(self.path, self._inode, begin, end)
 
     def rewrite(self, begin: int, end: int) -> None:
-        """The next flush writes these pages whatever the cache thinks of them."""
+        """Marks pages that the next flush is to write, even if they look clean."""
         self._inode.dirty(begin, end)
 
     def erase(self, begin: int) -> None:
@@ -130,7 +130,7 @@ class SimulatedFile:
         self._inode.durable_size = self.size
 
     def close(self) -> None:
-        """The views stay, as they must."""
+        """Closes the file; the views stay, as they must."""
 
 
 class _Lock:
@@ -158,15 +158,15 @@ class SimulatedDisk:
         self.full = False
         """No space is left."""
         self.used_by_others = 0.0
-        """Share of the disk that is taken; a node that sees too much of it deletes the head of its log."""
+        """The share of the disk that is taken; a node that sees too much of it deletes the head of its log."""
         self.failing_flushes = 0
-        """How many of the next flushes fail."""
+        """So many of the next flushes fail."""
         self.failing_reads = 0
-        """How many of the next whole-file reads and openings fail."""
+        """So many of the next whole-file reads and openings fail."""
         self.operations = 0
         """Durable operations so far: the points at which a power failure can be armed."""
         self.fired: Callable[[str], object] = lambda kind: None
-        """Told the kind of each fault when it takes effect."""
+        """Called with the kind of each fault that takes effect."""
 
     # ---- faults --------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class SimulatedDisk:
         self._countdown = operations
 
     def step(self, operation: str, path: str) -> None:
-        """A durable operation begins: the place where power fails, if it is armed."""
+        """Begins a durable operation: here power fails, if that is armed."""
         self.operations += 1
         if self._countdown:
             self._countdown -= 1
@@ -189,7 +189,7 @@ class SimulatedDisk:
             raise DiskFullError(path, "allocation", "no space left on the device")
 
     def lose_power(self) -> None:
-        """What was not flushed survives in part or not at all; mappings of before show nothing real any more."""
+        """Loses power: what was not flushed survives in part or not at all. Earlier mappings are void."""
         random = self._random
         self._countdown = 0
         self.locked = False
@@ -238,7 +238,7 @@ class SimulatedDisk:
         return survivor
 
     def lose_process(self) -> None:
-        """The process ended; the page cache has everything it wrote."""
+        """Notes that the process has ended; the page cache has everything it wrote."""
         self._countdown = 0
         self.locked = False
         for job in self._jobs_under_way:
@@ -252,7 +252,7 @@ class SimulatedDisk:
 
     @property
     def may_evict(self) -> bool:
-        """Whether pages that a failed flush did not write may leave the cache with the process."""
+        """True if pages that a failed flush did not write may leave the cache with the process."""
         return any(inode.dropped for inode in self._names.values())
 
     def _evict(self, inode: _Inode) -> None:
@@ -265,11 +265,11 @@ class SimulatedDisk:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever written to it."""
+        """True if nothing was ever written to it."""
         return not self._names and not self._durable_names
 
     def wipe(self) -> None:
-        """An empty disk in place of this one."""
+        """Becomes an empty disk."""
         self.locked = False
         self._names.clear()
         self._durable_names.clear()
@@ -325,7 +325,7 @@ class SimulatedDisk:
         return self._random.choice(pages) if pages else None
 
     def _unscanned_files(self) -> dict[str, None]:
-        """Files that a start does not read through: damage there is found by whoever reads it next, if at all."""
+        """Returns the files that a start does not read through: damage there is found by the next reader, if at all."""
         by_directory: dict[str, list[str]] = {}
         for path in sorted(self._names):
             directory, _, name = path.rpartition("/")
@@ -352,7 +352,7 @@ class SimulatedDisk:
         return job
 
     def end_job(self, job: list[Any]) -> None:
-        """The worker is done: its flushes have reached the disk."""
+        """Ends a job: its flushes have reached the disk."""
         for number, candidate in enumerate(self._jobs_under_way):
             if candidate is job:
                 del self._jobs_under_way[number]
@@ -394,7 +394,7 @@ class SimulatedDisk:
                     inode.dropped[page] = content
 
     def _finish_flushes(self) -> None:
-        """A job goes on only when its flush has returned: what it writes next is not durable before."""
+        """Ends the flushes under way: a job goes on only when its flush has returned."""
         if self._job:
             for inode, begin, data in self._job:
                 inode.durable[begin : begin + len(data)] = data
@@ -402,7 +402,7 @@ class SimulatedDisk:
 
     @contextmanager
     def reads_succeed(self) -> Iterator[None]:
-        """For checks, which must not use up a fault that is meant for the node."""
+        """Lets reads succeed within the block: for checks, which must not use up a fault that is meant for the node."""
         failing, self.failing_reads = self.failing_reads, 0
         try:
             yield
@@ -410,12 +410,12 @@ class SimulatedDisk:
             self.failing_reads = failing
 
     def durable_bytes(self, path: str) -> bytes | bytearray:
-        """For checks: what a power failure now would leave of a file at worst; empty if there is none."""
+        """Returns what a power failure now would leave of a file at worst; empty if there is none. For checks."""
         inode = self._durable_names.get(path)
         return b"" if inode is None else inode.durable
 
     def cached_bytes(self, path: str) -> bytes:
-        """For checks: a file as the page cache has it; empty if there is none."""
+        """Returns a file as the page cache has it; empty if there is none. For checks."""
         inode = self._names.get(path)
         return b"" if inode is None else bytes(inode.cached)
 
@@ -446,7 +446,7 @@ class SimulatedDisk:
         return sorted(names)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or directory."""
+        """True if there is such a file or directory."""
         return path in self._names or any(name.startswith(f"{path}/") for name in self._names)
 
     def size(self, path: str) -> int:
@@ -514,7 +514,7 @@ class SimulatedDisk:
                 self._durable_names[path] = inode
 
     def usage(self) -> DiskUsage:
-        """A large disk, nearly empty but for what `used_by_others` says."""
+        """Returns the usage of a large disk, nearly empty but for what `used_by_others` says."""
         used = 1.0 if self.full else self.used_by_others
         return DiskUsage(_TOTAL_BYTES, int(_TOTAL_BYTES * (1 - used)))
 

@@ -1,4 +1,4 @@
-"""Which machines belong to the group, as its operator sees it: who joins with an empty disk, who is taken away.
+"""The members of the group as its operator sees them: who joins with an empty disk, who is taken away.
 
 A machine is *in service* from the moment at which the operator starts a node on it until it is known to be out of the
 group; only machines in service are started, hit by faults and looked at in the end. What the group has committed is
@@ -18,7 +18,7 @@ __all__ = ["Committed", "Members"]
 
 
 class Committed(Protocol):
-    """What the group has committed."""
+    """The part of the group's committed state that its operator needs."""
 
     voters: tuple[str, ...]
     learners: tuple[str, ...]
@@ -29,39 +29,39 @@ class Committed(Protocol):
 
 
 class Members:
-    """The operator's books."""
+    """The operator's knowledge of the group, and what the operator does to its machines."""
 
     def __init__(
         self, machines: Sequence[BrokerHost], model: Committed, wiped: Callable[[BrokerHost], object]
     ) -> None:
-        """`wiped` is told of each machine that gets an empty disk."""
+        """`wiped` is called with each machine that gets an empty disk."""
         self.machines = machines
-        """All that a broker can run on, in service or not."""
+        """All machines that a broker can run on, in service or not."""
         self._model = model
         self._wiped = wiped
 
     @property
     def committed(self) -> tuple[str, ...]:
-        """Voters and learners, by the newest committed configuration."""
+        """The voters and learners of the newest committed configuration."""
         return (*self._model.voters, *self._model.learners)
 
     def in_service(self) -> list[BrokerHost]:
-        """Machines that run a broker, or should."""
+        """Returns the machines that run a broker, or should."""
         return [host for host in self.machines if host.in_service]
 
     def idle(self) -> list[BrokerHost]:
-        """Machines that a node could be started on."""
+        """Returns the machines that a node could be started on."""
         return [host for host in self.machines if not host.in_service]
 
     def leader(self) -> BrokerHost | None:
-        """The host that serves, if there is exactly one."""
+        """Returns the host that serves; None unless exactly one does."""
         serving = [
             host for host in self.machines if host.process is not None and host.process.node.replica.serving
         ]
         return serving[0] if len(serving) == 1 else None
 
     def is_settled(self) -> bool:
-        """Whether all nodes follow one leader and hold the same log, committed and durable, and no flush is to fail.
+        """True if all nodes follow one leader and hold the same log, committed and durable, and no flush is to fail.
 
         And none of them is recovering: what it may vote for it does not know yet (raft/recovery.py, What is claimed).
         """

@@ -25,13 +25,13 @@ WINDOW_BYTES = 256 * 1024
 _CLOGGED_WINDOW_BYTES = 4096
 DELAY_MIN_NS = 30 * MICROSECOND
 DELAY_MAX_NS = 150 * MICROSECOND
-"""Of a link that nothing has happened to."""
+"""The longest delay of a link that nothing has happened to."""
 _RETRANSMISSION_NS = 200 * MILLISECOND
 _HEALING_NS = 50 * MILLISECOND
 
 
 class Link:
-    """One direction between two hosts."""
+    """The link of one direction between two hosts."""
 
     __slots__ = ("clogged", "cut", "delay_max_ns", "delay_min_ns", "held_by", "loss", "slowed_by")
 
@@ -39,18 +39,18 @@ class Link:
         self.delay_min_ns = DELAY_MIN_NS
         self.delay_max_ns = DELAY_MAX_NS
         self.loss = 0.0
-        """Probability that a segment must be sent again."""
+        """The probability that a segment must be sent again."""
         self.cut = 0
         self.clogged = 0
-        """How many faults hold it so: one of them that ends does not end the others."""
+        """How many faults clog it: one of them that ends does not end the others."""
         self.held_by: list[Callable[[], object]] = []
-        """Told when a cut holds something up."""
+        """Called when a cut holds something up."""
         self.slowed_by: Callable[[], object] | None = None
-        """Told when something takes longer than on other links."""
+        """Called when something takes longer than on other links."""
 
 
 class Endpoint:
-    """One end of a connection. `on_data`, `on_closed` and `on_writable` are set by whoever uses it."""
+    """An end of a connection. `on_data`, `on_closed` and `on_writable` are set by its user."""
 
     __slots__ = (
         "_close_when_sent",
@@ -77,7 +77,7 @@ class Endpoint:
         self._network = network
         self.host = host
         self.address = address
-        """Of the remote end, as host:port."""
+        """The address of the remote end, as host:port."""
         self.link = link
         self.peer: Endpoint
         self.on_data: Callable[[bytes], object] = _ignore
@@ -99,12 +99,12 @@ class Endpoint:
 
     @property
     def closed(self) -> bool:
-        """Whether this end is closed, by whomever."""
+        """True if this end is closed, by whichever side."""
         return self._closed
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the kernel has not taken everything yet."""
+        """True while the kernel has not taken everything."""
         return bool(self._unsent)
 
     def send(self, buffers: Sequence[Buffer]) -> None:
@@ -156,11 +156,11 @@ class Endpoint:
                 self._network.scheduler.after(0, end.on_closed, "connection reset by " + other.host)
 
     def vanish(self) -> None:
-        """The host lost power: nothing more comes from here, and the other end is not told."""
+        """Lets the end vanish with its host's power: nothing more comes from here, and the other end is not told."""
         self._drop()
 
     def kick(self) -> None:
-        """Something that held the stream back may be gone."""
+        """Tries again to deliver: what held the stream back may be gone."""
         if self._queue:
             self._schedule()
         if self._unsent:
@@ -169,7 +169,7 @@ class Endpoint:
     # ---- inside --------------------------------------------------------------------------------------
 
     def _shut(self) -> None:
-        """Closed for its owner; it stays known to the network while the kernel still has bytes to deliver."""
+        """Closes the end for its owner; it stays known to the network while the kernel still has bytes to deliver."""
         self._closed = True
         self._unsent.clear()
 
@@ -280,14 +280,14 @@ class Endpoint:
             self._schedule()
 
     def _refused(self) -> None:
-        """Bytes came to a closed end: the answer is a reset."""
+        """Answers bytes that came to a closed end with a reset."""
         was_open = not self._closed
         self._drop()
         if was_open:
             self.on_closed("connection reset by the remote end")
 
     def _stall(self, now_ns: int) -> None:
-        """Nothing gets through; whoever heals the link kicks, and the user timeout goes on."""
+        """Notes that nothing gets through: healing the link will kick, and the user timeout goes on."""
         if self._stalled_since_ns < 0:
             self._stalled_since_ns = now_ns
             if not self._closed and self.user_timeout_ns < 600 * SECOND:
@@ -299,7 +299,7 @@ class Endpoint:
             self.on_closed("nothing was acknowledged for too long")
 
     def defer_after_healing(self) -> None:
-        """What waited for a cut to heal arrives with the sender's next retransmission."""
+        """Lets what waited for a cut to heal arrive with the sender's next retransmission."""
         if not self._queue:
             return
         at = self._network.scheduler.now_ns + self._network.random.randrange(MILLISECOND, _HEALING_NS)
@@ -327,7 +327,7 @@ class Network:
         self._next_port = 30_000
 
     def link(self, source: str, target: str) -> Link:
-        """The link from one host to another."""
+        """Returns the link from one host to another."""
         link = self._links.get((source, target))
         if link is None:
             link = self._links[source, target] = Link()
@@ -336,20 +336,20 @@ class Network:
     # ---- hosts ---------------------------------------------------------------------------------------
 
     def name_address(self, address: str, host: str) -> None:
-        """`address` (host:port) belongs to this host, whether anybody listens there or not."""
+        """Says that `address` (host:port) belongs to this host, also while nobody listens there."""
         self._hosts_of_addresses[address] = host
 
     def listen(self, address: str, host: str, accepted: Callable[[Endpoint], object]) -> None:
-        """Connections to `address` are given to `accepted` from now on."""
+        """Gives connections to `address` to `accepted` from now on."""
         self.name_address(address, host)
         self._listeners[address] = (host, accepted)
 
     def stop_listening(self, address: str) -> None:
-        """Connections to `address` are refused from now on."""
+        """Refuses connections to `address` from now on."""
         self._listeners.pop(address, None)
 
     def set_dark(self, host: str, dark: bool) -> None:
-        """A host without power answers nothing at all."""
+        """Says whether a host is without power: then it answers nothing at all."""
         if dark:
             self.dark_hosts[host] = None
         else:
@@ -357,15 +357,15 @@ class Network:
             self.kick(host)
 
     def endpoints_of(self, host: str) -> list[Endpoint]:
-        """The open ends on a host, in the order in which they were opened."""
+        """Returns the open ends on a host, in the order in which they were opened."""
         return [endpoint for endpoint in self._open if endpoint.host == host and not endpoint.closed]
 
     def endpoints(self) -> list[Endpoint]:
-        """All open ends."""
+        """Returns all open ends."""
         return [endpoint for endpoint in self._open if not endpoint.closed]
 
     def forget(self, endpoint: Endpoint) -> None:
-        """The end is closed; for `Endpoint`."""
+        """Forgets an end that is closed; for `Endpoint`."""
         self._open.pop(endpoint, None)
 
     # ---- connecting ----------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ class Network:
         link.delay_min_ns, link.delay_max_ns = DELAY_MIN_NS, DELAY_MAX_NS
 
     def kick(self, host: str) -> None:
-        """A host takes what comes again."""
+        """Tries again to deliver to a host, which takes bytes again."""
         for endpoint in list(self._open):
             if endpoint.peer.host == host:
                 endpoint.kick()

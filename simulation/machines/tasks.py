@@ -69,7 +69,7 @@ class SimulatedEvent:
                 self._process.wake(task)
 
     def is_set(self) -> bool:
-        """Whether `set` was called."""
+        """True once `set` was called."""
         return self._flag
 
     async def wait(self) -> None:
@@ -116,7 +116,7 @@ class Scope:
             self._process.deliver_cancellations()
 
     def is_cancelled(self) -> bool:
-        """Whether awaits directly inside are to be cancelled, by this scope or by one around it."""
+        """True if awaits directly inside are to be cancelled, by this scope or by one around it."""
         scope: Scope | None = self
         while scope is not None:
             if scope.cancel_called:
@@ -184,7 +184,7 @@ class TaskGroup:
         self._task_scope.cancel()
 
     def ended(self, task: _Task, error: BaseException | None) -> None:
-        """A task has ended; for the process."""
+        """Notes that a task has ended; for the process."""
         del self._children[task]
         if error is not None and not isinstance(error, Cancelled):
             self._errors.append(error)
@@ -258,7 +258,7 @@ class TaskProcess:
         self.start(_Task(main, None, None))
 
     def kill(self) -> None:
-        """The process ends, now: no task gets another step that anybody could notice."""
+        """Ends the process now: no task gets another step that anybody could notice."""
         self.killed = True
         self._ready.clear()
         tasks, self._tasks = self._tasks, {}
@@ -290,7 +290,7 @@ class TaskProcess:
         return self.running
 
     def start(self, task: _Task) -> None:
-        """Adds a task; it begins in the next step."""
+        """Adds a task, which begins in the next step."""
         if self.killed:
             task.coroutine.close()
             return
@@ -299,7 +299,7 @@ class TaskProcess:
         self._plan_step()
 
     def wake(self, task: _Task, error: BaseException | None = None) -> None:
-        """A suspended task goes on in the next step. Waking it twice does nothing more."""
+        """Lets a suspended task go on in the next step. Waking it twice does nothing more."""
         if task.waiting and not self.killed:
             task.waiting = False
             self._ready.append((task, error))
@@ -307,7 +307,7 @@ class TaskProcess:
                 self._plan_step()
 
     def suspend(self, task: _Task, abort: Callable[[], object]) -> None:
-        """To be followed by `_suspended`: the task waits for `wake`. `abort` undoes that when a cancellation comes
+        """Lets the task wait for `wake`; to be followed by `_suspended`. `abort` undoes that when a cancellation comes
         first. Raises instead when it has come already.
         """
         if self.killed:
@@ -343,7 +343,7 @@ class TaskProcess:
         await _suspended()
 
     def call_after(self, seconds: float, callback: Callable[..., object], *arguments: Any) -> Timer:
-        """A timer by the host's clock. It fires at once when the process goes on after a pause."""
+        """Sets a timer by the host's clock. It fires at once when the process goes on after a pause."""
         local_ns = self._clock.now_ns() + int(seconds * 1e9)
         return self._scheduler.at(self._clock.true_ns(local_ns), self._fire, callback, arguments)
 

@@ -1,1 +1,1 @@
-"""What a seed means: the settings of a world and the schedule of its faults."""
+"""The meaning of a seed: the settings of a world and the schedule of its faults."""

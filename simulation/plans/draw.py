@@ -1,4 +1,4 @@
-"""What a seed means: the plan that is drawn from it, before anything runs."""
+"""Draws the plan of a seed, before anything runs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from simulation.workload import ACTORS
 __all__ = ["draw_plan", "faults_of_actor"]
 
 _DRAWN_APART: Final = ("stop",)
-"""From a random stream of its own each: the other faults of a seed are what they were before the kind existed."""
+"""Kinds that are drawn from a stream of their own each: the other faults of a seed are what they were before them."""
 
 _OF_ACTORS: Final = {"configurer": "name server"}
-"""Kinds that an actor's work is for: three fifths of the seeds that have it have such faults beside those they draw."""
+"""The kind of fault that an actor looks at: most seeds with the actor have such faults beside those they draw."""
 _OF_ACTORS_SHARE: Final = 0.6
 
 _NEEDS_SYNC: Final = frozenset({"power inside", "power of all"})
-"""With async flush a minority may lose power and nothing is lost; these do not ask how the others are."""
+"""Kinds that take power from any number of nodes: with async flush only that of a minority may fail unpunished."""
 _ASYNC_OUTAGE_SHARE: Final = 0.25
-"""Of the plans with async flush, those in which all lose power once nevertheless, late, since it may end the run."""
+"""The share of the plans with async flush in which all lose power once nevertheless; late, since it may end the run."""
 
 _SHARE: Final = 0.35
-"""Of the seeds that turn a kind on."""
+"""The share of the seeds that turn a kind on."""
 
 _FIRST_FAULT_NS: Final = 4 * SECOND
 _RHYTHM: Final = Rhythm(
@@ -38,7 +38,7 @@ _RHYTHM: Final = Rhythm(
 
 
 def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
-    """The plan of a seed; `seconds` is the whole run, of which the last third is calm (at least 20 s)."""
+    """Draws the plan of a seed; `seconds` is the whole run, of which the last third is calm (at least 20 s)."""
     random = stream(f"plan {seed}")
     end_ns = seconds * SECOND
     calm_ns = max(_FIRST_FAULT_NS, end_ns - max(20 * SECOND, end_ns // 3))
@@ -75,7 +75,7 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
 
 
 def _draw_outage(seed: int, calm_ns: int) -> list[Fault]:
-    """A power failure of all in the last fifth of the time of faults, from a stream of its own."""
+    """Draws a power failure of all in the last fifth of the time of faults, or none, from a stream of its own."""
     random = stream(f"outage {seed}")
     if random.random() >= _ASYNC_OUTAGE_SHARE:
         return []
@@ -84,7 +84,7 @@ def _draw_outage(seed: int, calm_ns: int) -> list[Fault]:
 
 
 def faults_of_actor(seed: int, actor: str, calm_ns: int) -> list[Fault]:
-    """Those that an actor brings, from a stream of its own."""
+    """Draws the faults that an actor brings, from a stream of its own."""
     kind = _OF_ACTORS.get(actor)
     random = stream(f"faults of {actor} {seed}")
     if kind is None or random.random() >= _OF_ACTORS_SHARE:

@@ -80,7 +80,7 @@ class Plan:
     flush: Literal["sync", "async"]
     data_file_bytes: int
     actors: tuple[str, ...]
-    """Names in `workload.ACTORS`."""
+    """Names of actors, as in `workload.ACTORS`."""
     producers: int
     think_ms: int
     queues: int
@@ -90,13 +90,15 @@ class Plan:
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """The plan as JSON, for people and `decode_plan`."""
+    """Returns the plan as JSON, for people and `decode_plan`."""
     return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
 
 
 def decode_plan(data: bytes) -> Plan:
-    """The plan that `encode_plan` wrote. Raises msgspec.DecodeError; ValidationError, also for a plan that this version
-    does not know how to run."""
+    """Reads the plan that `encode_plan` wrote.
+
+    Raises msgspec.DecodeError, and msgspec.ValidationError also for a plan that this version does not know how to run.
+    """
     plan = msgspec.json.decode(data, type=Plan)
     for what, known, named in (
         ("kind of fault", FAULT_KINDS, [fault.kind for fault in plan.faults]),

@@ -1,4 +1,4 @@
-"""What the clients of a world do all day, through the client that users have.
+"""The work of the clients of a world, through the client that users have.
 
 An actor is a module here with a `main(context, runtime, writer)`, and a row in `ACTORS`. Which actors a run has is
 drawn with its plan, each from a random stream of its own, so that a new actor leaves the old ones' seeds as they are as

@@ -1,4 +1,4 @@
-"""What an actor of the workload is.
+"""An actor of the workload: a kind of client process, and how many seeds have it.
 
 Most actors have no invariant of their own: `client_judge` holds every answer in their traces against what the group has
 committed, and `monitor` looks at the nodes. An actor whose promises go further (a transaction that was rolled back
@@ -31,10 +31,10 @@ class Actor:
 
     main: Main
     share: float = 1.0
-    """In what share of the seeds the swarm turns it on."""
+    """The share of the seeds that have it."""
     processes: Callable[[int], int] = _one
-    """How many run side by side, from the plan's number of producers; each may be killed and started again."""
+    """Returns how many run side by side, from the plan's number of producers; each may be killed and started again."""
     at_most_once: bool = False
-    """Whether its messages are stored at most once: it never repeats an attempt of unknown outcome, or has the brokers
+    """True if its messages are stored at most once: it never repeats an attempt of unknown outcome, or has the brokers
     recognize it."""
     invariant: type[Invariant] | None = None

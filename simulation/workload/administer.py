@@ -15,7 +15,7 @@ __all__ = ["administer"]
 
 
 async def administer(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
-    """Makes the topic, and others that it deletes again and makes again."""
+    """Makes the topic of all, and others that it deletes and makes again."""
     random = runtime.random
     async with AdminClient(context.name_servers, runtime=runtime) as admin:
         while True:

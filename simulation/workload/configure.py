@@ -31,7 +31,7 @@ from simulation.workload.context import Context
 __all__ = ["configure"]
 
 _KEYS: Final = 3
-"""In each namespace."""
+"""So many keys are in each namespace."""
 _KEY_PAUSE_S: Final = 0.5
 _ROUTE_PAUSE_S: Final = 1.0
 _WIPE_PAUSE_S: Final = 3.0
@@ -39,7 +39,7 @@ _WIPED_S_MAX: Final = 6.0
 _SEND_PAUSE_S: Final = 0.7
 _SEND_LIMIT_S: Final = 3.0
 _ENTRIES: Final = ("entry0", "entry1")
-"""Topics that only name servers know, or none."""
+"""Topics that only name servers know, if anybody does."""
 
 
 async def configure(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
@@ -60,7 +60,7 @@ async def configure(context: Context, runtime: Runtime, writer: TraceWriter) -> 
 
 
 async def _keep(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:
-    """Keys and values."""
+    """Puts, deletes and asks for keys and values."""
     random = runtime.random
     while True:
         await runtime.sleep(random.expovariate(1 / _KEY_PAUSE_S))
@@ -155,14 +155,14 @@ async def _order(
     namespace: str,
     key: str,
 ) -> None:
-    """Whether routes carry the order configuration; that is kept with keys and values."""
+    """Tells a name server whether routes shall carry the order configuration, which is kept with keys and values."""
     value = random.choice(("true", "false", "false", "false"))
     body = f"orderMessageEnable={value}\n".encode()
     await admin.call(address, RequestCode.UPDATE_NAMESRV_CONFIG, None, body)
 
 
 async def _route(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:
-    """Topics, as single name servers know them."""
+    """Enters, deletes and asks for topics at single name servers."""
     random = runtime.random
     broker = context.members.machines[0].config.node.group
     while True:
@@ -197,7 +197,7 @@ async def _route(context: Context, runtime: Runtime, rules: Configurations, admi
 
 
 async def _see(context: Context, rules: Configurations, admin: AdminClient, address: str) -> int | None:
-    """What clients may do with the topic, by one name server."""
+    """Asks a name server what clients may do with the topic."""
     since_ns = context.scheduler.now_ns
     answer = await admin.call(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
     permission = _permission(answer)
@@ -221,7 +221,7 @@ async def _permit(context: Context, runtime: Runtime, rules: Configurations, adm
     fields = {"brokerName": context.members.machines[0].config.node.group}
 
     async def restore(address: str) -> None:
-        """A predecessor's request, or one that was late, may have taken it."""
+        """Gives the permission to write back: an earlier request, or a late one, may have taken it."""
         while True:
             try:
                 answer = await admin.call(address, RequestCode.ADD_WRITE_PERM_OF_BROKER, fields)
@@ -237,7 +237,7 @@ async def _permit(context: Context, runtime: Runtime, rules: Configurations, adm
                 group.start_soon(restore, address)
 
     async def pause(seconds: float) -> None:
-        """Faults may be over before it is."""
+        """Waits, and no longer than until the faults are over."""
         until_ns = context.scheduler.now_ns + int(seconds * SECOND)
         while context.scheduler.now_ns < until_ns and not context.is_calm():
             await runtime.sleep(0.2)
@@ -270,7 +270,7 @@ async def _permit(context: Context, runtime: Runtime, rules: Configurations, adm
 
 
 async def _send(context: Context, runtime: Runtime, rules: Configurations) -> None:
-    """Each message by a producer of its own."""
+    """Sends each message by a producer of its own."""
     random = runtime.random
     while True:
         await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
@@ -291,7 +291,7 @@ async def _send(context: Context, runtime: Runtime, rules: Configurations) -> No
 
 
 async def _look(context: Context, runtime: Runtime, rules: Configurations) -> None:
-    """Queues, each time by somebody who did not know them."""
+    """Looks for queues, each time with a client that did not know them."""
     random = runtime.random
     while True:
         await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
@@ -313,7 +313,7 @@ async def _look(context: Context, runtime: Runtime, rules: Configurations) -> No
 
 
 async def _stay(context: Context, runtime: Runtime, rules: Configurations) -> None:
-    """One producer, which knows the topic and renews what it knows more often than others do."""
+    """Keeps one producer, which knows the topic and renews what it knows more often than others do."""
     random = runtime.random
     async with Producer(context.name_servers, group="residents", runtime=runtime) as producer:
         while True:
@@ -330,7 +330,7 @@ async def _stay(context: Context, runtime: Runtime, rules: Configurations) -> No
 
 
 async def _is_told_where(context: Context, producer: Producer, rules: Configurations) -> bool:
-    """Once more if not: the first time it may have shared a question that had left before."""
+    """Asks where to write, and once more if the answer is no: the first one may be of an earlier question."""
     for is_last in (False, True):
         since_ns = context.scheduler.now_ns
         try:

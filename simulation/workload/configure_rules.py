@@ -1,4 +1,4 @@
-"""What must hold of name servers that are configured while they run: keys and values, write permission, topics.
+"""The rules of name servers that are configured while they run: keys and values, write permission, topics.
 
 Each answer is what the requests before it make it (`name_server_model`); what a client gets is what its name server
 held at a moment between question and answer. A name server with a file keeps all that it has acknowledged, one
@@ -35,13 +35,13 @@ __all__ = ["NAMESPACES", "SETTINGS", "TOPIC", "Configurations"]
 TOPIC: Final = "postings"
 SETTINGS: Final = "TRIVET_NAMESRV_CONFIG"
 NAMESPACES: Final = ("NAMES", "COLORS", ORDER_TOPIC_NAMESPACE)
-"""Those that are written to."""
+"""The namespaces that are written to."""
 _LIKE_IT: Final = "TBW102"
-"""Where a topic that is not there is written to."""
+"""The topic whose route says where a topic that is not there may be written."""
 _LATE_NS: Final = 100 * MILLISECOND
-"""How much longer than its limit a call may take, by the client's own clock."""
+"""A call may take so much longer than its limit, by the client's own clock."""
 _SENT_FROM_NS: Final = 10 * SECOND
-"""So long after all faults each message is stored."""
+"""From so long after all faults on each message is stored."""
 
 _Permissions = tuple[int | None, int | None, bool]
 """Of the topic, and of the one that it would be made like; and whether the route says which queues are written to in
@@ -73,7 +73,7 @@ class _Server:
             self.permissions.append((now_ns, both))
 
     def tables_since(self, since_ns: int) -> list[Table]:
-        """What it held at that moment and held later."""
+        """Returns the table of that moment and all later ones."""
         return [
             table
             for number, (_, table) in enumerate(self.tables)
@@ -81,7 +81,7 @@ class _Server:
         ]
 
     def permissions_since(self, since_ns: int) -> list[_Permissions]:
-        """As of `tables_since`."""
+        """Returns the permissions of that moment and all later ones."""
         return [
             both
             for number, (_, both) in enumerate(self.permissions)
@@ -90,23 +90,23 @@ class _Server:
 
 
 class Configurations(Invariant):
-    """Name servers do what they are asked, and nothing else."""
+    """Each name server does what it is asked, and nothing else."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._servers: dict[str, _Server] = {}
         """By address."""
         self._sent: dict[str, int] = {}
-        """By the key of a message: when its producer was made."""
+        """Key of a message -> the time at which its producer was made."""
         self._stored: dict[str, None] = {}
         self._open: dict[str, dict[str, int]] = {}
-        """By host, of its running process: each send under way, and when it must have ended."""
+        """Host -> each send under way of its running process, and the time by which it must have ended."""
         context.name_server_watchers.append(self)
 
     # ---- what happens to name servers ----------------------------------------------------------------
 
     def name_server_started(self, host: NameServerHost, core: NameServer) -> None:
-        """It knows what it has to, and nothing else."""
+        """Checks that a process that starts knows what it has to, and nothing else."""
         server = self._servers.setdefault(host.address, _Server())
         allowed = [server.model.table if host.has_file else {}]
         if server.interrupted is not None:
@@ -124,25 +124,25 @@ class Configurations(Invariant):
         server.note(self._now_ns())
 
     def name_server_stopped(self, host: NameServerHost) -> None:
-        """It tells nobody anything."""
+        """Notes that the process has ended: it tells nobody anything."""
         server = self._servers[host.address]
         server.runs = False
         server.note(self._now_ns())
 
     def name_server_interrupted(self, host: NameServerHost, command: RemotingCommand) -> None:
-        """A change has been saved, or has not."""
+        """Notes a change that has been saved, or has not."""
         server = self._servers[host.address]
         server.interrupted = server.model.changed(command)
         self.context.journal.did("name server's change interrupted")
 
     def name_server_lost(self, host: NameServerHost, number: int) -> None:
-        """Brokers go with their connections."""
+        """Notes that a broker has gone with its connection."""
         server = self._servers[host.address]
         server.model.closed(number)
         server.note(self._now_ns())
 
     def name_server_expired(self, host: NameServerHost) -> None:
-        """Brokers that are silent go."""
+        """Notes that silent brokers have gone."""
         server = self._servers[host.address]
         server.model.expired(host.now_ns())
         server.note(self._now_ns())
@@ -150,7 +150,7 @@ class Configurations(Invariant):
     def name_server_asked(
         self, host: NameServerHost, number: int, command: RemotingCommand, answer: bytes | None
     ) -> None:
-        """The answer is what the requests before make it."""
+        """Checks that the answer is what the requests before it make it."""
         if command.is_response:
             return
         server = self._servers[host.address]
@@ -178,20 +178,20 @@ class Configurations(Invariant):
     def told(
         self, address: str, since_ns: int, question: str, fits: Callable[[Table], bool], answer: object
     ) -> None:
-        """An answer about keys and values: true at some moment since the question."""
+        """Judges an answer about keys and values: it was true at some moment since the question."""
         if not any(fits(table) for table in self._servers[address].tables_since(since_ns)):
             raise Violation("clients are told what was configured", address, f"{question}: {answer}")
         self.context.journal.did("name server asked for keys and values")
 
     def changed(self, address: str, since_ns: int, namespace: str, key: str, value: str | None) -> None:
-        """A change is acknowledged: it is there, or was and something else has come after it."""
+        """Judges an acknowledged change: it is there, or was and another one has come after it."""
         tables = self._servers[address].tables_since(since_ns)
         if not any(table.get(namespace, {}).get(key) == value for table in tables):
             raise Violation("clients are told what was configured", address, f"{namespace}/{key} = {value}")
         self.context.journal.did("key put" if value is not None else "key deleted")
 
     def routed(self, address: str, since_ns: int, permission: int | None) -> None:
-        """A name server shows that the topic may be used so; None for a topic without a route."""
+        """Judges a route: the topic may be used so; None for a topic without a route."""
         known = self._servers[address].permissions_since(since_ns)
         if not any(permission == both[0] for both in known):
             raise Violation("clients are told what was configured", address, f"{permission}, not {known}")
@@ -199,7 +199,7 @@ class Configurations(Invariant):
             self.context.journal.did("route without write permission")
 
     def wiped(self, address: str, since_ns: int) -> None:
-        """Write permission has been taken: there was a moment without it."""
+        """Judges the answer that write permission has been taken: there was a moment without it."""
         if all(
             both[0] is not None and both[0] & Permission.WRITE
             for both in self._servers[address].permissions_since(since_ns)
@@ -208,7 +208,7 @@ class Configurations(Invariant):
         self.context.journal.did("write permission wiped")
 
     def found_queues(self, since_ns: int, queues: list[MessageQueue], error: ClientError | None) -> None:
-        """A reader has asked where the topic is."""
+        """Judges what a reader was told that has asked where the topic is."""
         known = [both[0] for both in self._permissions_since(since_ns)]
         if isinstance(error, NameServerUnavailable) or any(
             permission is None or not permission & Permission.READ for permission in known
@@ -220,7 +220,7 @@ class Configurations(Invariant):
             self.context.journal.did("queues read without write permission")
 
     def not_writable(self, since_ns: int, error: NoRoute) -> None:
-        """Who has asked where to send is told nowhere."""
+        """Judges the answer to a producer that it can send nowhere."""
         if all(
             permission is not None and permission & Permission.WRITE
             for permission, _, _ in self._permissions_since(since_ns)
@@ -249,13 +249,13 @@ class Configurations(Invariant):
             raise Violation("sends end in time", "clients", f"{name}: {took_ns / SECOND} s of {limit_s} s")
 
     def sent(self, name: str) -> None:
-        """It is stored, says the group."""
+        """Judges an acknowledgement: the message is stored."""
         if name not in self._stored:
             raise Violation("acknowledged messages are committed", "clients", name)
         self.context.journal.did("newcomer's message stored")
 
     def not_sent(self, name: str, error: ClientError) -> None:
-        """It is not, or nobody knows."""
+        """Judges a failure: the message is not stored, or nobody knows."""
         since_ns = self._sent[name]
         if since_ns >= self.context.calm_ns + _SENT_FROM_NS:
             raise Violation("liveness", "clients", f"{name} was not stored: {error!r}")
@@ -265,7 +265,7 @@ class Configurations(Invariant):
             self.context.journal.did("newcomer had nowhere to write")
 
     def committed(self, message: CommittedMessage) -> None:
-        """Whoever sent it was shown where."""
+        """Checks that the sender of a committed message was shown where to send it."""
         if message.record.topic != TOPIC:
             return
         name = message.property(b"KEYS") or ""
@@ -280,7 +280,7 @@ class Configurations(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_end(self) -> None:
-        """No send goes on for ever."""
+        """Checks that no send goes on for ever."""
         now_ns = self._now_ns()
         for host, sends in self._open.items():
             for name, until_ns in sends.items():
@@ -296,7 +296,7 @@ class Configurations(Invariant):
         return [both for server in self._servers.values() for both in server.permissions_since(since_ns)]
 
     def _may_be_written(self, since_ns: int) -> bool:
-        """Whether any name server has shown since then that the topic may be written, or another one in its place."""
+        """True if any name server has shown since then that the topic may be written, or another one in its place."""
         return any(
             is_ordered
             or (permission is not None and permission & Permission.WRITE)
@@ -306,7 +306,7 @@ class Configurations(Invariant):
 
 
 def _table_of(core: NameServer) -> Table:
-    """All that a name server holds."""
+    """Returns all keys and values that a name server holds."""
     table: Table = {}
     for namespace in (*NAMESPACES, SETTINGS):
         question = request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace})

@@ -1,4 +1,4 @@
-"""What an actor sees of the run that it is in, and what it may promise there.
+"""The part of a run that an actor sees, and the invariant that it may promise there.
 
 The actors that make up every run's load (`produce`, `consume`, `audit`) need no more than a `Load`, which a group of
 real processes offers, too. All others get the `Context` of a simulated world: beside the load they know the true time,
@@ -26,10 +26,10 @@ __all__ = ["Context", "Invariant", "Load", "Wishes"]
 
 
 class Load(Protocol):
-    """What the common load needs to know, and whom it tells."""
+    """The settings of the common load, and the listener for what it does."""
 
     name_servers: Sequence[str]
-    """Their addresses."""
+    """The addresses of the name servers."""
     think_ms: int
     """How long a lane of a producer waits between two sends, on average."""
     load_stopped: bool
@@ -39,7 +39,7 @@ class Load(Protocol):
         """Messages are acknowledged; `once`: the group has one copy of each, whatever was repeated."""
 
     def unknown(self, messages: int) -> None:
-        """So many messages may be stored or not."""
+        """The outcome of so many messages is unknown: they may be stored or not."""
 
     def consumed(self, queue_id: int, offset: int) -> None:
         """A consumer's application got a message."""
@@ -50,10 +50,10 @@ class Load(Protocol):
 
 @dataclass(slots=True)
 class Wishes:
-    """What faults ask operators and administrators to do, and nobody has done yet."""
+    """Work that faults ask operators and administrators to do, and that nobody has done yet."""
 
     expected: frozenset[str]
-    """Kinds of faults that the run has: whoever is not among those who will be asked need not wait."""
+    """The kinds of faults that the run has: an actor that only does what other kinds ask for will never be asked."""
     transfers: int = 0
     member_changes: int = 0
     topic_changes: int = 0
@@ -66,10 +66,10 @@ class Context:
     seed: int
     nodes: int
     queues: int
-    """Of the topic of all."""
+    """The number of queues of the topic that all runs have."""
     think_ms: int
     calm_ns: int
-    """When all faults have ended."""
+    """The true time at which all faults have ended."""
     name_servers: Sequence[str]
     scheduler: Scheduler
     journal: Journal
@@ -81,10 +81,10 @@ class Context:
     invariants: list[Invariant] = field(default_factory=list)
     name_server_watchers: list[NameServerWatcher] = field(default_factory=list)
     consumed_offsets: dict[int, set[int]] = field(default_factory=dict)
-    """Offsets that consumers' applications got, by queue."""
+    """Queue id -> the offsets that consumers' applications got."""
 
     def is_calm(self) -> bool:
-        """Whether the time of faults is over."""
+        """True when the time of faults is over."""
         return self.scheduler.now_ns >= self.calm_ns
 
     def consumed(self, queue_id: int, offset: int) -> None:
@@ -99,7 +99,7 @@ class Context:
             self.judge.placed(sender, results)
 
     def unknown(self, messages: int) -> None:
-        """So many messages may be stored or not."""
+        """The outcome of so many messages is unknown: they may be stored or not."""
         self.journal.did("message of unknown outcome", messages)
 
     def answered(self) -> None:
@@ -107,12 +107,12 @@ class Context:
         self.journal.did("question answered")
 
     def invariant(self, kind: type[AnyInvariant]) -> AnyInvariant:
-        """The invariant of that kind, for its actor."""
+        """Returns the invariant of that kind, for its actor."""
         return next(invariant for invariant in self.invariants if isinstance(invariant, kind))
 
 
 class Invariant:
-    """What must hold of an actor's work; one instance a run, whatever the number of processes and restarts.
+    """A promise about an actor's work; one instance a run, whatever the number of processes and restarts.
 
     Every hook may raise `Violation`; none does anything unless it is overridden. Times are true ones, in nanoseconds.
     """

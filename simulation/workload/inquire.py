@@ -35,24 +35,24 @@ _QUESTION_PAUSE_S: Final = 0.8
 _SEND_PAUSE_S: Final = 1.2
 _LANES: Final = 2
 _NEWEST: Final = 0.4
-"""How often a question is about the newest message of a queue."""
+"""The share of questions that are about the newest message of a queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where a queue may have begun while a question was out, and between which offsets it may have ended."""
+    """The offsets where a queue may have begun while a question was out, and those where it may have ended."""
 
     begins: Sequence[int]
     lowest_end: int
     highest_end: int
 
     def may_end_at(self, offset: int) -> bool:
-        """Whether the queue's end may have been there."""
+        """True if the queue's end may have been there."""
         return self.lowest_end <= offset <= self.highest_end
 
 
 def extent_of(model: GroupModel, topic: str, queue_id: int, since_ns: int) -> Extent:
-    """That of a queue for a question that left then."""
+    """Returns the extent of a queue for a question that left then."""
     known = model.queues.get((topic, queue_id), CommittedQueue())
     begins = [known.first_kept(0, len(known.keys), position) for position in model.begins_since(since_ns)]
     return Extent(list(dict.fromkeys(begins)), known.end_at(since_ns), len(known.keys))
@@ -61,7 +61,7 @@ def extent_of(model: GroupModel, topic: str, queue_id: int, since_ns: int) -> Ex
 def is_found_by_time(
     times: Sequence[int], extent: Extent, timestamp_ms: int, boundary: SearchBoundary, answer: int
 ) -> bool:
-    """Whether a search by time may find this offset in a queue of messages with these times of storing.
+    """True if a search by time may find this offset in a queue of messages with these times of storing.
 
     By the rule of 5.x: the earliest message not before the time, the queue's end without one; or the latest not after
     it, the queue's begin without one. Where a new leader's clock was behind the last one's, times fall, and there are
@@ -83,7 +83,7 @@ def is_found_by_time(
 
 
 class Inquiries(Invariant):
-    """What is answered is what the log says; nothing that has a key is missing from the index."""
+    """Each answer is what the log says; nothing that has a key is missing from the index."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -93,11 +93,11 @@ class Inquiries(Invariant):
         self._times: dict[tuple[str, int], list[int]] = {}
         self._latest_ms = 0
         self._times_fall = False
-        """Whether a message of any topic was stored with an earlier time than one before: the index, which counts
+        """True if a message of any topic was stored with an earlier time than one before: the index, which counts
         seconds from the first message of a file, cannot tell such times."""
 
     def committed(self, message: CommittedMessage) -> None:
-        """What there is to be asked about."""
+        """Notes a message to ask about."""
         record = message.record
         self._times_fall |= record.store_timestamp < self._latest_ms
         self._latest_ms = max(self._latest_ms, record.store_timestamp)
@@ -112,7 +112,7 @@ class Inquiries(Invariant):
     # ---- what to ask ---------------------------------------------------------------------------------
 
     def any_message(self, random: Random) -> CommittedMessage | None:
-        """One of those that were ever committed; the newest of a queue, which not every node has, rather often."""
+        """Returns any committed message; rather often the newest of a queue, which not every node has."""
         if not self._messages:
             return None
         held = random.choice(list(self._messages.values()))
@@ -121,14 +121,14 @@ class Inquiries(Invariant):
     # ---- what is answered ----------------------------------------------------------------------------
 
     def begins_at(self, queue: MessageQueue, since_ns: int, answer: int) -> None:
-        """The first offset that is kept."""
+        """Judges the begin of a queue: the first offset that is kept."""
         extent = self._extent(queue, since_ns)
         if answer not in extent.begins:
             raise _untrue("the begin of a queue is linearizable", queue, f"begins at {answer}", extent)
         self.context.journal.did("begin of a queue asked")
 
     def ends_at(self, queue: MessageQueue, since_ns: int, answer: int) -> None:
-        """One past the last message."""
+        """Judges the end of a queue: one past the last message."""
         extent = self._extent(queue, since_ns)
         if not extent.may_end_at(answer):
             raise _untrue("the end of a queue is linearizable", queue, f"ends at {answer}", extent)
@@ -136,7 +136,7 @@ class Inquiries(Invariant):
     def found_by_time(
         self, queue: MessageQueue, since_ns: int, timestamp_ms: int, boundary: SearchBoundary, answer: int
     ) -> None:
-        """An offset by time."""
+        """Judges a search for an offset by time."""
         extent = self._extent(queue, since_ns)
         times = self._times.get((queue.topic, queue.queue_id), [])
         if not is_found_by_time(times, extent, timestamp_ms, boundary, answer):
@@ -146,7 +146,7 @@ class Inquiries(Invariant):
         self.context.journal.did("offset searched by time")
 
     def earliest_was(self, queue: MessageQueue, since_ns: int, answer: int | None) -> None:
-        """When the first message that is kept was stored."""
+        """Judges the time at which the first message that is kept was stored."""
         extent = self._extent(queue, since_ns)
         times = self._times.get((queue.topic, queue.queue_id), [])
         for begin in extent.begins:
@@ -160,7 +160,7 @@ class Inquiries(Invariant):
     def found_by_key(
         self, key: str, since_ns: int, begin_ms: int, end_ms: int, found: Sequence[MessageView]
     ) -> None:
-        """All messages with a key of their senders'."""
+        """Judges the messages found by a key of their senders'."""
         held = self._by_key.get(key, [])
         timed = (begin_ms, end_ms) != (0, _FOREVER_MS)
         if timed and self._times_fall:
@@ -173,13 +173,13 @@ class Inquiries(Invariant):
         self._check_found(f"{TOPIC} key {key}", since_ns, wanted, allowed, found)
 
     def found_by_unique_key(self, topic: str, key: str, since_ns: int, found: Sequence[MessageView]) -> None:
-        """All messages of a topic with a unique key."""
+        """Judges the messages of a topic found by a unique key."""
         places = self.context.model.keys.get((topic, key), [])
         held = [self._messages[topic, queue_id][offset] for queue_id, offset in places]
         self._check_found(f"{topic} id {key}", since_ns, held, held, found)
 
     def viewed(self, message: CommittedMessage, found: MessageView | None) -> None:
-        """A message by the id that its broker gave."""
+        """Judges the message found by the id that its broker gave; None for none."""
         self.context.journal.did("message viewed by its id")
         if found is not None:
             self._check_bytes("its id", found)
@@ -189,7 +189,7 @@ class Inquiries(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """The node's index has all keys of what it keeps."""
+        """Checks that the node's index has all keys of what it keeps."""
         store = node.replica.store
         for key, held in self._by_key.items():
             found = store.index.query(TOPIC, key, 64, 0, _FOREVER_MS)

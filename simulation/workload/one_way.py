@@ -33,12 +33,12 @@ __all__ = ["Notes", "post"]
 
 TOPIC: Final = "notes"
 _OUTBOX_MAX: Final = 12
-"""Messages that one outbox gets."""
+"""One outbox gets so many messages at most."""
 
 
 @dataclass(slots=True)
 class _Note:
-    """What a sender made, and where the group has it: (queue id, offset)."""
+    """A note as its sender made it, and the places where the group has it: (queue id, offset)."""
 
     body: bytes
     tag: str | None
@@ -55,13 +55,13 @@ class Notes(Invariant):
         self._notes: dict[str, _Note] = {}
 
     def new(self, note: _Note) -> Message:
-        """The message of a note."""
+        """Notes a note, and returns its message."""
         name = f"note{len(self._notes)}"
         self._notes[name] = note
         return Message(TOPIC, note.body, keys=[name], tags=note.tag, flag=note.flag)
 
     def not_sent(self, message: Message) -> None:
-        """Its sender was told so."""
+        """Judges the answer that a message was not sent."""
         note = self._notes[message.keys[0]]
         note.must_not_come = True
         if note.places:
@@ -70,7 +70,7 @@ class Notes(Invariant):
             )
 
     def stored(self, message: Message, result: SendResult) -> None:
-        """An outbox says where it is."""
+        """Judges the place where an outbox says that a message is."""
         places = self._notes[message.keys[0]].places
         if places != [(result.queue.queue_id, result.queue_offset)]:
             raise Violation(
@@ -81,7 +81,7 @@ class Notes(Invariant):
         self.context.journal.did("outbox message stored")
 
     def committed(self, message: CommittedMessage) -> None:
-        """Each note as it was written, once."""
+        """Checks that a note is committed as it was written, and once."""
         record = message.record
         if record.topic != TOPIC:
             return
@@ -102,7 +102,7 @@ class Notes(Invariant):
 
 
 def _check_order(results: list[SendResult | None]) -> None:
-    """The places of messages that were sent one after the other; None where one is not known to be stored."""
+    """Checks the places of messages that were sent one after the other; None for one that is not known to be stored."""
     last: dict[int, int] = {}
     for result in results:
         if result is None:

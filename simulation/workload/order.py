@@ -26,15 +26,15 @@ __all__ = ["LOCK_TTL_MS", "Orders", "handle_in_order"]
 TOPIC: Final = "orders"
 GROUP: Final = "clerks"
 LOCK_TTL_MS: Final = 8_000
-"""For the brokers of the world: short, so that a run sees locks run out."""
+"""The setting of the simulated brokers: short, so that a run sees locks run out."""
 _LOCK_TIMES: Final = LockTimes(renew_s=2.0, good_s=4.0)
 
 _LONG_S: Final = 9.0
-"""What a handler takes at most: longer than a lock lives that nobody renews."""
+"""The longest time that a handler takes: longer than a lock lives that nobody renews."""
 
 
 class Orders(Invariant):
-    """One holder a queue, each message after the one before it, none left out; a member begins where the group is.
+    """A queue has one holder; each message follows the one before it; a member begins where the group is.
 
     What the group has granted follows from the committed commands alone, so `Metadata` tells it here, too.
     """
@@ -50,7 +50,7 @@ class Orders(Invariant):
         self._last: dict[int, tuple[str, int]] = {}
         """Queue id -> who handled a message of it last, and its offset."""
         self._stored: dict[int, list[int]] = {}
-        """Queue id -> the group's positions since then, and since the lock has its holder."""
+        """Queue id -> the group's offsets since then, and since the lock has its holder."""
         self._granted = Metadata()
 
     def committed(self, message: CommittedMessage) -> None:
@@ -59,7 +59,7 @@ class Orders(Invariant):
             self._committed[message.record.queue_id] = message.record.queue_offset + 1
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """A position may say what has been handled, and no more."""
+        """Follows the locks; checks that an offset is stored for what has been handled, and no more."""
         for single in command.commands if isinstance(command, Several) else (command,):
             if isinstance(single, LockQueues | UnlockQueues):
                 self._lock(single)
@@ -86,7 +86,7 @@ class Orders(Invariant):
 
     @contextmanager
     def handling(self, member: str, queue: MessageQueue, offset: int) -> Iterator[None]:
-        """A member handles a message from now on, to the end of the block; the end of its process ends it as well."""
+        """Checks that a member may handle a message, which it does until the block ends, or its process."""
         queue_id = queue.queue_id
         holder = self._holders.get(queue_id)
         place = f"{queue.topic}/{queue_id} at {offset}"
@@ -113,11 +113,11 @@ class Orders(Invariant):
             self._stored[queue_id] = self._stored[queue_id][-1:]
 
     def done(self, queue: MessageQueue, offset: int) -> None:
-        """A message has been handled to its end."""
+        """Notes that a message has been handled to its end."""
         self._handled[queue.queue_id] = max(self._handled.get(queue.queue_id, 0), offset + 1)
 
     def check_end(self) -> None:
-        """Everything has been handled, but what retention took before."""
+        """Checks that everything has been handled but what retention took before."""
         for queue_id, count in self._committed.items():
             handled = self._handled.get(queue_id, 0)
             if handled != count and not self._may_pass(queue_id, handled, count):

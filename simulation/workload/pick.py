@@ -37,11 +37,11 @@ _CONDITIONS: Final[tuple[tuple[str, Wanted], ...]] = (
     ("NOT (region = 'eu') AND price >= 5", lambda price, region: region not in ("eu", None) and price >= 5),
     ("region <> 'us' OR price < 3", lambda price, region: region not in ("us", None) or price < 3),
 )
-"""Each with what it means; a comparison with a property that is not there is unknown, and so is its negation."""
+"""Conditions, each with its meaning; a comparison with a missing property is unknown, and so is its negation."""
 
 
 class Picks(Invariant):
-    """Readers get every message that they want, and none that they do not."""
+    """Each reader gets every message that it wants, and no other."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -63,7 +63,7 @@ class Picks(Invariant):
             self._unwanted[place] = f"price {price}, region {region}"
 
     def seen(self, queue_id: int, offset: int) -> None:
-        """A reader has got a message."""
+        """Judges a message that a reader has got."""
         unwanted = self._unwanted.get((queue_id, offset))
         if unwanted is not None:
             raise Violation(
@@ -75,7 +75,7 @@ class Picks(Invariant):
         self.context.journal.did("filtered message read")
 
     def check_end(self) -> None:
-        """Nothing that is wanted was left out, but what retention took before it was read."""
+        """Checks that no wanted message was left out but what retention took before it was read."""
         model = self.context.model
         missing = [place for place, message in self._missing.items() if not model.may_be_gone(message)]
         if missing:

@@ -28,11 +28,11 @@ _PAUSE_S: Final = 1.0
 _COMMITS: Final = 0.2
 _LOOKS_UP: Final = 0.15
 _SEEKS: Final = 0.05
-"""How often, of all polls, something else follows."""
+"""The shares of polls after which an offset is stored or looked up, or the reader seeks."""
 
 
 class _Reader:
-    """What is known of one machine's reading, whatever became of its processes."""
+    """A machine that reads, with what is known of all its processes."""
 
     def __init__(self, context: Context, name: str) -> None:
         self._context = context
@@ -41,17 +41,17 @@ class _Reader:
         self._at: dict[int, tuple[int, int]] = {}
         """Queue id -> where it goes on: between these offsets, which differ after a seek beyond the queue's end."""
         self._stored: dict[int, int] = {}
-        """Queue id -> the position that was acknowledged last."""
+        """Queue id -> the offset that was acknowledged last."""
         self._doubtful: dict[int, list[int]] = {}
-        """Queue id -> positions since then of storings that failed in part, or whose end nobody lived to see."""
+        """Queue id -> offsets since then whose storing failed in part, or whose end nobody lived to see."""
 
     def goes_on(self, queue: MessageQueue, offset: int) -> None:
-        """It was assigned the queue, or has sought: what comes next is the message there, or the next one to come."""
+        """Notes that the reader goes on at an offset: it was assigned the queue, or has sought."""
         end = len(self._queue(queue.queue_id).keys)
         self._at[queue.queue_id] = (min(offset, end), offset)
 
     def polled(self, messages: Sequence[MessageView]) -> None:
-        """The next messages of a queue, without a gap, as they were committed."""
+        """Judges polled messages: the next ones of each queue, without a gap, as they were committed."""
         for message in messages:
             queue_id, offset = message.queue.queue_id, message.queue_offset
             self._check_place(queue_id, offset, "polled")
@@ -65,29 +65,29 @@ class _Reader:
             self._context.journal.did("message pulled")
 
     def positions_are(self, positions: Mapping[MessageQueue, int]) -> None:
-        """What it would store: where it goes on, which may be behind what retention took."""
+        """Judges what the reader would store: where it goes on, which may be behind what retention took."""
         for queue, position in positions.items():
             if queue.queue_id in self._at:
                 self._check_place(queue.queue_id, position, "position")
 
     def stores(self, positions: Mapping[MessageQueue, int]) -> None:
-        """The brokers are asked to store these positions."""
+        """Notes that the brokers are asked to store these offsets."""
         for queue, position in positions.items():
             self._doubtful.setdefault(queue.queue_id, []).append(position)
 
     def was_stored(self, positions: Mapping[MessageQueue, int]) -> None:
-        """The brokers have acknowledged all of these positions."""
+        """Notes that the brokers have acknowledged all of these offsets."""
         for queue, position in positions.items():
             self._stored[queue.queue_id] = position
             del self._doubtful[queue.queue_id]
         self._context.journal.did("puller's position stored")
 
     def is_stored(self, queue: MessageQueue, position: int | None) -> None:
-        """The brokers say that this is the group's position: the one acknowledged last, or one of unknown outcome."""
+        """Judges the group's stored offset: the one acknowledged last, or one of unknown outcome."""
         acknowledged = self._stored.get(queue.queue_id)
-        unknown = self._context.judge.positions_to_come(self.group, queue.topic, queue.queue_id)
+        unknown = self._context.judge.offsets_to_come(self.group, queue.topic, queue.queue_id)
         unknown += self._doubtful.get(queue.queue_id, ())
-        # A group without an offset starts at 0 on a young queue (behaviour.md 8.3).
+        # A consumer group without an offset starts at 0 on a queue from which nothing was deleted yet.
         if position in (acknowledged, *unknown) or (position == 0 and acknowledged is None):
             return
         raise self._violation(
@@ -96,7 +96,7 @@ class _Reader:
         )
 
     def check_end(self) -> None:
-        """It has read everything."""
+        """Checks that it has read everything."""
         for queue_id, (lowest, highest) in self._at.items():
             end = len(self._queue(queue_id).keys)
             if highest < end and not self._model.may_pass(TOPIC, queue_id, lowest, end):
@@ -118,19 +118,19 @@ class _Reader:
 
 
 class Pulls(Invariant):
-    """What is polled is the log from the reader's position on; a stored position changes by its owner's will only."""
+    """A poll returns the log from the reader's position on; a stored offset changes by its owner's will only."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._readers: dict[str, _Reader] = {}
 
     def reader(self, address: str) -> _Reader:
-        """That of a machine."""
+        """Returns the reader of a machine."""
         name = address.replace(".", "-")
         return self._readers.setdefault(name, _Reader(self.context, name))
 
     def check_end(self) -> None:
-        """Nobody was left behind."""
+        """Checks that no reader was left behind."""
         for reader in self._readers.values():
             reader.check_end()
 

@@ -1,4 +1,4 @@
-"""Members of a broadcast group: each gets everything, and keeps its positions on its own machine (behaviour.md 8.3)."""
+"""Members of a broadcast consumer group: each gets everything, and keeps its offsets on its own machine."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["Broadcasts", "receive"]
 GROUP: Final = "receivers"
 
 _LIMITS: Final = FetchLimits(suspend_s=5.0)
-"""A member asks for nothing while it waits: whose broker's machine goes dark hears of it when the wait is over."""
+"""A short wait: while it lasts, a member does not notice that its broker's machine goes dark."""
 _LOOKS_S: Final = 4.0
 _STORES_S: Final = 0.05
 _FAILS: Final = 0.05
-"""How long storing takes at most, and how often it fails."""
+"""The longest time that storing takes, and the share of storings that fail."""
 
 
 class _Machine:
@@ -48,13 +48,13 @@ class _Machine:
         """Queue id -> the queue's end when this process began."""
 
     def begins(self) -> None:
-        """A process begins, and knows what is stored."""
+        """Notes that a process begins, which knows what is stored."""
         self._at = {}
         queues = self._model.queues
         self._ends = {number: len(queue.keys) for (topic, number), queue in queues.items() if topic == TOPIC}
 
     def received(self, message: MessageView) -> None:
-        """The next message of a queue; some come again from where the member stored, none is left out."""
+        """Judges a message: the next of its queue, or one behind the stored offset once more."""
         queue_id, offset = message.queue.queue_id, message.queue_offset
         self._check_place(message.queue, offset, "received")
         queue = self._model.queues.get((TOPIC, queue_id), CommittedQueue())
@@ -67,14 +67,14 @@ class _Machine:
         self._context.journal.did("broadcast message received")
 
     def positions_are(self, positions: Mapping[MessageQueue, int]) -> None:
-        """Where the member says it is: behind what it got, or what retention took then."""
+        """Judges where the member says it is: behind what it got, or what retention took then."""
         for queue, position in positions.items():
             if position > self._at.get(queue.queue_id, -1):
                 self._check_place(queue, position, "position")
                 self._at.setdefault(queue.queue_id, position)
 
     def check_end(self) -> None:
-        """It got everything."""
+        """Checks that it got everything."""
         for (topic, queue_id), queue in self._model.queues.items():
             begin = self._at.get(queue_id, 0 if self.start == "first" else len(queue.keys))
             if topic == TOPIC and not self._model.may_pass(TOPIC, queue_id, begin, len(queue.keys)):
@@ -108,12 +108,12 @@ class _Shelf:
         self._runtime = runtime
 
     async def load(self) -> dict[MessageQueue, int]:
-        """What was stored last."""
+        """Returns what was stored last."""
         self._machine.begins()
         return dict(self._machine.stored)
 
     async def store(self, positions: Mapping[MessageQueue, int]) -> None:
-        """Takes a moment, in which the process may die; fails now and then, as a full disk does."""
+        """Stores the offsets after a moment in which the process may die; fails now and then, as a full disk does."""
         self._machine.positions_are(positions)
         await self._runtime.sleep(_STORES_S * self._runtime.random.random())
         if self._runtime.random.random() < _FAILS:
@@ -121,29 +121,29 @@ class _Shelf:
         self._machine.stored = dict(positions)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: nothing is open."""
 
 
 class Broadcasts(Invariant):
-    """Every member gets every message of every queue, and the brokers know no position of the group."""
+    """Every member gets every message of every queue, and the brokers know no offset of the group."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._machines: dict[str, _Machine] = {}
 
     def machine(self, address: str) -> _Machine:
-        """The one with that address."""
+        """Returns the machine with that address."""
         return self._machines.setdefault(address, _Machine(self.context, f"receiver {address}"))
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """A position of the group would be one for all of its members, who are each somewhere else."""
+        """Checks that no offset of the group is committed: its members are each somewhere else."""
         if isinstance(command, CommitOffsets) and any(offset[0] == GROUP for offset in command.offsets):
             raise Violation(
                 "positions of a broadcast group stay with its members", "group", str(command.offsets)
             )
 
     def check_end(self) -> None:
-        """All members are at the end."""
+        """Checks that all members are at the end."""
         for machine in self._machines.values():
             machine.check_end()
 

@@ -39,15 +39,15 @@ __all__ = ["Letters", "correspond"]
 
 TOPIC: Final = "letters"
 _REPLIES: Final = "_REPLY_TOPIC"
-"""Behind the cluster's name."""
+"""The end of the reply topic's name, behind the cluster's name."""
 
 _LANES: Final = 2
 _LATE_NS: Final = 100 * MILLISECOND
-"""How much longer than its limit a call may take, by the client's own clock."""
+"""A call may take so much longer than its limit, by the client's own clock."""
 _SUSPEND_S: Final = 2.0
-"""How long a broker holds a pull: by no answer to one a member learns, 5 s later, that a machine went dark."""
+"""The time for which a broker holds a pull: 5 s after it a member learns that the machine went dark."""
 _ANSWERED_FROM_NS: Final = 10 * SECOND
-"""So long after all faults each letter is answered."""
+"""From so long after all faults on each letter is answered."""
 
 Wish = Literal["prompt", "late", "twice", "never"]
 
@@ -64,7 +64,7 @@ class _Letter:
 
 @dataclass(slots=True)
 class _Exchange:
-    """What happens to the answers of one letter. `requests` may have had an effect."""
+    """The answers to one letter, and what happens to them. `requests` may have had an effect."""
 
     letter: _Letter
     answers: dict[bytes, None] = field(default_factory=dict)
@@ -81,23 +81,23 @@ class Letters(Invariant):
         super().__init__(context)
         self._letters: dict[str, _Letter] = {}
         self._exchanges: dict[str, _Exchange] = {}
-        """By correlation id."""
+        """Exchanges by correlation id."""
         self._open: dict[str, dict[str, int]] = {}
-        """By host, of its running process: each call under way, and when it must have ended."""
+        """Host -> each call under way of its running process, and the time by which it must have ended."""
 
     # ---- what writers tell ---------------------------------------------------------------------------
 
     def starts(self, host: str) -> None:
-        """A process starts; what one before it was doing ended with it."""
+        """Notes that a process starts; what the one before it was doing ended with it."""
         self._open[host] = {}
 
     def wish(self, name: str) -> Wish:
-        """What the writer wants to happen."""
+        """Returns what the writer wants to happen."""
         return self._letters[name].wish
 
     @contextmanager
     def writing(self, runtime: Runtime, letter: _Letter, limit_s: float) -> Iterator[str]:
-        """A call is made, under the name that this gives, and has to end in time."""
+        """Gives a call its name, and checks that it ends in time: within the block."""
         name = f"letter{len(self._letters)}"
         self._letters[name] = letter
         calls = self._open[runtime.local_address()]
@@ -108,7 +108,7 @@ class Letters(Invariant):
 
     @contextmanager
     def in_time(self, runtime: Runtime, what: str, limit_s: float) -> Iterator[None]:
-        """What is done in the block has a limit."""
+        """Checks that the block ends within a limit."""
         began_ns = runtime.now_ns()
         yield
         took_ns = runtime.now_ns() - began_ns
@@ -116,7 +116,7 @@ class Letters(Invariant):
             raise Violation("calls end in time", "clients", f"{what}: {took_ns / SECOND} s of {limit_s} s")
 
     def answered(self, name: str, reply: MessageView) -> None:
-        """A call has returned this."""
+        """Judges the reply that a call has returned."""
         letter = self._letters[name]
         exchange = self._exchanges.get(letter.correlation)
         correlation = reply.properties.get("CORRELATION_ID")
@@ -127,7 +127,7 @@ class Letters(Invariant):
         self.context.journal.did("letter answered")
 
     def unanswered(self, name: str, error: ClientError, began_ns: int) -> None:
-        """A call has failed."""
+        """Judges a call that has failed."""
         letter = self._letters[name]
         exchange = self._exchanges.get(letter.correlation)
         if exchange is not None and exchange.pushed:
@@ -136,7 +136,7 @@ class Letters(Invariant):
             raise Violation("liveness", "clients", f"{name} was not answered: {error!r}, {exchange}")
 
     def pushed(self, client: str, command: RemotingCommand) -> None:
-        """A broker brings an answer."""
+        """Judges a reply that a broker brings."""
         properties = parse_properties(
             (command.decode_fields(PushReplyMessageHeader).properties or "").encode()
         )
@@ -152,7 +152,7 @@ class Letters(Invariant):
 
     @contextmanager
     def replying(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
-        """A request with an answer leaves."""
+        """Watches a request with a reply, from its leaving to its outcome."""
         assert isinstance(fields, SendMessageHeaderV2), "the header of 325"
         exchange = self._exchange(parse_properties((fields.properties or "").encode()))
         exchange.answers[bytes(body)] = None
@@ -181,7 +181,7 @@ class Letters(Invariant):
     # ---- what the group commits ----------------------------------------------------------------------
 
     def committed(self, message: CommittedMessage) -> None:
-        """Letters, and copies of answers."""
+        """Notes letters, and judges stored copies of replies."""
         record = message.record
         if record.topic == TOPIC:
             properties = record.properties_by_name()
@@ -204,7 +204,7 @@ class Letters(Invariant):
                 raise Violation("answers come once for each request", "group", f"stored: {exchange}")
 
     def check_end(self) -> None:
-        """No call goes on for ever."""
+        """Checks that no call goes on for ever."""
         now_ns = self.context.scheduler.now_ns
         for host, calls in self._open.items():
             for name, until_ns in calls.items():

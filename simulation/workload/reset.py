@@ -43,14 +43,14 @@ _ASKED: Final = (
     RequestCode.GET_MIN_OFFSET,
 )
 _LIMITS: Final = FetchLimits(messages=8, batch=8, suspend_s=4.0)
-"""Low: who has so much to do pulls nothing, and hears of no order, while it goes on and reports."""
+"""Low limits: a reader with much to do would pull nothing, and so hear of no order, while it goes on and reports."""
 _SEND_PAUSE_S: Final = 0.8
 _RESET_PAUSE_S: Final = 4.0
 _COMMITS: Final = 0.15
-"""How often, of all messages or polls, the position is stored."""
+"""The share of messages or polls after which the offset is stored."""
 _IS_LONG: Final = 0.1
 _LONG_S: Final = 1.0
-"""How often a message takes its time, and how long at most."""
+"""The share of messages whose handling takes long, and the longest time of it."""
 
 
 class _Reports(ClientWriter):
@@ -66,11 +66,11 @@ class _Reports(ClientWriter):
         self._open: dict[int, Report] = {}
 
     def flush(self) -> None:
-        """There is no file."""
+        """Forgets what is buffered: there is no file."""
         self._buffer.clear()
 
     def invoke_commit_offset(self, time_ns: int, process: str, key: str, group: str, offset: int) -> int:
-        """A report leaves."""
+        """Notes a report that leaves."""
         operation = super().invoke_commit_offset(time_ns, process, key, group, offset)
         topic, _, queue = key.rpartition("/")
         if topic == TOPIC:
@@ -78,24 +78,24 @@ class _Reports(ClientWriter):
         return operation
 
     def ok_commit_offset(self, time_ns: int, operation: int) -> None:
-        """It has counted."""
+        """Judges a report that has counted."""
         with self._found_at_once():
             super().ok_commit_offset(time_ns, operation)
         self.taken(operation)
 
     def ok_fetch_offset(self, time_ns: int, operation: int, offset: int | None) -> None:
-        """Where the group stands."""
+        """Judges where the group stands."""
         with self._found_at_once():
             super().ok_fetch_offset(time_ns, operation, offset)
 
     def fail(self, time_ns: int, operation: int, reason: str | None = None) -> None:
-        """It does not count."""
+        """Notes that a report does not count."""
         super().fail(time_ns, operation, reason)
         self.taken(operation)
 
     @contextmanager
     def _found_at_once(self) -> Iterator[None]:
-        """The client's tasks take a while to end."""
+        """Notes a violation at once: the client's tasks take a while to end."""
         try:
             yield
         except Violation as violation:
@@ -103,7 +103,7 @@ class _Reports(ClientWriter):
             raise
 
     def taken(self, operation: int) -> None:
-        """A broker has had it: if it counts, it comes before all that is asked from now on."""
+        """Notes that a broker has had a report: if it counts, it comes before all that is asked from now on."""
         report = self._open.pop(operation, None)
         if report is not None:
             report.until_ns = self._now_ns()
@@ -154,7 +154,7 @@ async def _consume(context: Context, runtime: Runtime, rules: Resets) -> None:
     )
 
     hears_calls = random.random() < 0.5
-    """Java's clients of 5.x are not called, and follow what their pulls are told."""
+    """False for a client that is not called, as Java's of 5.x, and follows what its pulls are told."""
 
     def called(connection: Connection, command: RemotingCommand) -> None:
         if not hears_calls:
@@ -273,7 +273,7 @@ async def _administer(context: Context, runtime: Runtime, rules: Resets, groups:
 
 
 def _draw(context: Context, rules: Resets, random: Random, group: str) -> ResetRequest:
-    """Most resets are by time: of a message, or a moment beside it, or to the end."""
+    """Draws a reset: most are by time, to a message, to a moment beside it, or to the end."""
     now_ns = context.scheduler.now_ns
     times = rules.times()
     queue_id = random.randrange(context.queues) if random.random() < 0.5 else None

@@ -1,4 +1,4 @@
-"""What must hold of groups that an administrator sends elsewhere (request 222, broker/offsets/resets.py).
+"""The rules of consumer groups that an administrator sends elsewhere (request 222, broker/offsets/resets.py).
 
 What the log says. Each order in it has a request of its own, and says what that asked for. While one stands, what
 members report moves nothing; it ends when a member that was told has pulled from there. So the position of a group
@@ -30,7 +30,7 @@ from broker.remoting.codes import ResponseCode
 from broker.state.commands import Command, CommitOffsets, EndResets, ResetOffsets
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage, CommittedQueue
-from simulation.judges.stored_positions import NEVER
+from simulation.judges.stored_offsets import NEVER
 from simulation.machines.broker_host import BrokerHost
 from simulation.scheduler import SECOND
 from simulation.workload.context import Context, Invariant
@@ -43,7 +43,7 @@ TOPIC: Final = "chapters"
 
 _LOOKS_NS: Final = SECOND // 4
 _SETTLED_AFTER_NS: Final = 5 * SECOND
-"""By the end of a run an order that was given so long before has been followed: it is long after all faults."""
+"""An order that was given so long before the end of a run has been followed by then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,14 +57,14 @@ class ResetRequest:
     queue_id: int | None
     offset: int | None
     is_over: bool = False
-    """Answered: nothing of it is to come."""
+    """Set when it is answered: nothing of it is to come."""
     is_done: bool = False
-    """There is an order in the log that no other request accounts for."""
+    """Set when an order is in the log that no other request accounts for."""
 
 
 @dataclass(slots=True)
 class _Asking:
-    """A member's pull from an offset, or its question for the position. Whoever answers it tells of an order."""
+    """A member's pull from an offset, or its question for the stored offset. Its answer tells of an order."""
 
     offset: int | None
     since_ns: int
@@ -73,7 +73,7 @@ class _Asking:
 
 @dataclass(slots=True)
 class Report:
-    """A position that a member reports; it knew of the orders up to a time."""
+    """An offset that a member reports, which knew of the orders up to a time."""
 
     position: int
     known_ns: int
@@ -82,18 +82,18 @@ class Report:
 
 @dataclass(slots=True)
 class _Place:
-    """What is known of a group in a queue."""
+    """A consumer group in a queue, as the log tells of it."""
 
     position: int | None = None
     parked: int | None = None
     orders: list[tuple[int, int]] = field(default_factory=list)
-    """When each was committed, and its target."""
+    """The orders: the true time of each commit, and the target."""
     read: set[int] = field(default_factory=set)
-    """Offsets that some member got since the last order."""
+    """The offsets that some member got since the last order."""
     asking: list[_Asking] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     is_excused: bool = False
-    """A late report has counted since the last order."""
+    """Set when a late report has counted since the last order."""
 
     @property
     def ordered_ns(self) -> int:
@@ -114,53 +114,53 @@ class _Place:
 
 @dataclass(slots=True)
 class _Run:
-    """A member's reading of a queue since it was given a position."""
+    """A member's reading of a queue since it was given an offset."""
 
     begin: int
     known_ns: int
     reached: int
-    """One past the last message that it got, or the begin."""
+    """One past the last message that the member got, or the begin."""
 
 
 class Resets(Invariant):
-    """Resets are followed, whatever fails: see the head of this module."""
+    """Each reset is followed, whatever fails: see the head of this module."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._places: dict[tuple[str, int], _Place] = {}
         self._requests: dict[str, list[ResetRequest]] = {}
         self._orders: list[tuple[int, str, dict[int, int], list[ResetRequest]]] = []
-        """When it was committed, the group, queue id -> target, and who may have asked for it."""
+        """The orders: time of commit, consumer group, queue id -> target, and requests that may have asked for it."""
         self._times: dict[int, list[int]] = {}
-        """Queue id -> when each message was stored."""
+        """Queue id -> the time at which each message was stored."""
         context.scheduler.after(_LOOKS_NS, self._look)
 
     def place(self, group: str, queue_id: int) -> _Place:
-        """What is known of a group in a queue."""
+        """Returns a consumer group in a queue."""
         return self._places.setdefault((group, queue_id), _Place())
 
     # ---- what administrators tell --------------------------------------------------------------------
 
     def times(self) -> list[int]:
-        """When messages were stored, for resets by time."""
+        """Returns the times at which messages were stored, for resets by time."""
         return [time_ms for times in self._times.values() for time_ms in times]
 
     def end(self, queue_id: int) -> int:
-        """How many messages a queue has got."""
+        """Returns how many messages a queue has got."""
         return len(self._times.get(queue_id, ()))
 
     def asks(self, request: ResetRequest) -> None:
-        """A request leaves; its outcome is unknown until it is `refused` or `acknowledged`."""
+        """Notes a request that leaves; its outcome is unknown until it is `refused` or `acknowledged`."""
         self._requests.setdefault(request.group, []).append(request)
 
     def refused(self, request: ResetRequest, reason: str) -> None:
-        """Nothing was done, and will be."""
+        """Judges a refusal: nothing was done, and nothing will be."""
         request.is_over = True
         if request.is_done:
             raise self._violation("refused resets leave nothing", request, reason)
 
     def acknowledged(self, request: ResetRequest, targets: Mapping[int, int]) -> None:
-        """The answer says where the group goes: that is in the log."""
+        """Judges an acknowledgement: an order that sends the group there is in the log."""
         request.is_over = True
         self.context.journal.did("reset acknowledged")
         if not targets:
@@ -183,20 +183,20 @@ class Resets(Invariant):
         return range(self.context.queues) if queue_id is None else range(queue_id, queue_id + 1)
 
     def _stood_at(self, request: ResetRequest, queue_id: int) -> bool:
-        """Whether the group had a position in a queue when the request left; it has one for ever then."""
+        """True if the group had an offset in a queue when the request left; it has one for ever then."""
         history = self.context.model.offsets.get((request.group, TOPIC, queue_id), [])
         return bool(history) and history[0][0] < request.since_ns
 
     # ---- what the group commits ----------------------------------------------------------------------
 
     def committed(self, message: CommittedMessage) -> None:
-        """When what is reset by time was stored."""
+        """Notes the time of a message, which resets by time may name."""
         record = message.record
         if record.topic == TOPIC:
             self._times.setdefault(record.queue_id, []).append(record.store_timestamp)
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """Positions, orders, and their ends."""
+        """Follows offsets, orders, and their ends."""
         match command:
             case CommitOffsets(offsets):
                 for group, topic, queue_id, offset in offsets:
@@ -217,7 +217,7 @@ class Resets(Invariant):
                 pass
 
     def _reported(self, group: str, queue_id: int, offset: int, now_ns: int) -> None:
-        """A member's report, which counts unless an order stands; it passes nothing that nobody got."""
+        """Judges a report in the log, which counts unless an order stands: it passes nothing that nobody got."""
         place = self.place(group, queue_id)
         if place.parked is not None:
             self.context.journal.did("report while a reset stood")
@@ -240,14 +240,14 @@ class Resets(Invariant):
         )
 
     def _first_unread(self, place: _Place, queue_id: int, end: int) -> int | None:
-        """The first message, from where the last order sent the group to an offset, that is kept and nobody got."""
+        """Returns the first message between the last order's target and an offset that is kept and nobody got."""
         model = self.context.model
         queue = model.queues.get((TOPIC, queue_id), CommittedQueue())
         begin = queue.first_kept(place.begin, max(end, place.begin), model.kept_from)
         return next((offset for offset in range(begin, end) if offset not in place.read), None)
 
     def _ordered(self, group: str, targets: dict[int, int], now_ns: int) -> None:
-        """An order: of whom? Each request gives one at most."""
+        """Judges an order in the log: a request asked for it, and each request gives one at most."""
         asked = [request for request in self._requests.get(group, ()) if not request.is_over]
         candidates = [request for request in asked if self._may_order(request, targets)]
         if not candidates:
@@ -272,7 +272,7 @@ class Resets(Invariant):
         return {queue_id: self.place(group, queue_id).position for queue_id in targets}
 
     def _may_order(self, request: ResetRequest, targets: Mapping[int, int]) -> bool:
-        """Whether a request may have come to this, as to queues and places."""
+        """True if a request may have come to this order, as to queues and places."""
         for queue_id in self._queues_of(request):
             if queue_id not in targets and (request.is_force or self._stood_at(request, queue_id)):
                 return False
@@ -295,7 +295,7 @@ class Resets(Invariant):
         )
 
     def _stood_since(self, request: ResetRequest, queue_id: int) -> list[int | None]:
-        """Where the group has been since a request left."""
+        """Returns the offsets at which the group has been since a request left."""
         history = self.context.model.offsets.get((request.group, TOPIC, queue_id), [])
         first = bisect_left(history, request.since_ns, key=lambda item: item[0])
         return [position for _, position in history[max(first - 1, 0) :]]
@@ -308,7 +308,7 @@ class Resets(Invariant):
         return is_found_by_time(times, extent, request.timestamp_ms, "lower", offset)
 
     def _keeps_its_way(self, request: ResetRequest, targets: Mapping[int, int]) -> bool:
-        """Whether a reset without force leads backwards only. Who names an offset is not asked which way it is."""
+        """True unless a reset without force leads forwards. A reset to a named offset may lead either way."""
         return (
             request.is_force
             or request.offset is not None
@@ -319,7 +319,7 @@ class Resets(Invariant):
         )
 
     def _ended(self, group: str, queue_id: int, offset: int, now_ns: int) -> None:
-        """An order ends when a member has followed: it was told, by an answer, and then pulled from there."""
+        """Judges the end of an order: a member was told of it by an answer, and has pulled from there."""
         place = self.place(group, queue_id)
         if place.parked != offset:
             return
@@ -337,7 +337,7 @@ class Resets(Invariant):
     # ---- nodes ---------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """At those that have applied everything."""
+        """Looks at the nodes that have applied everything: they know the same."""
         for host in self.context.members.machines:
             process = host.process
             if process and process.node.replica.applied_index == self.context.model.last_index:
@@ -345,7 +345,7 @@ class Resets(Invariant):
         self.context.scheduler.after(_LOOKS_NS, self._look)
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """Each node knows the same of each group."""
+        """Checks that the node knows the same of each group."""
         metadata = node.replica.metadata
         for (group, queue_id), place in self._places.items():
             stored = metadata.offsets.get((group, TOPIC), {}).get(queue_id)
@@ -361,7 +361,7 @@ class Resets(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_end(self) -> None:
-        """Orders have been followed, and everything from there on was read."""
+        """Checks that orders have been followed, and everything from there on was read."""
         long_ago_ns = self.context.scheduler.now_ns - _SETTLED_AFTER_NS
         for (group, queue_id), place in self._places.items():
             if place.ordered_ns > long_ago_ns:
@@ -397,11 +397,11 @@ class Member:
         return self._context.scheduler.now_ns
 
     def begins(self, queue_id: int, offset: int, known_ns: int) -> None:
-        """The brokers have said, since then, that the group stands there, or that the queue begins there."""
+        """Judges where a member begins: brokers have said that the group stands there, or the queue begins there."""
         self._runs[queue_id] = _Run(offset, known_ns, offset)
 
     def sent(self, queue_id: int, offset: int) -> None:
-        """It has heard of an order."""
+        """Notes that a member has heard of an order."""
         orders = self._rules.place(self.group, queue_id).orders
         known_ns = next((time_ns for time_ns, target in reversed(orders) if target == offset), None)
         if known_ns is None:
@@ -410,7 +410,7 @@ class Member:
         self._context.journal.did("member sent elsewhere")
 
     def got(self, message: MessageView) -> None:
-        """The message behind the last one, or at the begin."""
+        """Judges a message: it is the one behind the last one, or at the begin."""
         queue_id, offset = message.queue.queue_id, message.queue_offset
         run = self._runs.get(queue_id)
         if run is None or not self._may_pass(queue_id, run.reached, offset):
@@ -420,7 +420,7 @@ class Member:
         self._context.journal.did("message read after resets")
 
     def reports(self, queue_id: int, position: int) -> Report:
-        """It is about to report that: something that it came to since its begin."""
+        """Judges a report that is about to leave: an offset that the member came to since its begin."""
         run = self._runs.get(queue_id)
         if (
             run is None
@@ -434,7 +434,7 @@ class Member:
 
     @contextmanager
     def asking(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
-        """A pull, or a question for the position or the begin, leaves."""
+        """Watches a pull, or a question for the stored offset or the begin, from its leaving to its answer."""
         assert isinstance(fields, dict), "as calls about queues are made"
         attempt = Attempt()
         if fields["topic"] != TOPIC:

@@ -31,12 +31,12 @@ __all__ = ["restrict"]
 _ORDER_PAUSE_S: Final = 3.0
 _QUESTION_PAUSE_S: Final = 1.0
 _LANES: Final = 3
-"""Who has asked a broker that is cut off waits, and asks no other."""
+"""Several lanes: one that has asked a broker that is cut off waits."""
 _SEND_PAUSE_S: Final = 0.7
 _LEADER: Final = 0.4
 _ASKS_AGAIN: Final = 0.3
 _ALLOWED: Final = 0.6
-"""How often an order allows reading."""
+"""The share of orders that allow reading."""
 _LIMITS: Final = FetchLimits(suspend_s=2.0)
 
 
@@ -73,7 +73,7 @@ async def restrict(context: Context, runtime: Runtime, writer: TraceWriter) -> N
 
 
 class _Brokers:
-    """Where brokers are, as far as this process knows: also while no name server is reached."""
+    """The addresses of brokers, as far as this process knows: also while no name server is reached."""
 
     def __init__(self, runtime: Runtime, admin: AdminClient) -> None:
         self._random = runtime.random
@@ -81,7 +81,10 @@ class _Brokers:
         self._known: list[str] = []
 
     async def any(self) -> str:
-        """Any broker's address, rather often the leader's. Raises ClientError; for none that is registered, too."""
+        """Returns any broker's address, rather often the leader's.
+
+        Raises ClientError, also if no broker is registered.
+        """
         if not self._known or self._random.random() < _ASKS_AGAIN:
             table = (await self._admin.cluster_info()).broker_table
             self._known = [
@@ -93,7 +96,7 @@ class _Brokers:
 
 
 async def _administer(context: Context, runtime: Runtime, rules: Restrictions, admin: AdminClient) -> None:
-    """Once faults are over everything is allowed, again and again: a request that was late may come in between."""
+    """Gives orders; once faults are over it allows everything, again and again: a late request may come in between."""
     random = runtime.random
     brokers = _Brokers(runtime, admin)
     is_topic = True

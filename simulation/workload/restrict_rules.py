@@ -1,4 +1,4 @@
-"""What must hold of a topic and a group whose settings change while they are used.
+"""The rules of a topic and a consumer group whose settings change while they are used.
 
 Each order to change them is done once for each request, and is in the log before it is acknowledged; a question for
 the settings is answered by what they were at a moment since it was asked; every node that has applied everything
@@ -31,7 +31,7 @@ __all__ = ["GROUP", "NOTE", "TOPIC", "Order", "Restrictions"]
 TOPIC: Final = "rooms"
 GROUP: Final = "guests"
 NOTE: Final = "order"
-"""The attribute by which an order is known again."""
+"""The attribute that holds the number of an order."""
 
 _READ: Final = (
     ResponseCode.SUCCESS,
@@ -39,7 +39,7 @@ _READ: Final = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
-"""Answers to a pull of somebody who may read."""
+"""Answers to the pull of a member that may read."""
 
 Config = TopicConfig | SubscriptionGroupConfig
 
@@ -57,51 +57,51 @@ class Order:
 
 @dataclass(slots=True)
 class _State:
-    """What has been committed last, at a true time."""
+    """Settings as they were committed, with the true time."""
 
     time_ns: int
     config: Config | None
 
     @property
     def allows_reading(self) -> bool:
-        """As far as this goes; what is not there yet is made by its first use."""
+        """True if these settings alone allow reading; what is not there yet is made by its first use."""
         if isinstance(self.config, TopicConfig):
             return bool(self.config.perm & Permission.READ)
         return self.config is None or self.config.consume_enable
 
 
 class Restrictions(Invariant):
-    """Settings are what they were made, for everybody."""
+    """Settings are for everybody what they were made."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._orders: list[Order] = []
         self._states: dict[bool, list[_State]] = {True: [_State(0, None)], False: [_State(0, None)]}
-        """Of the topic (True) and of the group, in the order of the log."""
+        """The settings of the topic (True) and of the consumer group (False), in the order of the log."""
         self._unread: dict[tuple[int, int], CommittedMessage] = {}
 
     # ---- orders --------------------------------------------------------------------------------------
 
     def order(self, *, is_topic: bool, is_allowed: bool) -> Order:
-        """A request is about to leave."""
+        """Notes a request that is about to leave."""
         order = Order(len(self._orders), is_topic, is_allowed)
         self._orders.append(order)
         return order
 
     def acknowledged(self, order: Order) -> None:
-        """It is done, says a broker."""
+        """Judges an acknowledgement: the order is in the log."""
         if not order.done:
             raise Violation("acknowledged settings are in the log", "clients", str(order))
         self.context.journal.did("topic's permission set" if order.is_topic else "group's switch set")
 
     def refused(self, order: Order, reason: str) -> None:
-        """It is not, and will not be."""
+        """Judges a refusal: the order is not done, and will not be."""
         order.requests -= 1
         if order.done > order.requests:
             raise Violation("refused requests leave nothing", "clients", f"{order}: {reason}")
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """Settings change."""
+        """Follows the settings in the log: each change has a request of its own."""
         if not isinstance(command, PutTopic | PutGroup):
             return
         config = command.config
@@ -120,7 +120,7 @@ class Restrictions(Invariant):
         states.append(_State(now_ns, config))
 
     def told(self, since_ns: int, config: Config | None, *, is_topic: bool) -> None:
-        """An answer to a question for the settings."""
+        """Judges an answer to a question for the settings."""
         if config not in [state.config for state in self._since(since_ns, is_topic)]:
             raise Violation("settings are linearizable", "clients", f"{config}, asked at {since_ns}")
         self.context.journal.did("settings asked for")
@@ -129,7 +129,7 @@ class Restrictions(Invariant):
 
     @contextmanager
     def pulling(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
-        """A pull leaves."""
+        """Watches a pull, from its leaving to its answer."""
         attempt = Attempt()
         since_ns = self.context.scheduler.now_ns
         processes = self._processes()
@@ -153,19 +153,19 @@ class Restrictions(Invariant):
             self.context.journal.did("pull refused")
 
     def committed(self, message: CommittedMessage) -> None:
-        """Something to be read."""
+        """Notes a message to be read."""
         if message.record.topic == TOPIC:
             self._unread[message.record.queue_id, message.record.queue_offset] = message
 
     def read(self, queue_id: int, offset: int) -> None:
-        """A member has got it."""
+        """Notes that a member has got a message."""
         self._unread.pop((queue_id, offset), None)
         self.context.journal.did("message of a restricted topic read")
 
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """It knows what has been committed."""
+        """Checks that the node knows the settings that are committed."""
         metadata = node.replica.metadata
         for is_topic, held in ((True, metadata.topics.get(TOPIC)), (False, metadata.groups.get(GROUP))):
             known = self._states[is_topic][-1].config
@@ -173,7 +173,7 @@ class Restrictions(Invariant):
                 raise Violation("settings are known", host.name, f"{held}, not {known}")
 
     def check_end(self) -> None:
-        """Everything was read, but what retention took before."""
+        """Checks that everything was read but what retention took before."""
         model = self.context.model
         missing = [place for place, message in self._unread.items() if not model.may_be_gone(message)]
         if missing:
@@ -185,7 +185,7 @@ class Restrictions(Invariant):
     # ---- inside --------------------------------------------------------------------------------------
 
     def _since(self, since_ns: int, is_topic: bool) -> list[_State]:
-        """What was in force then, and what came later."""
+        """Returns the settings that were in force then, and all later ones."""
         states = self._states[is_topic]
         return [
             state

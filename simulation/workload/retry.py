@@ -57,36 +57,36 @@ TOPIC: Final = "parcels"
 GROUP: Final = "couriers"
 RETRIES_MAX: Final = 3
 DELAY_LEVELS_S: Final = (1, 2, 1, 2, 4)
-"""For the brokers of the world: the three retries fit into a run."""
+"""The setting of the simulated brokers: with it the three retries fit into a run."""
 
 _RETRY_TOPIC: Final = RETRY_PREFIX + GROUP
 _DEAD_LETTERS: Final = DEAD_LETTER_PREFIX + GROUP
 _RETRY_QUEUES: Final = 2
 _LATE_NS: Final = 2 * SECOND
-"""How long after its time a retry may be missing at the end."""
+"""A retry may be missing at the end for so long after its time."""
 _ELECTED_AFTER_NS: Final = 12 * SECOND
-"""So long after all faults there is a leader, and it stays."""
+"""From so long after all faults on there is a leader, and it stays."""
 _SETTLED_AFTER_NS: Final = 4 * SECOND
-"""By the end of a run what came so long before has been handled: it is long after all faults."""
+"""What came so long before the end of a run has been handled by then."""
 _LONG_S: Final = 3.0
 _SUSPEND_S: Final = 2.0
-"""How long a broker holds a pull: by no answer to one a member learns, 5 s later, that a machine went dark."""
+"""The time for which a broker holds a pull: 5 s after it a member learns that the machine went dark."""
 _WHILE_WAITING: Final = ("DELAY", "REAL_TOPIC", "REAL_QID")
 
 
 @dataclass(slots=True)
 class _Parcel:
-    """What a sender made."""
+    """A parcel as its sender made it."""
 
     body: bytes
     properties: dict[str, str]
     failures: int
-    """How many deliveries are to fail; beyond `RETRIES_MAX` it becomes a dead letter."""
+    """So many deliveries are to fail; beyond `RETRIES_MAX` it becomes a dead letter."""
 
 
 @dataclass(slots=True)
 class Stage:
-    """A message that was given back so many times: what becomes of it next. `requests` may have had an effect."""
+    """What becomes of a message that was given back so many times. `requests` may have had an effect."""
 
     requests: int = 0
     confirmed: int = 0
@@ -95,48 +95,48 @@ class Stage:
 
 @dataclass(slots=True)
 class _Place:
-    """A committed message that the group gets: as it was sent, or for a retry."""
+    """A committed message that the consumer group gets: as it was sent, or for a retry."""
 
     message: CommittedMessage
     origin: str
     stage: Stage
     has_failed: bool = False
     is_settled: bool = False
-    """A listener has accepted it, or a broker has confirmed that it took it back."""
+    """Set when a listener has accepted it, or a broker has confirmed that it took it back."""
 
 
 class Retries(Invariant):
-    """What failed comes again, in time, counted and as it was, or is a dead letter after the last retry."""
+    """A message that failed comes again, in time, counted and as it was, or is a dead letter after the last retry."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._parcels: dict[str, _Parcel] = {}
         self._origins: dict[str, CommittedMessage] = {}
-        """By message id."""
+        """Parcels as they were committed first, by message id."""
         self._stages: dict[tuple[str, int], Stage] = {}
-        """By origin and number of times given back."""
+        """Stages by origin and number of times given back."""
         self._places: dict[int, _Place] = {}
-        """By physical offset."""
+        """Places by physical offset."""
         self._again: dict[str, None] = {}
-        """Origins of which a member has sent a retry itself: born there."""
+        """The origins of which a member has sent a retry itself, which is born at the member."""
         self._waiting: dict[tuple[int, int], CommittedMessage] = {}
-        """By delay level and offset in its queue."""
+        """What waits, by delay level and offset in its queue."""
         self._announced = DeliverDelayed(0, 0, 0, 0)
-        """What the leader has said to deliver next."""
+        """The deliveries that the leader has announced last."""
         self._queues: dict[tuple[str, int], list[_Place]] = {}
         self._settled: dict[tuple[str, int], int] = {}
-        """Up to where positions have been judged."""
+        """The offset up to which stored offsets have been judged."""
 
     # ---- what senders and listeners tell -------------------------------------------------------------
 
     def new(self, parcel: _Parcel) -> str:
-        """A parcel's name."""
+        """Notes a parcel, and returns its name."""
         name = f"parcel{len(self._parcels)}"
         self._parcels[name] = parcel
         return name
 
     def given(self, message: MessageView) -> _Parcel:
-        """A listener gets a message: a committed one, as it was sent, under the topic that it was sent to."""
+        """Judges a message that a listener gets: it is committed, as it was sent, under its first topic."""
         place = self._place(message.head.physical_offset)
         name = message.keys[0] if message.keys else ""
         parcel = self._parcels.get(name)
@@ -150,16 +150,16 @@ class Retries(Invariant):
         return parcel
 
     def failed(self, message: MessageView) -> None:
-        """The listener is about to fail."""
+        """Notes that the listener is about to fail."""
         self._place(message.head.physical_offset).has_failed = True
 
     def accepted(self, message: MessageView) -> None:
-        """The listener is about to say that it is done with it."""
+        """Notes that the listener is about to accept the message."""
         self._place(message.head.physical_offset).is_settled = True
 
     @contextmanager
     def giving_back(self, fields: Fields, body: Buffer) -> Iterator[Attempt]:
-        """A request leaves, whose outcome is unknown until the attempt is told of one."""
+        """Watches a request that gives back, from its leaving to its outcome."""
         place = self._place(int(fields["offset"])) if isinstance(fields, dict) else self._sent_again(fields)
         if not place.has_failed:
             raise self._violation("retries follow failures", place, "given back, and no listener failed")
@@ -177,7 +177,7 @@ class Retries(Invariant):
                 raise self._violation("refused requests leave nothing", place, f"{place.stage}")
 
     def _sent_again(self, fields: Fields) -> _Place:
-        """A member sends what it cannot give back: which place this is, or one like it, as retention has taken it."""
+        """Finds the place of a message that a member sends itself because retention has taken it, or one like it."""
         assert isinstance(fields, SendMessageHeaderV2), "the header of 310"
         origin = parse_properties((fields.properties or "").encode()).get("ORIGIN_MESSAGE_ID", "")
         stage = self._stages.get((origin, (fields.reconsume_times or 0) - 1))
@@ -197,7 +197,7 @@ class Retries(Invariant):
     # ---- what the group commits ----------------------------------------------------------------------
 
     def committed(self, message: CommittedMessage) -> None:
-        """Parcels, what waits for a retry, what is delivered for one, and dead letters."""
+        """Follows parcels, what waits for a retry, what is delivered for one, and dead letters."""
         record = message.record
         if record.topic == TOPIC:
             origin = offset_message_id(record.store_host, record.physical_offset)
@@ -214,7 +214,7 @@ class Retries(Invariant):
             self.context.journal.did("dead letter")
 
     def _stage_before(self, message: CommittedMessage) -> Stage:
-        """A copy is made: of which stage. It is the message that was sent, given back once more."""
+        """Finds the stage of which a copy is made: the message that was sent, given back once more."""
         record = message.record
         origin = self._check_content(message)
         times = record.reconsume_times
@@ -234,7 +234,7 @@ class Retries(Invariant):
         return stage
 
     def _check_content(self, message: CommittedMessage) -> str:
-        """Body, flags, time and place of birth and properties are what they were; returns the origin."""
+        """Checks that body, flags, birth and properties are what they were; returns the origin."""
         record = message.record
         properties = record.properties_by_name()
         origin = properties.get("ORIGIN_MESSAGE_ID", "")
@@ -257,7 +257,7 @@ class Retries(Invariant):
         return origin
 
     def _retried(self, message: CommittedMessage) -> None:
-        """Which message this is the delivery of, its place behind the leader's announcement says
+        """Judges a delivery: its place behind the leader's announcement says of which message it is
         (broker/delayed/delays.py)."""
         record = message.record
         origin = self._check_content(message)
@@ -289,7 +289,7 @@ class Retries(Invariant):
         queue.append(place)
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """A position passes only what is settled: accepted, taken back, or deleted before anybody got it."""
+        """Checks that an offset passes only what is accepted, taken back, or deleted before anybody got it."""
         if isinstance(command, DeliverDelayed):
             self._announced = command
         if not isinstance(command, CommitOffsets):
@@ -305,13 +305,13 @@ class Retries(Invariant):
             self._settled[topic, queue_id] = max(begin, min(offset, len(queue)))
 
     def stages(self) -> list[Stage]:
-        """Of each message, what became of it after each number of retries."""
+        """Returns what became of each message after each number of retries."""
         return list(self._stages.values())
 
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """Nothing is overdue: no leader keeps a message waiting for longer than its delay, whatever clocks show."""
+        """Checks that nothing is overdue: a leader keeps no message for longer than its delay, whatever clocks show."""
         if not node.replica.serving:
             return
         now_ns = self.context.scheduler.now_ns
@@ -321,7 +321,7 @@ class Retries(Invariant):
                 raise Violation("what failed comes again", host.name, f"{held.record}: not there at {now_ns}")
 
     def check_end(self) -> None:
-        """Everything that came, for the first time or again, has been accepted or taken back."""
+        """Checks that everything that came, for the first time or again, has been accepted or taken back."""
         long_ago_ns = self.context.scheduler.now_ns - _SETTLED_AFTER_NS
         for place in self._places.values():
             if (
@@ -332,7 +332,7 @@ class Retries(Invariant):
                 raise self._violation("what failed comes again", place, f"{place.stage}")
 
     def _is_deleted(self, message: CommittedMessage) -> bool:
-        """Whether the head of some node's log that has been deleted held it."""
+        """True if some node has deleted the message with its log's head."""
         return message.record.physical_offset < self.context.model.kept_from
 
     def _violation(self, invariant: str, place: _Place, detail: str) -> Violation:
@@ -350,7 +350,7 @@ def _delay_ms(held: CommittedMessage) -> int:
 
 
 async def _make_group(context: Context, runtime: Runtime) -> None:
-    """Before anybody is its member: one that comes first makes it as groups are by default, with sixteen retries."""
+    """Makes the consumer group before it has a member, who would make it with the default of sixteen retries."""
     config = SubscriptionGroupConfig(
         group_name=GROUP, retry_max_times=RETRIES_MAX, retry_queue_nums=_RETRY_QUEUES
     )

@@ -26,7 +26,7 @@ TOPIC: Final = "appointments"
 
 _LANES: Final = 2
 _LATE_MS: Final = 2_000
-"""How long after its time a message may be missing at the end."""
+"""A message may be missing at the end for so long after its time."""
 
 
 class Timers(Invariant):
@@ -35,13 +35,13 @@ class Timers(Invariant):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._waiting: dict[tuple[str, str], list[CommittedMessage]] = {}
-        """(key, due time) -> what waits, or waited, in the timer queue; a repeated send may have stored it twice."""
+        """(key, due time) -> messages in the timer queue, delivered or not; repeated sends may store one twice."""
         self._delivered: dict[tuple[str, str], int] = {}
-        """(key, due time) -> how many of these came, in their order."""
+        """(key, due time) -> the number of these that came, in their order."""
         self.number = 0
 
     def committed(self, message: CommittedMessage) -> None:
-        """What begins to wait, and what is delivered."""
+        """Notes what begins to wait, and judges what is delivered."""
         record = message.record
         name = (message.property(b"KEYS") or "", message.property(b"TIMER_OUT_MS") or "")
         if record.topic == TIMER_TOPIC:
@@ -57,7 +57,7 @@ class Timers(Invariant):
             self.context.journal.did("timed message delivered")
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """Nothing is forgotten: what is not delivered is not due by the leader's clock, and in its index.
+        """Checks that nothing is forgotten: what is not delivered is not due by the leader's clock, and in its index.
 
         What retention took while it waited never comes, and may have been delivered before.
         """

@@ -27,7 +27,7 @@ __all__ = ["Transactions", "transact"]
 
 TOPIC: Final = "transfers"
 CHECKS_MAX: Final = 15
-"""As in the world's settings: questions before a transaction is given up."""
+"""The setting of the simulated brokers: so many questions before a transaction is given up."""
 
 _LANES = 2
 _LEFT_TO_CHECK = 0.4
@@ -42,29 +42,29 @@ class Transactions(Invariant):
         self._number = 0
         self._fates: dict[str, Decision] = {}
         self._halves: list[CommittedMessage] = []
-        """By half offset."""
+        """The half messages by their offset."""
         self._decided: dict[int, str] = {}
-        """Half offset -> how, as the log says."""
+        """Half offset -> how it was decided, as the log says."""
         self._listed: dict[int, None] = {}
-        """Those with an operation message."""
+        """The half offsets with an operation message."""
         self._questions: dict[int, int] = {}
         self._committed: dict[str, None] = {}
 
     # ---- what the application knows ------------------------------------------------------------------
 
     def new(self, fate: Decision) -> str:
-        """A transaction's name; what is to become of it is known from now on."""
+        """Notes a transaction and what is to become of it; returns its name."""
         self._number += 1
         name = f"transfer{self._number}"
         self._fates[name] = fate
         return name
 
     def fate(self, name: str) -> Decision:
-        """What is to become of a transaction."""
+        """Returns what is to become of a transaction."""
         return self._fates[name]
 
     def asked(self, message: MessageView) -> None:
-        """A producer is asked, for as many times as the question says."""
+        """Judges a question to a producer: it has been asked as many times as the question says."""
         name = message.keys[0]
         times = message.properties.get("TRANSACTION_CHECK_TIMES", "")
         counted = max(
@@ -79,7 +79,7 @@ class Transactions(Invariant):
         self.context.journal.did("transaction asked about")
 
     def acknowledged(self, name: str) -> None:
-        """A producer was told that its transaction is decided as it should be."""
+        """Judges the answer that a transaction is decided as it should be."""
         if (self.fate(name) is Decision.COMMIT) != (name in self._committed):
             raise Violation(
                 "acknowledged decisions are committed",
@@ -88,7 +88,7 @@ class Transactions(Invariant):
             )
 
     def refused(self, name: str, answer: str) -> None:
-        """A producer was told that its transaction is decided otherwise: true of one whose half message is deleted."""
+        """Judges the answer that a transaction is decided otherwise: true only if its half message is deleted."""
         if not any(
             half.property(b"KEYS") == name
             and self._decided.get(half.record.queue_offset) == "rolled back"
@@ -100,7 +100,7 @@ class Transactions(Invariant):
     # ---- what the group commits ----------------------------------------------------------------------
 
     def committed(self, message: CommittedMessage) -> None:
-        """Half messages, decisions, and what must be none of them."""
+        """Follows half messages and decisions, and judges what is delivered."""
         match message.record.topic:
             case topic if topic == HALF_TOPIC:
                 self._halves.append(message)
@@ -114,7 +114,7 @@ class Transactions(Invariant):
                 self._delivered(message)
 
     def applied(self, command: Command, now_ns: int) -> None:
-        """Questions are counted."""
+        """Counts questions."""
         for single in command.commands if isinstance(command, Several) else (command,):
             if isinstance(single, CheckTransactions):
                 for half_offset in single.half_offsets:
@@ -172,7 +172,7 @@ class Transactions(Invariant):
     # ---- at the end ----------------------------------------------------------------------------------
 
     def check_node(self, host: BrokerHost, node: Node) -> None:
-        """The state that each node derived from the log is the one derived here."""
+        """Checks that the node has derived the same state from the log."""
         state = node.replica.metadata.transactions
         opened = sorted(state.open_before(len(self._halves)))
         expected = [offset for offset in range(len(self._halves)) if offset not in self._decided]
@@ -188,7 +188,7 @@ class Transactions(Invariant):
                 raise Violation("questions are counted", host.name, f"half message {offset}")
 
     def check_end(self) -> None:
-        """Nothing is left undecided while a producer lives, which knows all answers since the load stopped."""
+        """Checks that nothing is undecided: producers live, and know all answers since the load stopped."""
         for offset, half in enumerate(self._halves):
             if offset not in self._decided:
                 raise Violation(

@@ -22,7 +22,7 @@ __all__ = ["Attempt", "Watch", "WatchedPool"]
 
 @dataclass(slots=True)
 class Attempt:
-    """What is known of a request when it has ended; neither: it may have had an effect, or have one yet."""
+    """The outcome of a request that has ended; with neither flag it may have had an effect, or have one yet."""
 
     is_confirmed: bool = False
     is_refused: bool = False
@@ -30,7 +30,7 @@ class Attempt:
 
 
 Watch = Callable[[Fields, Buffer], AbstractContextManager[Attempt]]
-"""Entered when a request leaves, with its fields and body, and left when its outcome is known, or its caller gone."""
+"""A block that is entered when a request leaves, and left when its outcome is known or its caller gone."""
 
 
 class WatchedPool(ConnectionPool):
@@ -42,25 +42,25 @@ class WatchedPool(ConnectionPool):
         self._watch = watch
 
     def find(self, address: str) -> Connection | None:
-        """As the pool's."""
+        """Returns an open connection, as the pool does."""
         return self._pool.find(address)
 
     def open_connections(self) -> list[Connection]:
-        """As the pool's."""
+        """Returns all open connections, as the pool does."""
         return self._pool.open_connections()
 
     async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
-        """As the pool's."""
+        """Returns a connection, as the pool does."""
         return await self._pool.get(address, timeout_s)
 
     def close(self) -> None:
-        """As the pool's."""
+        """Closes all connections, as the pool does."""
         self._pool.close()
 
     async def call(
         self, address: str, code: int, fields: Fields = None, body: Buffer = b"", timeout_s: float = 3.0
     ) -> RemotingCommand:
-        """As the pool's, watched."""
+        """Makes a call, as the pool does; requests of the watched codes are noticed."""
         if code not in self._codes:
             return await self._pool.call(address, code, fields, body, timeout_s)
         failure: ConnectionFailed

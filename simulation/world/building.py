@@ -48,7 +48,7 @@ __all__ = ["World"]
 AnyInvariant = TypeVar("AnyInvariant", bound=Invariant)
 
 _SPARE_MACHINES: Final = 1
-"""Beside the group's first members, for the one that joins."""
+"""Machines beside those of the first members, for one that joins."""
 _NAME_SERVERS: Final = 2
 
 
@@ -99,11 +99,11 @@ class World:
         self.scheduler.stopped = True
 
     def invariant(self, kind: type[AnyInvariant]) -> AnyInvariant:
-        """The invariant of that kind."""
+        """Returns the invariant of that kind."""
         return self.context.invariant(kind)
 
     def random(self, name: str) -> Random:
-        """The random stream of somebody in this world."""
+        """Returns the random stream with that name of this world."""
         return stream(f"{self.plan.seed} {name}")
 
     # ---- machines ------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class World:
             self.brokers.append(host)
 
     def _store_options(self) -> StoreOptions:
-        """Small files and tables, so that a run sees them roll, fill up and go."""
+        """Returns options with small files and tables, so that a run sees them roll, fill up and go."""
         plan = self.plan
         return StoreOptions(
             data_file_bytes=plan.data_file_bytes,
@@ -256,7 +256,7 @@ class World:
         )
 
     def _client_failed(self, name: str, error: BaseException) -> None:
-        """A client's main task raised; what several of its tasks raised at once comes as a group."""
+        """Notes what a client's main task raised; what several of its tasks raised at once comes as a group."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if not isinstance(error, Violation):

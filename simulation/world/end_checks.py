@@ -1,4 +1,4 @@
-"""What must hold when a run is over: everything has come together, and was read, and what clients were told is true.
+"""The checks at the end of a run: everything has come together, and was read, and clients were told what is true.
 
 A run that ended with a loss of data is asked only for what clients were told until then.
 """
@@ -15,11 +15,11 @@ from simulation.world.building import World
 __all__ = ["JudgeHistory", "check_end", "members_at_end"]
 
 JudgeHistory = Callable[[Mapping[str, bytes]], str]
-"""From clients' traces by name to what is wrong with them, "" for nothing: a checker that this room may not import."""
+"""A checker that this room may not import: from clients' traces by name to what is wrong, "" for nothing."""
 
 
 def members_at_end(world: World) -> list[BrokerHost]:
-    """Those that must hold everything in the end: a node that was removed holds what it had then."""
+    """Returns the nodes that must hold everything in the end: a node that was removed holds what it had then."""
     return [host for host in world.members.in_service() if host.name in world.members.committed]
 
 
@@ -41,7 +41,7 @@ def check_end(world: World, judge_history: JudgeHistory | None) -> None:
 
 
 def _check_nodes(world: World) -> None:
-    """Every node runs, has applied everything, and its files say the same as the log."""
+    """Checks that every node runs and has applied everything, and that its files say the same as the log."""
     model = world.model
     for host in members_at_end(world):
         process = host.process
@@ -56,7 +56,7 @@ def _check_nodes(world: World) -> None:
 
 
 def _check_everything_was_read(world: World) -> None:
-    """Consumers' applications have got each message that is still there."""
+    """Checks that consumers' applications have got each message that is still there."""
     if "consumer" not in world.plan.actors:
         return
     model = world.model

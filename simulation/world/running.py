@@ -33,14 +33,14 @@ _SENDERS: Final = ("producer", "repeater", "careful")
 _FLUSH_TRACES_NS: Final = SECOND
 _LOAD_STOPS_BEFORE_END_NS: Final = 6 * SECOND
 _RECOVERY_NS: Final = 12 * SECOND
-"""From the end of all faults to the first acknowledged message, at most: two elections that split and a route poll."""
+"""The longest time from the end of all faults to an acknowledged message: two split elections and a route poll."""
 _LAST_ENTRIES_NS: Final = SECOND
-"""From the end of the run to the moment in which every node has applied everything, at most."""
+"""The longest time from the end of the run to the moment in which every node has applied everything."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     plan: Plan
     violation: Violation | None
@@ -53,13 +53,13 @@ class Result:
     read: int
     elections: int
     work_counts: dict[str, int]
-    """What actors have done, by kind: an actor that never gets anywhere checks nothing."""
+    """How often actors have done what, by kind: an actor that never gets anywhere checks nothing."""
     transcript: list[str]
     states: list[str]
     traces: dict[str, bytes] = field(default_factory=dict)
-    """Trace files by name, if they were kept."""
+    """The trace files by name, if they were kept."""
     data_loss: DataLoss | None = None
-    """What power failures took from a majority, as async flush allows: it ended the run, and is no finding."""
+    """The loss to power failures that ended the run, as async flush allows: it is no finding."""
 
 
 def run_plan(plan: Plan, *, keep_traces: bool = False, judge_history: JudgeHistory | None = None) -> Result:
@@ -99,7 +99,7 @@ def run_world(world: World, judge_history: JudgeHistory | None = None) -> Result
 
 
 class _Course:
-    """What happens at which time of a run."""
+    """The events of a run, in the order of time."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -203,7 +203,7 @@ class _ClientLog(logging.Handler):
 
 @contextmanager
 def _garbage_kept() -> Iterator[None]:
-    """No search for cyclic garbage: that of a run is small, and looking for it takes a tenth of the time."""
+    """Stops the search for cyclic garbage: that of a run is small, and looking for it takes a tenth of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -214,7 +214,7 @@ def _garbage_kept() -> Iterator[None]:
 
 
 def _states(world: World) -> list[str]:
-    """Each node in one line, and the group in one, for a report."""
+    """Describes each node in one line, and the group in one, for a report."""
     lines = [f"{host.name}: {host.describe_state()}" for host in world.brokers if host.in_service]
     model = world.model
     lines.append(

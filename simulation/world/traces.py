@@ -23,14 +23,14 @@ class Traces:
         self._digests: dict[str, Any] = {}
         self._writers: list[TraceWriter] = []
         self.histories: list[str] = []
-        """Names of the clients' traces."""
+        """The names of the clients' traces."""
 
     def header(self, source: Source, process: str) -> TraceHeader:
-        """The header of a process's trace."""
+        """Returns the header of a process's trace."""
         return TraceHeader(source, process, f"simulation {self._seed}", 0)
 
     def sink(self, name: str) -> Callable[[bytes], None]:
-        """Takes the bytes of a trace; that of a broker goes on with its next process."""
+        """Returns a function that takes the bytes of a trace; that of a broker goes on with its next process."""
         digest = self._digests.setdefault(name, hashlib.sha256())
         kept = self._kept.setdefault(name, [])
 
@@ -46,21 +46,21 @@ class Traces:
         self._writers.append(writer)
 
     def flush(self) -> None:
-        """Takes what all writers hold."""
+        """Writes out what all writers hold."""
         for writer in self._writers:
             writer.flush()
 
     def digest(self) -> str:
-        """One digest of all traces, in hexadecimal digits."""
+        """Returns one digest of all traces, in hexadecimal digits."""
         total = hashlib.sha256()
         for name, digest in self._digests.items():
             total.update(f"{name} {digest.hexdigest()}\n".encode())
         return total.hexdigest()
 
     def kept(self) -> dict[str, bytes]:
-        """The bytes of all traces by name; nothing if they were not kept."""
+        """Returns the bytes of all traces by name; nothing if they were not kept."""
         return {name: b"".join(pieces) for name, pieces in self._kept.items()} if self._keep else {}
 
     def kept_histories(self) -> dict[str, bytes]:
-        """The bytes of the clients' traces by name."""
+        """Returns the bytes of the clients' traces by name."""
         return {name: b"".join(self._kept[name]) for name in self.histories}

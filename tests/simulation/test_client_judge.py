@@ -15,7 +15,7 @@ from broker.state.topic_rules import topic_config
 from simulation.journal import Violation
 from simulation.judges.client_judge import ClientJudge
 from simulation.judges.group_model import CommittedQueue, GroupModel
-from simulation.judges.stored_positions import NEVER, PositionRequest, first_unasked
+from simulation.judges.stored_offsets import NEVER, OffsetRequest, first_unasked
 
 KEY = ("readers", "events", 0)
 
@@ -183,7 +183,7 @@ spans = st.tuples(st.integers(0, 9), st.one_of(st.integers(0, 9), st.just(NEVER)
 def test_requests_are_assigned_if_they_can_be(times: list[int], asked: list[tuple[int, int]]) -> None:
     """Held against all assignments. Between its changes the position is another one, which nobody looks at."""
     history: list[tuple[int, int | None]] = [item for time in times for item in ((time, 1), (time, None))]
-    requests = [PositionRequest(1, since, until) for since, until in asked]
+    requests = [OffsetRequest(1, since, until) for since, until in asked]
     possible = any(
         all(since <= time <= until for time, (since, until) in zip(times, chosen, strict=True))
         for chosen in permutations(asked, len(times))

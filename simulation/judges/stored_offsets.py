@@ -1,8 +1,8 @@
-"""Whether every position that a group has stored was asked for by a client, and once for each request.
+"""Checks that a client has asked for each offset that a consumer group has stored, once for each request.
 
-The log says what was stored, and when; this module asks why. A request stores its position at one moment between
-question and answer, or at any later one if its outcome is unknown to the client, or never, if another position took
-its place at once. So each change of the stored position needs a request of its own: of that value, not answered before.
+The log says what was stored, and when; this module asks why. A request stores its offset at one moment between
+question and answer, or at any later one if its outcome is unknown to the client, or never, if another offset took its
+place at once. So each change of the stored offset needs a request of its own: of that value, not answered before.
 A broker that does one request twice, or on its own account, takes back what was stored in between, and neither log nor
 answers show it: what they say is true.
 """
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
-__all__ = ["NEVER", "PositionRequest", "first_unasked"]
+__all__ = ["NEVER", "OffsetRequest", "first_unasked"]
 
 NEVER: Final = 1 << 62
 
 
 @dataclass(slots=True)
-class PositionRequest:
-    """A client asks to store a position. Answered at `until_ns`; `NEVER` while it is not, or the outcome is unknown."""
+class OffsetRequest:
+    """A request to store an offset. Answered at `until_ns`; `NEVER` while it is not, or the outcome is unknown."""
 
     offset: int
     since_ns: int
@@ -29,11 +29,11 @@ class PositionRequest:
 
 
 def first_unasked(
-    history: Sequence[tuple[int, int | None]], begin: int, requests: Iterable[PositionRequest]
+    history: Sequence[tuple[int, int | None]], begin: int, requests: Iterable[OffsetRequest]
 ) -> tuple[int, int] | None:
-    """The first (time, position) among the changes of a history from `begin` on that no request accounts for.
+    """Returns the first (time, offset) among the changes of a history from `begin` on that no request accounts for.
 
-    `history` holds all positions in the order of the log, None for none; `requests` all that were made until now, those
+    `history` holds all offsets in the order of the log, None for none; `requests` all that were made until now, those
     that certainly failed left out. Which request accounts for which change is open where several could: with those of
     one value taken by their ends, the earliest first, there is an assignment if there is any.
     """
