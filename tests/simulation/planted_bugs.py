@@ -85,7 +85,7 @@ PLANTED: dict[str, Planted] = {
         "DLedger MemberState: a failed vote write is logged and passed over",
     ),
     "term and vote not saved": Planted(
-        planted_elections.term_and_vote_not_saved, "dledger.md 9: term and vote without fsync"
+        planted_elections.term_and_vote_not_saved, "DLedger: term and vote without fsync"
     ),
     "double vote": Planted(planted_elections.double_vote, "Raft 5.2: first come, first served"),
     "vote without looking at the log": Planted(
@@ -98,7 +98,7 @@ PLANTED: dict[str, Planted] = {
         planted_elections.old_terms_are_heard, "Raft 5.1: stale terms are rejected"
     ),
     "commit by counting an older term": Planted(
-        planted_replication.commit_by_counting_an_older_term, "Raft 5.4.2; dledger.md 9"
+        planted_replication.commit_by_counting_an_older_term, "Raft 5.4.2; DLedger"
     ),
     "commit by one disk": Planted(planted_replication.commit_by_one_disk, "Raft 5.3: a majority"),
     "commit beyond what is agreed": Planted(
@@ -116,12 +116,12 @@ PLANTED: dict[str, Planted] = {
     ),
     "follower acknowledges before its flush": Planted(
         planted_replication.follower_acknowledges_before_its_flush,
-        "dledger.md 9: quorum of page caches",
+        "DLedger: quorum of page caches",
         "sync",
     ),
     "acknowledged before the flush": Planted(
         planted_replication.everybody_acknowledges_before_the_flush,
-        "storage.md 7: SYNC_FLUSH has no effect",
+        "RocketMQ: SYNC_FLUSH has no effect",
         "sync",
     ),
     "failed flush passed over": Planted(
@@ -185,12 +185,12 @@ PLANTED: dict[str, Planted] = {
     ),
     "transaction: only operation messages decide": Planted(
         planted_transactions.only_operation_messages_decide,
-        "behaviour.md 7: message and operation are two entries",
+        "TransactionalMessageServiceImpl: message and operation are two entries",
         actor="transactor",
     ),
     "transaction: half message in its own topic": Planted(
         planted_transactions.half_message_in_its_own_topic,
-        "behaviour.md 7: nobody sees it before it is committed",
+        "TransactionalMessageServiceImpl: nobody sees it before it is committed",
         actor="transactor",
     ),
     "transaction: questions not counted": Planted(
@@ -230,7 +230,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "transaction: unknown taken for rollback": Planted(
         planted_transactions.unknown_taken_for_rollback,
-        "behaviour.md 7: the broker asks again",
+        "TransactionalMessageServiceImpl: the broker asks again",
         actor="transactor",
     ),
     "timer: nothing counted at takeover": Planted(
@@ -247,7 +247,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "order: locks forgotten with their leader": Planted(
         planted_orders.locks_forgotten_with_their_leader,
-        "behaviour.md 8.5: locks in a broker's memory",
+        "RebalanceLockManager: locks in a broker's memory",
         actor="clerk",
     ),
     "order: locks judged by the wall clock": Planted(
@@ -276,7 +276,9 @@ PLANTED: dict[str, Planted] = {
         planted_retries.delay_dropped, "what is given back is in the retry topic at once", actor="courier"
     ),
     "retry: delays do not grow": Planted(
-        planted_retries.delays_that_do_not_grow, "behaviour.md 8.4: level 3 + retries", actor="courier"
+        planted_retries.delays_that_do_not_grow,
+        "AbstractSendMessageProcessor: level 3 + retries",
+        actor="courier",
     ),
     "retry: due at once": Planted(planted_retries.due_at_once, "a level without its time", actor="courier"),
     "retry: held up by a clock that was ahead": Planted(
@@ -308,7 +310,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "retry: nothing counted at takeover": Planted(
         planted_retries.nothing_counted_at_takeover,
-        "behaviour.md 6: progress saved now and then",
+        "ScheduleMessageService: progress saved now and then",
         actor="courier",
     ),
     "retry: announced taken for delivered": Planted(
@@ -328,7 +330,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "broadcast: positions at the brokers": Planted(
         planted_reads.broadcast_positions_at_the_brokers,
-        "behaviour.md 8.3: they live in the client",
+        "LocalFileOffsetStore: they live in the client",
         actor="receiver",
     ),
     "broadcast: positions not read": Planted(
@@ -341,7 +343,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "broadcast: members told to rebalance": Planted(
         planted_reads.broadcast_members_told_to_rebalance,
-        "behaviour.md 8.1: not for broadcast groups",
+        "ConsumerManager: not for broadcast groups",
         actor="receiver",
     ),
     "search: passes the first of a time": Planted(
@@ -371,7 +373,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "request: confirmed before it is pushed": Planted(
         planted_requests.confirmed_before_it_is_pushed,
-        "behaviour.md 9: the replier hears whether it arrived",
+        "ReplyMessageProcessor: the replier hears whether it arrived",
         actor="correspondent",
     ),
     "request: answer repeated by the broker": Planted(
@@ -427,7 +429,7 @@ PLANTED: dict[str, Planted] = {
         planted_resets.of_one_queue_for_all, "4.9 knows no queue id here", actor="resetter"
     ),
     "reset: what was fetched comes all the same": Planted(
-        planted_resets.fetched_comes_all_the_same, "behaviour.md 5.2: it is dropped", actor="resetter"
+        planted_resets.fetched_comes_all_the_same, "PullMessageProcessor: it is dropped", actor="resetter"
     ),
     "reset: failed report repeated": Planted(
         planted_resets.failed_report_repeated, "found here", actor="resetter"
@@ -445,25 +447,27 @@ PLANTED: dict[str, Planted] = {
     ),
     "names: wiped until the next registration": Planted(
         planted_name_servers.wiped_until_the_next_registration,
-        "behaviour.md 1: until the next changed one",
+        "RouteInfoManager: until the next changed one",
         actor="configurer",
     ),
     "names: wiped for good": Planted(
-        planted_name_servers.wiped_for_good, "behaviour.md 1: until the next changed one", actor="configurer"
+        planted_name_servers.wiped_for_good,
+        "RouteInfoManager: until the next changed one",
+        actor="configurer",
     ),
     "names: wiped only at registered topics": Planted(
         planted_name_servers.wiped_only_at_registered_topics,
-        "behaviour.md 1: on all topics of the broker",
+        "RouteInfoManager: on all topics of the broker",
         actor="configurer",
     ),
     "names: deleted topics stay away": Planted(
         planted_name_servers.topics_deleted_for_good, "4.9: until something changes", actor="configurer"
     ),
     "names: wiped queues are written": Planted(
-        planted_name_servers.wiped_queues_are_written, "remoting.md 6: writable perm", actor="configurer"
+        planted_name_servers.wiped_queues_are_written, "QueueData: writable perm", actor="configurer"
     ),
     "names: wiped queues are not read": Planted(
-        planted_name_servers.wiped_queues_are_not_read, "remoting.md 6: readable perm", actor="configurer"
+        planted_name_servers.wiped_queues_are_not_read, "QueueData: readable perm", actor="configurer"
     ),
     "names: wiped route is kept": Planted(
         planted_name_servers.wiped_route_is_kept, "found here", actor="configurer"
@@ -486,10 +490,14 @@ PLANTED: dict[str, Planted] = {
         planted_settings.asked_without_a_round, "what one node knows", actor="warden"
     ),
     "settings: group's switch not looked at": Planted(
-        planted_settings.switch_of_the_group_not_looked_at, "behaviour.md 5.1: consumeEnable", actor="warden"
+        planted_settings.switch_of_the_group_not_looked_at,
+        "PullMessageProcessor: consumeEnable",
+        actor="warden",
     ),
     "settings: topic's permission not looked at": Planted(
-        planted_settings.permission_of_the_topic_not_looked_at, "behaviour.md 5.1: readable", actor="warden"
+        planted_settings.permission_of_the_topic_not_looked_at,
+        "PullMessageProcessor: readable",
+        actor="warden",
     ),
     "settings: refused for good": Planted(
         planted_settings.refused_for_good, "a switch that only switches off", actor="warden"
@@ -506,10 +514,10 @@ PLANTED: dict[str, Planted] = {
     ),
     "offsets rewound": Planted(planted_offsets.offsets_rewound, "what is stored is not what was asked"),
     "CRC unchecked": Planted(
-        planted_disks.crc_unchecked, "storage.md 3.4: a follower takes whatever bytes come"
+        planted_disks.crc_unchecked, "DLedgerMmapFileStore: a follower takes whatever bytes come"
     ),
     "torn tail accepted": Planted(
-        planted_disks.torn_tail_accepted, "storage.md 3.4: body bytes are not checked", "sync"
+        planted_disks.torn_tail_accepted, "DLedgerMmapFileStore: body bytes are not checked", "sync"
     ),
     "truncation not flushed": Planted(
         planted_disks.truncation_not_flushed, "old entries come back behind new ones", "sync"

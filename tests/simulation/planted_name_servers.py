@@ -49,7 +49,7 @@ def changed_before_it_is_saved(patch: pytest.MonkeyPatch) -> None:
 
 
 def deleted_in_memory_only(patch: pytest.MonkeyPatch) -> None:
-    """What was deleted comes back with the next process."""
+    """A deleted key comes back with the next process."""
     original = KeyValues.delete
 
     def delete(self: KeyValues, namespace: str, key: str) -> None:

@@ -49,7 +49,7 @@ def locks_judged_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def locks_forgotten_with_their_leader(patch: pytest.MonkeyPatch) -> None:
-    """behaviour.md 8.5: locks in a broker's memory, so that after a failover everybody can lock at once."""
+    """RebalanceLockManager: locks in a broker's memory, so that after a failover everybody can lock at once."""
     original = LocksProcessor._role_changed
 
     def role_changed(self: LocksProcessor) -> None:

@@ -50,7 +50,7 @@ __all__ = [
 
 
 def older_position_stored_again(patch: pytest.MonkeyPatch) -> None:
-    """What was stored before is stored once more, behind what is stored now."""
+    """An older offset is stored once more, behind the one stored now."""
     original = PullConsumer.commit
     before: dict[PullConsumer, Mapping[MessageQueue, int]] = {}
 
@@ -138,7 +138,7 @@ def broadcast_positions_not_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def broadcast_position_behind_what_is_fetched(patch: pytest.MonkeyPatch) -> None:
-    """What was fetched counts as done with when positions are stored on the member's machine."""
+    """Fetched messages count as done with when offsets are stored on the member's machine."""
     original = StoredPositions._store_locally
 
     async def store_locally(self: StoredPositions, local: Any, readers: Sequence[QueueReader]) -> Any:
@@ -151,7 +151,7 @@ def broadcast_position_behind_what_is_fetched(patch: pytest.MonkeyPatch) -> None
 
 
 def broadcast_members_told_to_rebalance(patch: pytest.MonkeyPatch) -> None:
-    """behaviour.md 8.1: not for broadcast groups."""
+    """ConsumerManager: not for broadcast groups."""
 
     def connections_to_notify(self: ClientRegistry[Any], group: str) -> list[Any]:
         found = self._consumers.get(group)
@@ -204,7 +204,7 @@ def begin_of_another_queue(patch: pytest.MonkeyPatch) -> None:
 
 
 def begin_remembered(patch: pytest.MonkeyPatch) -> None:
-    """Where a queue begins is what it was when somebody asked first, whatever retention has done since."""
+    """The begin of a queue is what it was at the first question, whatever retention has done since."""
     original = OffsetsProcessor._answer
     known: dict[tuple[int, str, int], int] = {}
 

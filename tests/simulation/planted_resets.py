@@ -51,7 +51,7 @@ def forgotten_by_the_next_leader(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_report_counts(patch: pytest.MonkeyPatch) -> None:
-    """What members report while an order stands takes them back, as a client's late report does with 4.9."""
+    """A report counts while an order stands and takes the group back, as a client's late report does with 4.9."""
     original = Metadata.apply
 
     def apply(self: Metadata, command: Command) -> object:
@@ -72,7 +72,7 @@ def kept_after_it_was_followed(patch: pytest.MonkeyPatch) -> None:
 
 
 def done_with_when_it_is_told(patch: pytest.MonkeyPatch) -> None:
-    """As 5.x: the order is gone with the first answer that tells of it, whether that arrives or not."""
+    """The order is gone with the first answer that tells of it, whether that arrives or not, as with 5.x."""
     original = OffsetResets.told
 
     def told(self: OffsetResets, group: str, topic: str, queue_id: int, *, by_pull: bool) -> None:
@@ -153,7 +153,7 @@ def of_one_queue_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def fetched_comes_all_the_same(patch: pytest.MonkeyPatch) -> None:
-    """Who is sent elsewhere goes on there once it has handed out what it has fetched."""
+    """A member that is sent elsewhere goes on there only after it has handed out what it has fetched."""
 
     def begin_anew(self: Consumer, queue: MessageQueue, offset: int) -> None:
         reader = self._intake.readers.get(queue)

@@ -55,7 +55,7 @@ def _append_instead(patch: pytest.MonkeyPatch, append: Callable[..., None]) -> N
 
 
 def delay_dropped(patch: pytest.MonkeyPatch) -> None:
-    """What is given back is in the retry topic at once."""
+    """A message that is given back is in the retry topic at once."""
 
     def append(
         original: Append,
@@ -89,7 +89,7 @@ def delays_that_do_not_grow(patch: pytest.MonkeyPatch) -> None:
 
 
 def due_at_once(patch: pytest.MonkeyPatch) -> None:
-    """What waits for a delay level is due when it is stored."""
+    """A message of a delay level is due when it is stored."""
     patch.setattr(Dispatcher, "_delay", lambda self, queue_id: 0)
 
 
@@ -112,7 +112,7 @@ def retries_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def retries_without_end(patch: pytest.MonkeyPatch) -> None:
-    """One retry more than the group allows."""
+    """The group gets one retry more than it allows."""
 
     def one_more(*arguments: Any) -> int:
         return retries_max(*arguments) + 1
@@ -192,7 +192,7 @@ def done_with_before_it_is_confirmed(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_counted_at_takeover(patch: pytest.MonkeyPatch) -> None:
-    """behaviour.md 6: progress saved now and then; a new leader delivers again what the last one announced last."""
+    """Progress is saved now and then (ScheduleMessageService): a new leader delivers again what was announced last."""
     patch.setattr(delays_module, "count_delivered", lambda *_: 0)
 
 

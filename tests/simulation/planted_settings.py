@@ -66,7 +66,7 @@ def applied_by_the_leader_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def asked_without_a_round(patch: pytest.MonkeyPatch) -> None:
-    """Whoever takes itself for the leader says what it knows."""
+    """A node that takes itself for the leader answers without asking the others."""
     original = TopicsProcessor.routes
 
     def routes(self: TopicsProcessor) -> Iterable[Route]:
@@ -109,7 +109,7 @@ def permission_of_the_topic_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def refused_for_good(patch: pytest.MonkeyPatch) -> None:
-    """Whom a node has refused once it goes on refusing."""
+    """A node goes on refusing a client that it has refused once."""
     original = PullChecks.check
     refused: dict[tuple[int, str], RequestError] = {}
 

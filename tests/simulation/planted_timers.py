@@ -25,7 +25,7 @@ def announced_taken_for_delivered(patch: pytest.MonkeyPatch) -> None:
 
 
 def due_by_a_clock_ahead(patch: pytest.MonkeyPatch) -> None:
-    """What is due within a second is delivered with what is due now."""
+    """A message that is due within a second is delivered with those that are due now."""
     original = TimerIndex.due
 
     def due(self: TimerIndex, steps: Steps, until_ms: int, count: int) -> list[tuple[int, int]]:

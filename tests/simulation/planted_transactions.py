@@ -55,7 +55,7 @@ def decision_under_way_not_known(patch: pytest.MonkeyPatch) -> None:
 
 
 def only_operation_messages_decide(patch: pytest.MonkeyPatch) -> None:
-    """As the reference: a commit is two messages, and a leader may die between them."""
+    """A commit is two messages, as the reference's, and a leader may die between them."""
 
     def decision(record: memoryview) -> Decision | None:
         found = decision_of(record)
@@ -132,7 +132,7 @@ def asked_about_by_their_leader_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def operations_owed_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Which commits lack their operation message only their leader knows."""
+    """Only their leader knows which commits lack their operation message."""
     original = Decisions._role_changed
 
     def role_changed(self: Decisions) -> None:

@@ -21,7 +21,7 @@ KEY = ("readers", "events", 0)
 
 
 class History:
-    """What happens to one group's position in one queue, in true time."""
+    """The history of one group's offset in one queue, in true time."""
 
     def __init__(self) -> None:
         self.now_ns = 0

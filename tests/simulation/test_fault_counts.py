@@ -23,7 +23,7 @@ _LEADER = 1
 
 
 def counts(faults: Iterable[Fault]) -> dict[str, int]:
-    """What a small world counts of these faults, which are all that happen to it."""
+    """Returns the counts of a small world to which only these faults happen."""
     plan = replace(
         draw_plan(1, seconds=30),
         flush="sync",

@@ -1,4 +1,4 @@
-"""What the simulator takes for a true answer to a search by time: all that a queue answers, and nothing beside it."""
+"""The simulator takes all that a queue may answer to a search by time for true, and nothing beside it."""
 
 from collections.abc import Sequence
 from random import Random
@@ -18,7 +18,7 @@ BOUNDARIES: tuple[SearchBoundary, ...] = ("lower", "upper")
 
 
 def search(times: Sequence[int], begin: int, timestamp_ms: int, boundary: SearchBoundary) -> int:
-    """What a queue answers whose first messages are gone."""
+    """Returns the answers of a queue whose first messages are gone."""
     queue = ConsumeQueues(SimulatedDisk(Random(1)), StoreOptions(consume_queue_file_units=4)).make("t", 0)
     for offset in range(len(times)):
         queue.append(offset, 1 + offset, 1, 0)

@@ -1,4 +1,4 @@
-"""What retention may have taken is excused, and nothing else: messages that every node keeps are checked as ever.
+"""Messages that retention may have taken are excused, and no others: those that every node keeps are checked as ever.
 
 A disk under pressure from the first second on deletes the log's head through most of a run. Each case puts a mistake
 into the code that does something wrong to kept messages, too; an invariant that looked away for the whole run once

@@ -1,4 +1,4 @@
-"""What the monitor holds nodes to: one whose disk was replaced to all that it does with the new one."""
+"""The monitor holds a node whose disk was replaced to all that it does with the new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What power failures may take ends a run in order; what they may not is a finding."""
+"""Power failures that take what they may end a run in order; what they may not take is a finding."""
 
 from dataclasses import replace
 from random import Random

@@ -45,7 +45,7 @@ class MadeUpWorld:
         return result if result.violation is not None and result.simulated_ns <= limit_ns else None
 
     def outcome(self, plan: Plan) -> Result:
-        """What breaks first in the plan."""
+        """Returns the result of the plan: what breaks first."""
         has = {(fault.time_ns, fault.kind) for fault in plan.faults}
         found: list[tuple[int, Violation]] = []
         for name, faults, actors in (
@@ -98,7 +98,7 @@ def findings(draw: st.DrawFn) -> tuple[MadeUpWorld, Result]:
 
 
 def is_within(small: Plan, plan: Plan) -> bool:
-    """Whether everything of the small plan is something of the other one, at most as long and as much."""
+    """True if everything of the small plan is something of the other one, at most as long and as much."""
     originals = {(fault.time_ns, fault.kind): fault for fault in plan.faults}
     faults_are = all(
         (original := originals.pop((fault.time_ns, fault.kind), None)) is not None

@@ -35,7 +35,7 @@ class Machine:
         self.messages = 0
 
     def append(self, term: int, body: bytes = b"body") -> None:
-        """One entry, at the next offset of the one queue."""
+        """Appends an entry, at the next offset of the one queue."""
         sample = make_record(0, body=body)
         position = self.log.next_position(len(sample)) + HEADER_BYTES
         self.log.append(term, make_record(position, queue_offset=self.messages, body=body))

@@ -1,4 +1,4 @@
-"""What is done to a group of real processes, and undone again.
+"""The faults of a group of real processes, and how they are undone.
 
 Each fault runs as a task for its duration. One process fault at a time takes a node; a fault that finds no node to act
 on, or would take more than an operator would, does not fire and is not counted:
@@ -60,11 +60,11 @@ class Faults:
         self._name_server_down = False
 
     async def do(self, fault: Fault) -> None:
-        """One fault from its beginning to its end."""
+        """Does one fault from its beginning to its end."""
         await _KINDS[fault.kind](self, fault)
 
     def release(self) -> None:
-        """Whatever stands still goes on: for the end of a run, however it came."""
+        """Lets stopped processes go on: for the end of a run, however it came."""
         for node in self._cluster.nodes.values():
             if node.running:
                 self._cluster.signal(node.id, signal.SIGCONT)
@@ -199,7 +199,7 @@ class Faults:
         await self._with_node(fault, act)
 
     async def _others_hold_everything(self, node_id: str) -> bool:
-        """Whether this node may lose its disk: the rest of the group is whole, and stays so meanwhile."""
+        """True if this node may lose its disk: the rest of the group is whole, and stays so meanwhile."""
         cluster = self._cluster
         others = [node for node in cluster.nodes if node != node_id]
         if self._cut_off or self._replacing or len(self._taken) > 1:

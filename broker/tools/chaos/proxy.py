@@ -88,7 +88,7 @@ class Network:
 
     @contextlib.contextmanager
     def delay(self, node: str, seconds: float) -> Iterator[None]:
-        """What goes to or from the node takes so much longer while the block lasts."""
+        """Delays all that goes to or from the node by so much while the block lasts."""
         self._delays.setdefault(node, []).append(seconds)
         try:
             yield
@@ -103,7 +103,7 @@ class Network:
         return len(broken)
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing gets from one to the other."""
+        """True if nothing gets from one to the other."""
         return (source, target) in self._cuts
 
     def _wake(self) -> None:
@@ -197,7 +197,7 @@ class Network:
 
 
 async def _read_hello(stream: trio.SocketStream) -> tuple[bytes, str]:
-    """What was received, and from whom it is. Raises trio.BrokenResourceError for who says no hello."""
+    """Returns the received bytes, and from whom they are. Raises trio.BrokenResourceError if no hello comes."""
     data = b""
     while received := await stream.receive_some(_RECEIVE_BYTES):
         data += received

@@ -43,11 +43,11 @@ Tell = Callable[[str], None]
 
 
 class ChaosFinding(Exception):  # noqa: N818 - something that must hold does not
-    """What was found, in words; the directory has the rest."""
+    """A finding, in words; the directory has the rest."""
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """What happened."""
+    """The result of a run."""
 
     seed: int
     nodes: int
@@ -70,7 +70,7 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 class ChaosRun:
-    """One run, everything of it below `directory`."""
+    """A run, with everything of it below `directory`."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ def draw_schedule(seed: int, seconds: float) -> tuple[Fault, ...]:
 
 
 def delay_of(amount: float) -> float:
-    """What a delay's amount means, in seconds: mostly a few milliseconds, at most 0.4 s."""
+    """Returns the seconds that an amount means: mostly a few milliseconds, at most 0.4 s."""
     return float(0.4 * amount**3)
 
 

@@ -1,4 +1,4 @@
-"""What the clients of a run do: the simulator's actors, on real sockets and real time.
+"""The clients of a run: the simulator's actors, on real sockets and real time.
 
 Producers send singly and in batches; one has its repetitions recognized by the broker, one repeats what stayed unknown
 so that it may be there twice, one never repeats. The second sends no batches: of a batch that is there twice nobody can
@@ -47,7 +47,7 @@ AT_MOST_ONCE: Final = frozenset({"producer", "careful"})
 
 @dataclass(slots=True)
 class Counters:
-    """What the clients have seen."""
+    """Counts of what the clients have seen."""
 
     acknowledged: int = 0
     unknown: int = 0
@@ -108,7 +108,7 @@ class Workload:
         self._acknowledged.set()
 
     def unknown(self, messages: int) -> None:
-        """So many messages may be stored or not."""
+        """Counts messages that may be stored or not."""
         self.counters.unknown += messages
 
     def consumed(self, queue_id: int, offset: int) -> None:
