@@ -17,7 +17,7 @@ from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
-from broker.sending.checks import check_body
+from broker.sending.checks import too_long
 from broker.sending.properties import (
     SHORT_CHARACTERS,
     AddedProperties,
@@ -25,7 +25,6 @@ from broker.sending.properties import (
     check_properties,
     count_keys,
     read_properties,
-    terminated_text,
 )
 from broker.sending.responses import PendingSend
 from broker.settings.live import LiveConfig
@@ -78,8 +77,9 @@ class Batches:
         `envelope` are the properties in the request's header, which each message gets. Raises `RequestError`,
         `OverloadedError`, `NotServingError` and `DiskFullError`, with nothing appended.
         """
-        check_body(len(command.body), self._settings.config)
-        body = bytes(command.body)
+        body, body_bytes_max = bytes(command.body), self._settings.config.storage.max_message_bytes
+        if len(body) > body_bytes_max:
+            raise too_long(len(body), body_bytes_max)
         items = items_of(body)
         self._check_size(body, items, header)
         self._appends.check_may_append(len(items))
@@ -150,7 +150,8 @@ class Batches:
             item_text = str(properties, "utf-8", "surrogateescape")
             own = read_properties(item_text)
             if len(item_text) + len(shared) >= SHORT_CHARACTERS:
-                check_properties(terminated_text(item_text) + shared, header.topic)
+                separator = "" if item_text[-1:] in ("", "\x02") else "\x02"
+                check_properties(item_text + separator + shared, header.topic)
             if own.unique_key is None:
                 text, unique_key = add_to(own.text + envelope.text, envelope.unique_key, wall_ms)
             else:

@@ -1,55 +1,49 @@
-"""Checks that sends and replies have in common: when, to which topic and queue, and how long."""
+"""Refusals that sends, batches and replies have in common; those who ask compare first, which costs no call."""
 
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import ResponseCode
 from broker.requests.errors import RequestError
-from broker.settings.tables import BrokerConfig
-from broker.state.topic_rules import FORBIDDEN_TO_SEND
 from raft.state import RandomSource
 
 
-def check_time(config: BrokerConfig, wall_ms: int) -> None:
-    """Raises `RequestError` for a send that the settings do not let in yet."""
-    accept_from_ms = config.broker.accept_sends_from_ms
-    if wall_ms < accept_from_ms:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the broker takes no sends until {accept_from_ms} (startAcceptSendRequestTimeStamp), it is {wall_ms}",
-        )
+def too_early(accept_from_ms: int, wall_ms: int) -> RequestError:
+    """The refusal of a send that the settings do not let in yet."""
+    return RequestError(
+        ResponseCode.SYSTEM_ERROR,
+        f"the broker takes no sends until {accept_from_ms} (startAcceptSendRequestTimeStamp), it is {wall_ms}",
+    )
 
 
-def check_topic(topic: str) -> None:
-    """Raises `RequestError` for a topic that is the broker's own."""
-    if topic in FORBIDDEN_TO_SEND:
-        raise RequestError(
-            ResponseCode.NO_PERMISSION,
-            f"the topic [{topic}] is the broker's own: producers may not send to it",
-        )
+def forbidden_topic(topic: str) -> RequestError:
+    """The refusal of a send to one of the broker's own topics."""
+    return RequestError(
+        ResponseCode.NO_PERMISSION,
+        f"the topic [{topic}] is the broker's own: producers may not send to it",
+    )
 
 
-def chosen_queue(topic: str, queue_id: int, config: TopicConfig, random: RandomSource) -> int:
-    """The queue that a message goes to: the one that its producer names, or any where that is negative.
+def too_long(size: int, size_max: int) -> RequestError:
+    """The refusal of a body of too many bytes."""
+    return RequestError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"the message body has {size} bytes, at most {size_max} are allowed",
+    )
 
-    Raises `RequestError` for a queue that the topic does not have. One that is only read from still takes messages, of
-    producers with an older route.
+
+def unusual_queue(topic: str, queue_id: int, config: TopicConfig, random: RandomSource) -> int:
+    """The queue for a message whose producer names none that the topic's messages are written to.
+
+    Any of those where the number is negative; the named one where messages are still read from it, as of a producer
+    with an older route. Raises `RequestError` for a queue that the topic does not have.
     """
     if queue_id < 0:
         if config.write_queue_nums <= 0:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic} has no queue to write to")
         return random.randrange(0, config.write_queue_nums)
-    if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
+    if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"request queueId[{queue_id}] is illegal, topic {topic} has {config.write_queue_nums} write queues "
             f"and {config.read_queue_nums} read queues",
         )
     return queue_id
-
-
-def check_body(size: int, config: BrokerConfig) -> None:
-    """Raises `RequestError` for a body of more bytes than the settings allow."""
-    if size > config.storage.max_message_bytes:
-        raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"the message body has {size} bytes, at most {config.storage.max_message_bytes} are allowed",
-        )

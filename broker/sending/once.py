@@ -53,6 +53,7 @@ who calls `send` again after an unknown outcome makes a new message (`Producer.r
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.node.listeners import Listeners
@@ -134,9 +135,7 @@ class OnceSends:
         if decision is not None:
             decision.others.append((connection, command))
             return False
-        decision = _Decision(
-            self, connection, command, header.topic, keys, floor, repeated=bool(header.again)
-        )
+        decision = _Decision(self, connection, command, header.topic, keys, floor, bool(header.again))
         self._decisions[name] = decision
         self._appends.when_applied(decision)
         return False
@@ -250,47 +249,28 @@ class OnceSends:
         return oldest
 
 
+@dataclass(slots=True, eq=False)
 class _Decision:
     """An attempt that waits for the log's end to be applied, and other attempts of its message that came meanwhile."""
 
-    __slots__ = (
-        "_sends",
-        "appended",
-        "command",
-        "connection",
-        "floor",
-        "keys",
-        "others",
-        "repeated",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        sends: OnceSends,
-        connection: Connection,
-        command: RemotingCommand,
-        topic: str,
-        keys: list[str],
-        floor: int,
-        *,
-        repeated: bool,
-    ) -> None:
-        self._sends = sends
-        self.connection = connection
-        self.command = command
-        self.topic = topic
-        self.keys = keys
-        self.floor = floor
-        self.repeated = repeated
-        self.appended = False
-        self.others: list[tuple[Connection, RemotingCommand]] = []
+    sends: OnceSends
+    connection: Connection
+    command: RemotingCommand
+    topic: str
+    keys: list[str]
+    """The unique keys of all messages; the first one names the decision."""
+    floor: int
+    repeated: bool
+    """The attempt is not the first one, or may not be."""
+    appended: bool = False
+    """Nothing was found and the attempt was appended: it waits until that is applied."""
+    others: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)
 
     def committed(self) -> None:
-        self._sends.decide(self)
+        self.sends.decide(self)
 
     def lost(self) -> None:
-        self._sends.lost(self)
+        self.sends.lost(self)
 
 
 class _UndecidableError(Exception):

@@ -29,7 +29,7 @@ KEYS_MAX: Final = 1_000
 """Keys of one message. Each is an entry of every node's index: a message of nothing else took them 50 ms."""
 
 SHORT_CHARACTERS: Final = 2 * KEYS_MAX
-"""Properties that are no longer are surely few enough: a key takes two characters, a character four bytes at most."""
+"""Shorter properties need no `check_properties`: a key takes two characters, a character four bytes at most."""
 assert 4 * SHORT_CHARACTERS <= SENT_BYTES_MAX
 
 _SENT_ON: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
@@ -69,9 +69,16 @@ def read_properties(text: str | None) -> SentProperties:
     """Looks through the property string of a request, or of an item of a batch."""
     if not text:
         return _NONE
-    text = terminated_text(text)
-    if _WAIT in text or _POP_RECEIPT in text:
-        text = _without_broker_only(text)
+    if text[-1] != "\x02":
+        text += "\x02"  # which older clients leave out
+    # What is for the broker alone is not stored: POP_CK is never a producer's, WAIT=true says when to answer.
+    if _POP_RECEIPT in text:
+        entries = text.split("\x02")
+        text = "".join([entry + "\x02" for entry in entries if entry and not entry.startswith(_POP_RECEIPT)])
+    if _WAIT in text:
+        if text.startswith(_WAIT):
+            text = text[len(_WAIT) :]
+        text = text.replace("\x02" + _WAIT, "\x02")
     unique_key: str | None = None
     before, found, rest = text.rpartition(_UNIQUE_KEY)
     if found:
@@ -83,25 +90,8 @@ def read_properties(text: str | None) -> SentProperties:
     return SentProperties(text, unique_key, _MARKS[0] not in text and _MARKS[1] not in text)
 
 
-def terminated_text(text: str) -> str:
-    """The properties with the separator at the end that older clients leave out."""
-    return text + "\x02" if text and text[-1] != "\x02" else text
-
-
-def _without_broker_only(text: str) -> str:
-    """Without what is for the broker alone: WAIT=true says when to answer, POP_CK is never a producer's."""
-    if _POP_RECEIPT in text:
-        entries = text.split("\x02")
-        text = "".join([entry + "\x02" for entry in entries if entry and not entry.startswith(_POP_RECEIPT)])
-    if text.startswith(_WAIT):
-        return text[len(_WAIT) :]
-    return text.replace("\x02" + _WAIT, "\x02")
-
-
-def check_properties(text: str | None, topic: str) -> None:
+def check_properties(text: str, topic: str) -> None:
     """Raises `RequestError` for more bytes of properties than may be sent to the topic, and for more keys."""
-    if not text or len(text) <= SHORT_CHARACTERS:
-        return
     raw = text.encode("utf-8", "surrogateescape")
     bytes_max = MAX_PROPERTIES_BYTES if topic.startswith(_SENT_ON) else SENT_BYTES_MAX
     if len(raw) > bytes_max:

@@ -7,6 +7,7 @@ settings say otherwise; nobody needs it, but it can be looked up.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -30,10 +31,11 @@ from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply, reply_unknown
-from broker.sending.checks import check_time, check_topic, chosen_queue
+from broker.sending.checks import forbidden_topic, too_early, unusual_queue
 from broker.sending.properties import check_properties
 from broker.sending.responses import send_fields
 from broker.settings.live import LiveConfig
+from broker.state.topic_rules import FORBIDDEN_TO_SEND
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import get_property, terminated, with_property
 from log.record import SYS_FLAG_TRANSACTION_MASK, unpack_host
@@ -45,19 +47,17 @@ REPLY_TO_CLIENT: Final = b"REPLY_TO_CLIENT"
 PUSH_TIME: Final = b"PUSH_REPLY_TIME"
 
 
+@dataclass(slots=True, eq=False)
 class _Reply:
     """A reply on its way: pushed first, then stored, then answered."""
 
-    __slots__ = ("command", "connection", "message_id", "queue_id", "queue_offset", "refusal")
-
-    def __init__(self, connection: Connection, command: RemotingCommand, queue_id: int) -> None:
-        self.connection = connection
-        self.command = command
-        self.queue_id = queue_id
-        self.message_id = "0"
-        self.queue_offset = 0
-        self.refusal: str | None = None
-        """Why the requester did not get it; None if it did."""
+    connection: Connection
+    command: RemotingCommand
+    queue_id: int
+    message_id: str = "0"
+    queue_offset: int = 0
+    refusal: str | None = None
+    """Why the requester did not get it; None if it did."""
 
     def committed(self) -> None:
         self.answer()
@@ -150,13 +150,15 @@ class RepliesProcessor:
     def _check(self, header: SendHeader, properties: bytes, body_bytes: int) -> int:
         """The queue that the copy goes to; raises `RequestError` for what is no reply."""
         config = self._settings.config
-        check_time(config, self._time.wall_ms)
+        if self._time.wall_ms < config.broker.accept_sends_from_ms:
+            raise too_early(config.broker.accept_sends_from_ms, self._time.wall_ms)
         topic = self._appends.metadata.topics.get(header.topic)
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
             )
-        check_topic(header.topic)
+        if header.topic in FORBIDDEN_TO_SEND:
+            raise forbidden_topic(header.topic)
         body_bytes_max = config.storage.max_message_bytes
         if body_bytes > body_bytes_max or len(properties) > SENT_BYTES_MAX:
             raise RequestError(
@@ -164,10 +166,10 @@ class RepliesProcessor:
                 f"the reply has {body_bytes} bytes of body and {len(properties)} of properties, at most "
                 f"{body_bytes_max} and {SENT_BYTES_MAX} are allowed",
             )
-        check_properties(header.properties, header.topic)
+        check_properties(header.properties or "", header.topic)
         if header.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be part of a transaction")
-        return chosen_queue(header.topic, header.queue_id, topic, self._random)
+        return unusual_queue(header.topic, header.queue_id, topic, self._random)
 
     def _pushed_header(
         self, connection: Connection, header: SendHeader, properties: bytes

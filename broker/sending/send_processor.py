@@ -32,14 +32,20 @@ from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError, RequestError
 from broker.requests.processing import Place, Route
 from broker.sending.batches import Batches
-from broker.sending.checks import check_body, check_time, check_topic, chosen_queue
+from broker.sending.checks import forbidden_topic, too_early, too_long, unusual_queue
 from broker.sending.dead_letters import dead_letter_properties
 from broker.sending.new_topics import NewTopics
 from broker.sending.once import OnceSends
-from broker.sending.properties import AddedProperties, SentProperties, check_properties, read_properties
+from broker.sending.properties import (
+    SHORT_CHARACTERS,
+    AddedProperties,
+    SentProperties,
+    check_properties,
+    read_properties,
+)
 from broker.sending.responses import PendingSend
 from broker.settings.live import LiveConfig
-from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX, retries_max
+from broker.state.topic_rules import DEAD_LETTER_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX, retries_max
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
 from broker.transactions.sending import check_room, check_sys_flag, hide_half, sent_as_half
@@ -110,12 +116,14 @@ class SendProcessor:
 
         # Check. Whoever sends to a retry topic may in truth send a dead letter: that comes before all that asks for
         # the topic.
-        check_time(config, self._time.wall_ms)
+        if self._time.wall_ms < config.broker.accept_sends_from_ms:
+            raise too_early(config.broker.accept_sends_from_ms, self._time.wall_ms)
         if header.topic.startswith(RETRY_PREFIX):
             if is_batch:  # not as dead letters either
                 raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic")
             self._decide_retry(command, header)
-        check_topic(header.topic)
+        if header.topic in FORBIDDEN_TO_SEND:
+            raise forbidden_topic(header.topic)
         topic = self._appends.metadata.topics.get(header.topic)
         if topic is None:
             self._new_topics.create(connection, command, header)
@@ -123,7 +131,9 @@ class SendProcessor:
         if topic.order and not config.broker.permission_bits & Permission.WRITE:
             # Of other topics producers learn from the route that nothing is written here.
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include writing")
-        queue_id = chosen_queue(header.topic, header.queue_id, topic, self._random)
+        queue_id = header.queue_id
+        if not 0 <= queue_id < topic.write_queue_nums:
+            queue_id = unusual_queue(header.topic, queue_id, topic, self._random)
         properties = read_properties(header.properties)
         if header.sys_flag & _FLAGS_TO_CHECK:
             check_sys_flag(header.sys_flag, properties.by_name())
@@ -197,9 +207,11 @@ class SendProcessor:
         properties: SentProperties,
         queue_id: int,
     ) -> None:
-        body = command.body
-        check_body(len(body), self._settings.config)
-        check_properties(header.properties, header.topic)
+        body, body_bytes_max = command.body, self._settings.config.storage.max_message_bytes
+        if len(body) > body_bytes_max:
+            raise too_long(len(body), body_bytes_max)
+        if header.properties and len(header.properties) > SHORT_CHARACTERS:
+            check_properties(header.properties, header.topic)
         stored, unique_key = self._added.add_to(properties.text, properties.unique_key, self._time.wall_ms)
         message = NewMessage(
             header.topic,

@@ -28,7 +28,7 @@ from broker.remoting.admin_headers import ResumeCheckHalfMessageHeader
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.headers import CheckTransactionStateHeader
-from broker.replica.proposals import stored_again
+from broker.replica.proposals import CallbackWaiter, stored_again
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
@@ -323,7 +323,10 @@ class TransactionChecks:
         if header.message_id in self._resuming:
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"{header.message_id} is being resumed")
         self._appends.check_may_append()
-        waiter = _Resuming(self, connection, command, header.message_id)
+        waiter = CallbackWaiter(
+            lambda _: self._resumed(header.message_id, connection, command, True),
+            lambda: self._resumed(header.message_id, connection, command, False),
+        )
         try:
             self._appends.append_message(
                 stored_again(record, HALF_TOPIC, 0, resumed_properties(record)), waiter
@@ -332,7 +335,7 @@ class TransactionChecks:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         self._resuming[header.message_id] = None
 
-    def resumed(self, message_id: str, connection: Connection, command: RemotingCommand, done: bool) -> None:
+    def _resumed(self, message_id: str, connection: Connection, command: RemotingCommand, done: bool) -> None:
         """The new half message is committed, or its outcome is unknown."""
         self._resuming.pop(message_id, None)
         if done:
@@ -372,26 +375,6 @@ class TransactionChecks:
             ):
                 return decode_record(view)
         return None
-
-
-class _Resuming:
-    """Waits for the new half message of one that was given up."""
-
-    __slots__ = ("_checks", "_command", "_connection", "_message_id")
-
-    def __init__(
-        self, checks: TransactionChecks, connection: Connection, command: RemotingCommand, message_id: str
-    ) -> None:
-        self._checks = checks
-        self._connection = connection
-        self._command = command
-        self._message_id = message_id
-
-    def committed(self) -> None:
-        self._checks.resumed(self._message_id, self._connection, self._command, True)
-
-    def lost(self) -> None:
-        self._checks.resumed(self._message_id, self._connection, self._command, False)
 
 
 def _group_of(properties: bytes) -> str:

@@ -8,6 +8,7 @@ to whatever comes second; here nobody is told that a transaction was rolled back
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -18,7 +19,7 @@ from broker.reading.queries_processor import committed_record
 from broker.remoting.codes import RequestCode, ResponseCode, TransactionOutcome
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import EndTransactionHeader
-from broker.replica.proposals import NewMessage, stored_again
+from broker.replica.proposals import CallbackWaiter, NewMessage, Waiter, ignore, stored_again
 from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
@@ -55,19 +56,18 @@ RETRY_NS: Final = 500_000_000
 _NAMES: Final = {TransactionOutcome.COMMIT: "committed", TransactionOutcome.ROLLBACK: "rolled back"}
 
 
+@dataclass(slots=True, eq=False)
 class _Deciding:
     """A decision that is in the log and not yet committed, and the requests that it answers."""
 
-    __slots__ = ("_decisions", "_half_offset", "outcome", "requests")
-
-    def __init__(self, decisions: "Decisions", half_offset: int, outcome: TransactionOutcome | None) -> None:
-        self._decisions = decisions
-        self._half_offset = half_offset
-        self.outcome = outcome
-        self.requests: list[tuple[Connection, RemotingCommand]] = []
+    decisions: "Decisions"
+    half_offset: int
+    outcome: TransactionOutcome | None
+    """None where the transaction is given up."""
+    requests: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)
 
     def committed(self) -> None:
-        self._decisions.decided(self._half_offset)
+        self.decisions.decided(self.half_offset)
         self._answer(ResponseCode.SUCCESS, None)
 
     def lost(self) -> None:
@@ -300,16 +300,15 @@ class Decisions:
             return
         try:
             self._appends.check_may_append()
-            self._append_operation(tuple(listed), _OperationsWritten(self))
+            # Where this node stops leading first, the next leader finds them owed.
+            self._append_operation(tuple(listed), CallbackWaiter(self._operations_written, ignore))
         except (ReplicaError, DiskFullError) as error:
             log.info("operation messages wait", reason=str(error))
             self._operations.due_ns = self._time.now_ns + RETRY_NS
             return
         self._operations_under_way = True
 
-    def _append_operation(
-        self, half_offsets: tuple[int, ...], waiter: "_Deciding | _OperationsWritten"
-    ) -> None:
+    def _append_operation(self, half_offsets: tuple[int, ...], waiter: Waiter) -> None:
         wall_ms = self._time.wall_ms
         unique_key = b"%s%012X%08X" % (self._key_prefix, wall_ms, half_offsets[0] & 0xFFFF_FFFF)
         operation = NewMessage(
@@ -325,8 +324,8 @@ class Decisions:
         )
         self._appends.append_message(operation, waiter)
 
-    def operations_written(self) -> None:
-        """An operation message is committed and applied."""
+    def _operations_written(self, _: object) -> None:
+        """An operation message of decisions that were committed already is committed and applied."""
         self._operations_under_way = False
         self._plan_operations()
 
@@ -342,18 +341,3 @@ class Decisions:
         """The end of what is committed of the half messages' queue."""
         queue = self._appends.store.queues.get(HALF_TOPIC, 0)
         return 0 if queue is None else queue.max_offset
-
-
-class _OperationsWritten:
-    """Waits for an operation message of decisions that are committed already."""
-
-    __slots__ = ("_decisions",)
-
-    def __init__(self, decisions: Decisions) -> None:
-        self._decisions = decisions
-
-    def committed(self) -> None:
-        self._decisions.operations_written()
-
-    def lost(self) -> None:
-        """The next leader finds them owed."""
