@@ -109,7 +109,7 @@ def test_entries_noted_by_a_checkpoint_are_never_taken_for_a_torn_tail() -> None
         assert report.kind is RecoveryKind.DAMAGED
         assert str(len(BODIES) - 1) in report.reason
         assert disk.read(path) == before, "damage is left for somebody to look at"
-        with pytest.raises(AssertionError):
+        with pytest.raises(AssertionError, match="cut_damage comes before any append"):
             log.append(3, b"x")
         log.cut_damage()
         assert log.append(3, b"x") == len(BODIES) - 1
@@ -327,7 +327,7 @@ def test_a_reset_that_a_crash_interrupts_is_reported_until_it_is_repeated() -> N
         log, report = recover(disk, checkpoint=len(BODIES) - 1)
         assert report.kind is RecoveryKind.RESET_PENDING
         assert (log.first_index, log.last_index, log.end_position) == (100, 99, 5000)
-        with pytest.raises(AssertionError):
+        with pytest.raises(AssertionError, match="cut_damage comes before any append"):
             log.append(4, b"x")
     log.reset(200, 7000, 5)
     log.append(5, b"x")

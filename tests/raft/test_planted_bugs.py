@@ -132,7 +132,7 @@ def test_the_state_machine_finds(
     plant: Callable[[pytest.MonkeyPatch], None], machine: type[GroupMachine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    with pytest.raises(AssertionError):
+    with pytest.raises(Violation):
         run_state_machine_as_test(
             machine,
             settings=settings(

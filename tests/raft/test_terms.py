@@ -122,24 +122,24 @@ def test_the_conflict_search_finds_the_last_candidate(
 
 
 @pytest.mark.parametrize(
-    ("first_index", "last_index", "runs", "base_term"),
+    ("first_index", "last_index", "runs", "base_term", "why"),
     [
-        (0, 3, [], 0),
-        (0, -1, [(0, 1)], 0),
-        (0, 3, [(1, 1)], 0),
-        (0, 3, [(0, 1), (4, 2)], 0),
-        (0, 3, [(0, 2), (2, 1)], 0),
-        (0, 3, [(0, 1), (0, 2)], 0),
-        (5, 8, [(5, 2)], 3),
-        (-1, 3, [(-1, 1)], 0),
-        (5, 3, [], 0),
-        (0, 0, [(0, 0)], 0),
+        (0, 3, [], 0, "runs must cover exactly"),
+        (0, -1, [(0, 1)], 0, "runs must cover exactly"),
+        (0, 3, [(1, 1)], 0, "do not cover"),
+        (0, 3, [(0, 1), (4, 2)], 0, "do not cover"),
+        (0, 3, [(0, 2), (2, 1)], 0, "must rise"),
+        (0, 3, [(0, 1), (0, 2)], 0, "must rise"),
+        (5, 8, [(5, 2)], 3, "follows term 3"),
+        (-1, 3, [(-1, 1)], 0, "no log spans"),
+        (5, 3, [], 0, "no log spans"),
+        (0, 0, [(0, 0)], 0, "follows term 0"),
     ],
 )
 def test_a_view_that_cannot_be_is_refused(
-    first_index: int, last_index: int, runs: list[tuple[int, int]], base_term: int
+    first_index: int, last_index: int, runs: list[tuple[int, int]], base_term: int, why: str
 ) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=why):
         LogTerms(first_index, last_index, runs, base_term)
 
 

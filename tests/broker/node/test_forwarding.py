@@ -15,7 +15,7 @@ from broker.remoting.json_body import encode_body
 from broker.replica.operator_requests import transfer_leadership
 from broker.requests.processing import OUTCOME_UNKNOWN
 from raft.messages import AppendResponse, TimeoutNow
-from tests.broker.harness import Client, Group
+from tests.broker.harness import Client, Group, Pulled
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_held_pull_through_a_follower_wakes(group: Group) -> None:
     assert pull not in reader.answers
     group.connect().send("T", b"x")
     group.settle()
-    assert reader.answers[pull].code == ResponseCode.SUCCESS
+    assert Pulled.of(reader.answers[pull]).bodies == [b"x"]
 
 
 def test_a_second_request_of_an_opaque_is_refused_while_the_first_waits(group: Group) -> None:
@@ -70,7 +70,7 @@ def test_a_second_request_of_an_opaque_is_refused_while_the_first_waits(group: G
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert answer.remark == f"opaque {pull} is that of a request which is not answered yet; nothing was done"
     group.connect().send("T", b"x")
-    assert client.wait(pull).code == ResponseCode.SUCCESS
+    assert Pulled.of(client.wait(pull)).bodies == [b"x"]
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.GET_TOPIC_CONFIG])
@@ -447,7 +447,7 @@ def test_held_pull_stores_its_position_once(group: Group, reader_is_at: str) -> 
     assert other.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 7
     assert pull not in reader.answers, "it waits at the next leader"
     other.send("T", b"new")
-    assert reader.wait(pull).code == ResponseCode.SUCCESS
+    assert Pulled.of(reader.wait(pull)).bodies == [b"new"]
 
 
 @pytest.mark.parametrize("reader_is_at", ["leader", "follower"])
@@ -499,7 +499,7 @@ def test_pull_whose_answer_is_lost_stores_its_position_once(group: Group) -> Non
     group.connect(old).ok(RequestCode.UPDATE_CONSUMER_OFFSET, _position(7))
     group.kill(old)
     group.lose = lambda source, target, frame: False
-    assert reader.wait(pull).code == ResponseCode.SUCCESS
+    assert Pulled.of(reader.wait(pull)).bodies == [b"6"]
     group.advance(1)
     assert reader.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 7
 
@@ -517,7 +517,7 @@ def test_pull_that_has_waited_for_a_leader_stores_no_position(group: Group) -> N
     assert group.node(alone).held_count == 1
     group.connect(leader).ok(RequestCode.UPDATE_CONSUMER_OFFSET, _position(7))
     group.heal()
-    assert reader.wait(pull, 3).code == ResponseCode.SUCCESS
+    assert Pulled.of(reader.wait(pull, 3)).bodies == [b"6"]
     group.advance(1)
     assert reader.offset_of(RequestCode.QUERY_CONSUMER_OFFSET, "T", consumerGroup="g") == 7
 

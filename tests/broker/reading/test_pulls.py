@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from broker.node.relayed_clients import RELAYED_BYTES_MAX
+from broker.peers.protocol import Forward, Frame
 from broker.remoting.codes import RequestCode, ResponseCode
-from tests.broker.harness import Client, Group
+from tests.broker.harness import Client, Group, Pulled
 
 
 def make_group(size: int = 1, **settings: object) -> tuple[Group, Client]:
@@ -27,7 +28,7 @@ def test_without_long_polling_a_pull_waits_for_a_second_and_not_at_all_for_what_
     pull = client.start_pull("T", "g", 0, suspend_ms=20_000)
     client.send("T", b"x")
     group.settle()
-    assert client.answers[pull].code == ResponseCode.SUCCESS
+    assert Pulled.of(client.answers[pull]).bodies == [b"x"]
 
 
 def test_one_arrival_does_not_fill_the_link_to_the_node_of_all_who_waited() -> None:
@@ -65,4 +66,14 @@ def test_a_follower_that_does_not_know_a_subscription_asks_the_leader() -> None:
         "suspendTimeoutMillis": 0,
         "subVersion": 0,
     }
-    assert reader.call(RequestCode.PULL_MESSAGE, fields).code == ResponseCode.SUCCESS
+    asked: list[tuple[str, str]] = []
+
+    def noted(source: str, target: str, frame: Frame) -> bool:
+        if isinstance(frame, Forward):
+            asked.append((source, target))
+        return False
+
+    group.lose = noted
+    assert group.node(group.follower).registry.subscription("g", "T") is None
+    assert Pulled.of(reader.call(RequestCode.PULL_MESSAGE, fields)).bodies == [b"x"]
+    assert asked == [(group.follower, group.leader)]
