@@ -82,6 +82,7 @@ def analyze(
         _check_places(report, to_parquet)
         size = _total_bytes(paths) * (PARQUET_FACTOR if format == "parquet" else 1)
         partitions = None if size < PARTITION_BYTES else min(MOST_PARTITIONS, 8 + size // PARTITION_BYTES)
+        # A session that was there before (a notebook's, a test's) is used, and left as it is.
         is_ours = not has_session()
         spark = start_session(master, small=size < SMALL_BYTES, shuffle_partitions=partitions)
     except (UsageError, AnalysisUnavailableError) as error:
@@ -97,6 +98,8 @@ def analyze(
             verdicts = []
             for path, name in zip(paths, distinct_names(paths), strict=True):
                 with _place(spark, to_parquet, scratch, name) as place:
+                    # Files would cost more than the check of a short history; a scratch directory is wanted
+                    # by somebody.
                     in_memory = to_parquet is None and scratch is None and size < SMALL_BYTES
                     history = _load(
                         spark, path, format, place, in_memory=in_memory, is_kept=to_parquet is not None

@@ -370,6 +370,7 @@ def _take_property(
     warnings: list[str],
 ) -> None:
     key, value = entry.key, entry.value.strip()
+    # A value that asks for what Trivet does not do is refused, even of a key without effect.
     refused = rocketmq_keys.REFUSED_VALUES.get(key, {}).get(value.lower())
     if refused is not None:
         raise ConfigError(file, f"must be {refused}", line=entry.line, key=key, value=value)
@@ -384,6 +385,7 @@ def _take_property(
             read = meaning.read(value)
         except ValueError as error:
             raise ConfigError(file, f"must be {error}", line=entry.line, key=key, value=value) from None
+        # Two keys may mean one setting (brokerName and dLegerGroup): they must agree.
         earlier = found.get(meaning.setting)
         if earlier is not None and earlier.value != read:
             reason = f"{earlier.key} = {earlier.shown} says otherwise; here both are one setting"

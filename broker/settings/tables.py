@@ -408,6 +408,7 @@ def check_broker(config: BrokerConfig) -> None:
             "raft.election_timeout_max_ms",
             f"must be above election_timeout_min_ms ({raft.election_timeout_min_ms}): equal timeouts split votes",
         )
+    # Raft, 5.6: broadcast time is to be well below the election timeout.
     if raft.heartbeat_ms * 2 > raft.election_timeout_min_ms:
         raise ImpossibleSettingError(
             "raft.heartbeat_ms",
@@ -512,6 +513,7 @@ def _check_group(config: BrokerConfig) -> None:
         raise ImpossibleSettingError(
             "raft.peers", f"must include this node, {config.node.id}; it has {', '.join(sorted(peers))}"
         )
+    # Two nodes of one address would be one process that votes twice.
     owner_of: dict[str, str] = {}
     for node_id, address in peers.items():
         _check_address("raft.peers", address, port_zero=False)

@@ -42,6 +42,7 @@ def check_distributed(history: History, *, drained: bool = False, sparse: bool =
     """Judge a history; the arguments and the verdict are those of :func:`spark_analysis.checking.check.check`."""
     facts, total = _facts(history)
     damages = history.damage.orderBy("file", "position").limit(DAMAGES_LISTED).collect()
+    # Mostly the list has all damage. Where it is full, one more job counts what there is of each kind.
     kinds: Mapping[str, int] = Counter(row["kind"] for row in damages)
     if len(damages) == DAMAGES_LISTED:
         kinds = {row["kind"]: row["count"] for row in history.damage.groupBy("kind").count().collect()}
@@ -56,6 +57,7 @@ def check_distributed(history: History, *, drained: bool = False, sparse: bool =
     if log.unsure is not None:
         doubtful.append(log.unsure)
     offsets: RegisterFindings | None = None
+    # Each checker runs only if the history has operations for it: an empty one costs its stages all the same.
     if facts["functions"].keys() & {"commit_offset", "fetch_offset"}:
         offsets = check_offsets(history.operations)
         stale = kept(offsets.found)
@@ -75,11 +77,13 @@ def check_distributed(history: History, *, drained: bool = False, sparse: bool =
         gathered.allowed.update({row["kind"]: row["count"] for row in rows if row["allowed"]})
         if any(not row["allowed"] for row in rows):
             found.append(catalogue.where("NOT allowed").drop("allowed"))
+    # One of several values at one offset is lost if no read returned it from anywhere.
     if log.disputed is not None:
         found.append(overwritten(history.operations, log.disputed))
     if found:
         findings = kept(reduce(lambda one, other: one.unionByName(other), found))
         counts.update({row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()})
+        # A client's sends can go backwards only where the order of appends is wrong at all.
         if counts["append-order"] or counts["unexplained-value"]:
             backward = kept(backward_sends(history.operations, log.positions))
             findings = findings.unionByName(backward)

@@ -198,6 +198,7 @@ def _judge_key(table: pa.Table, model: Model, budget: Budget) -> pa.Table:
         maximum_bytes=budget.memory_bytes,
         is_over=lambda: time.monotonic() > limit,
     )
+    # The proof: the last operation of the longest linearization, and the first few that cannot follow it.
     by_op = {row["op"]: row for row in rows}
     stuck = (
         json.dumps([by_op[op] for op in (*result.prefix[-1:], *result.stuck[:5])])

@@ -160,6 +160,8 @@ def check_offsets(operations: DataFrame) -> RegisterFindings:
     census = values.agg(
         sf.count(sf.lit(1)).alias("values"), sf.count_if(sf.expr("writes > 1")).alias("rewritten")
     ).collect()[0]
+    # A value written twice makes zones meaningless; such registers are searched, unless a phantom has judged
+    # them already.
     rewritten = values.where("writes > 1").select("key").distinct()
     phantoms = values.where(sf.col("writes") == 0)
     plain = values

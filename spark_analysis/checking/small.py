@@ -109,6 +109,7 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
         (row for row in rows if row["record"] == "damage"), key=lambda row: (row["file"], row["position"])
     )
     facts = _facts(operations, events) | damage_facts(Counter(row["kind"] for row in damages))
+    # Assignments are of a client, and all other operations of a queue.
     queues: dict[str, list[Operation]] = defaultdict(list)
     changes: dict[str, list[Operation]] = defaultdict(list)
     for row in operations:
@@ -129,6 +130,7 @@ def check_rows(path: str, rows: Sequence[Row], *, drained: bool = False, sparse:
         gathered.allowed.update(one.kind for one in allowed)
     counts = gathered.counts
     counts.update(one.kind for one in found)
+    # A client's sends can go backwards only where the order of appends is wrong at all.
     if counts["append-order"] or counts["unexplained-value"]:
         for key, queue in judged.items():
             backward = backward_sends(queues[key], queue.positions)

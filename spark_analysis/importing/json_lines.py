@@ -71,8 +71,10 @@ def load_json_lines(
         ],
         "path STRING, part INT, start BIGINT, stop BIGINT, low_ns BIGINT, high_ns BIGINT",
     ).repartition(len(starts), "part")
+    # Each part is read once and kept: its lines are counted, its halves joined and its rows used.
     parts.mapInArrow(_read_parts, _PARTS).write.mode("overwrite").parquet(f"{directory}/parts")
     rows = spark.read.schema(_PARTS).parquet(pattern_of(f"{directory}/parts"))
+    # Lines are numbered within their part; what all parts before have makes numbers of the file of them.
     counted = rows.where("half = 'lines'").select("part", "number", "text").orderBy("part").collect()
     lost = {row["part"]: int(row["text"]) for row in counted if row["text"] != "0"}
     rows.where("half IN ('begun', 'ended', 'first')").groupBy("process").applyInArrow(

@@ -176,6 +176,8 @@ def _has_micro_operations(begun: Line, told: Any) -> bool:
 def _micro_rows(row: dict[str, Any], asked: Any, ended: Line | None) -> Iterator[Row]:
     """``asked`` and the value of ``ended``: lists of ["send", key, value or [offset or null, value]] and of ["poll"] or
     ["poll", {key: [[offset, value], ...]}]."""
+    # A completion lists offsets and messages. Where the operation may have failed and its completion lists nothing
+    # that fits, the invocation says what was attempted.
     told = ended.value if ended is not None and isinstance(ended.value, list) else asked
     listed = asked if row["outcome"] != "ok" and not _fits(told, asked) else told
     if not _fits(listed, asked):
@@ -203,12 +205,14 @@ def _micro_rows(row: dict[str, Any], asked: Any, ended: Line | None) -> Iterator
         yield from _send_rows(row | {"key": key, "function": "append"}, pairs)
     rebalanced = {str(key) for key in ended.rebalanced} if ended is not None else set()
     for key, messages in polled.items():
+        # A poll tells where its consumer stands only if it committed and the queue stayed with the consumer.
         if row["outcome"] == "ok" and key not in rebalanced:
             one = row | {"key": key, "function": "poll"}
             _fill_seen(one, messages)
             yield tuple(one.values())
         elif ended is not None:
             yield from _evidence(row | {"key": key, "function": "read", "filtered": True}, messages, ended)
+    # A poll that returned nothing is an operation all the same, and is counted.
     if not sent and not polled:
         yield tuple((row | {"function": "poll"}).values())
 

@@ -131,6 +131,8 @@ def matched(
                 yield begun, None
             opened[line.process] = line, lost
             invoked.add(line.process)
+        # The completion fits. It is doubtful if its time is before the invocation's, or if lost records may
+        # have been another completion and invocation between the two.
         elif begun is not None and begun.function == line.function:
             if line.time_ns < begun.time_ns:
                 yield early_completion(begun, line)

@@ -137,6 +137,7 @@ def _axes(files: Sequence[_File]) -> list[Axis | str]:
             return 0, 0
         return zero_wall_ns[header.clock] - zero_wall_ns[reference], header.clock_error_ns
 
+    # Times of all files on the history's axis: their median tells which file is far from the others.
     moved = [(file, *shift_and_error(file.header)) for file in files]
     whole = period_around(
         middle(file.middle_ns + shift for file, shift, _ in moved if file.middle_ns is not None)

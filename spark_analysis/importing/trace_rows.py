@@ -206,6 +206,7 @@ class _Rows:
         record, op = "operation", self._base + position
         outcome: str | None = "info"
         complete_ns: int | None = None
+        # A half has the operation's number as its op: with it, the other half is found.
         if ended is None:
             record, op, outcome = "invocation", self._base + operation, None
         elif ended[0] == OK:

@@ -90,6 +90,7 @@ async def produce(
         credentials=servers.credentials(),
     ) as producer:
         bodies = _bodies(messages, file)
+        # The next body is read only when a send may begin: input of any length is never held in memory.
         room = trio.Semaphore(in_flight)
 
         async def send(message: Message) -> None:

@@ -32,6 +32,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     """
     from rich.table import Table
 
+    # A column is numeric only if all its values are.
     table = Table(title=title or None, title_justify="left", header_style="bold")
     kept = [list(row) for row in rows]
     for number, column in enumerate(columns):

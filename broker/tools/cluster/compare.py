@@ -55,6 +55,8 @@ def walk_entries(data_directory: Path) -> Generator[StoredEntry, None, None]:
         with path.open("rb") as file, _mapped(file) as view:
             offset = 0
             while offset + MARKER_BYTES <= len(view):
+                # A record that does not fit leaves this marker (DLedgerMmapFileStore), and goes to the next
+                # file.
                 if END_MARKER.unpack_from(view, offset)[0] == END_MAGIC:
                     break
                 if offset + HEADER_BYTES > len(view):
@@ -62,6 +64,7 @@ def walk_entries(data_directory: Path) -> Generator[StoredEntry, None, None]:
                 magic, size, index, term, position, _, _, body_crc, body_length = HEADER.unpack_from(
                     view, offset
                 )
+                # Zeros: the file is written up to here.
                 if magic == 0 and size == 0:
                     return
                 end = offset + size

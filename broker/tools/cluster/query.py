@@ -50,6 +50,7 @@ async def ask(
     async with runtime.task_group() as group:
         group.start_soon(connection.run)
         try:
+            # Connecting has used a part of the time.
             remaining_s = max(timeout_s - (trio.current_time() - started_s), 0.001)
             reply = await connection.call(code, fields, timeout_s=remaining_s)
         finally:

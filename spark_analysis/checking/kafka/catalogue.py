@@ -167,6 +167,7 @@ def precommitted(operations: DataFrame) -> DataFrame:
         "value",
         sf.when(sf.col("outcome") == "ok", _place_of_value()).alias("position"),
     )
+    # Values that an operation polled and that it also sent to the same queue.
     polled = (
         operations.where("function IN ('poll', 'read')")
         .join(appends.select("op", "key"), ["op", "key"], "left_semi")
@@ -174,6 +175,7 @@ def precommitted(operations: DataFrame) -> DataFrame:
         .withColumn("position", _place_of_value())
         .join(sent, ["op", "key", "value"], "left_semi")
     )
+    # The operations that may have put such a value there; those that failed certainly did not.
     senders = (
         sent.where("outcome <> 'fail'")
         .join(polled, ["key", "value"], "left_semi")

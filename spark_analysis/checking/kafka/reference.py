@@ -60,11 +60,13 @@ def moved(
             into = allowed if excused or kind in ALLOWED_FOR_ALL else findings
             into.append(Finding(kind, later, lower_ns, upper_ns))
 
+    # A consumer group's rebalance moves its subscribers between queues, so their polls may skip or go back.
     subscribers = {one.client for one in operations if one.function == "subscribe" and one.outcome != "fail"}
     stands: dict[str, tuple[int, int | None]] = {}
     polled: list[int] = []
     for one in sorted(operations, key=_order):
         is_change = one.function in ASSIGNMENTS and one.outcome != "fail"
+        # After a seek of this queue, or an assignment without it, the client's next poll begins anywhere.
         if is_change and (key in one.values) == (one.function == "seek"):
             stands.pop(one.client, None)
         offsets = [offset for offset, _ in one.pairs()]
@@ -78,6 +80,8 @@ def moved(
             polled += offsets
         elif one.function == "append" and one.outcome == "ok":
             judge(pairwise(one.offsets or ()), "int-{}send{}", one.invoke_ns, one.complete_ns)
+    # Acknowledged and passed by all polls: nobody reads it any more. Before the first and after the last
+    # offset polled, somebody still may.
     if polled:
         first, last = min(polled), max(polled)
         findings += [
@@ -193,6 +197,7 @@ def circles(queues: Mapping[str, Sequence[Operation]]) -> list[Cycle]:
         for value in one.values:
             senders[key, value].add(one.op)
     ended = {one.op: one.complete_ns or 0 for _, one in polls}
+    # A value with two senders does not say on whose transaction its reader depends.
     steps = {
         (sender, one.op)
         for key, one in polls
@@ -202,6 +207,8 @@ def circles(queues: Mapping[str, Sequence[Operation]]) -> list[Cycle]:
     }
     committed = {one.op: one for _, one in sends if one.offsets is not None and one.outcome == "ok"}
     polled = {one.op for _, one in polls if one.function == "poll" and one.values}
+    # A commit lies within its operation, after the beginning of each sender that it polled from, and before
+    # the end of each that polled from it.
     lower = {op: (one.invoke_ns, op) for op, one in committed.items() if op in polled}
     upper = {op: (one.complete_ns or 0, op) for op, one in committed.items() if op in polled}
     for sender, op in steps:

@@ -254,6 +254,7 @@ def _torn_reads(acknowledged: DataFrame) -> DataFrame:
 
 def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
     """One row for each queue and position that any operation states (step 1), in the partitions of its bucket."""
+    # The kind of operation goes into the last two bits of a moment; a poll counts as a read.
     kind = sf.lit(FUNCTIONS.index("read"))
     for code, function in enumerate(FUNCTIONS):
         kind = sf.when(sf.col("function") == function, sf.lit(code)).otherwise(kind)
@@ -262,6 +263,8 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
     queue = _queue_of("key", LOG_AXIS)
     nothing = sf.expr(NOTHING)
     is_append = sf.col("function") == "append"
+    # Values: an append cannot have come before it began (lower) and has come when it ended (upper); a read
+    # says only that it had come when the read ended.
     valued = (
         acknowledged.where(
             sf.col("function").isin("append", "read", "poll") & sf.col("first_offset").isNotNull()
@@ -303,6 +306,8 @@ def _positions(acknowledged: DataFrame, zero_ns: int) -> DataFrame:
     is_empty = sf.col("first_offset").isNull() & (sf.col("next_offset") <= offset)
     has_end = sf.col("end_offset").isNotNull()
     head = _queue_of("key", HEAD_AXIS)
+    # Statements about where the list ended or began: a tail or the end in a response, a head, and a read that
+    # found nothing.
     observed = (
         sf.when(sf.col("function") == "tail", sf.array(*ends_at(offset)))
         .when(

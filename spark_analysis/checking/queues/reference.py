@@ -143,6 +143,7 @@ def check_queues(
     judged = {}
     for key, one in swept.items():
         found, unsure, unmatched = _explained(one, attempts.get(key, []), shared.get(key, []))
+        # A value that no append explains is named after what became of it elsewhere.
         for place in one.seen:
             if place.value in unmatched:
                 kind = (
@@ -220,6 +221,7 @@ def _positions(operations: Iterable[Operation]) -> tuple[dict[int, Position], di
             stated = one.offset
         elif one.function == "read":
             stated = one.end_offset
+            # A read that found nothing and does not send its reader onwards: the list ended there or before.
             if one.first_offset is None and _is_at_least(one.offset, one.next_offset):
                 assert one.offset is not None
                 log[one.offset].began(begin)
@@ -361,10 +363,12 @@ def _explained(
     findings: list[Finding] = []
     unsure: list[Finding] = []
     unmatched: set[Hashable] = set()
+    # More offsets must be filled than appends were attempted: no look at the details can save the queue.
     if lacking > attempted:
         deadline = min(one.deadline_ns for one in holes)
         findings.append(Finding("unexplained-offset", holes[0].first, None, int(deadline)))
     tries = Counter(one.value for one in attempts)
+    # More values were seen than attempted: those that stand more often than they were attempted are wrong.
     if len(seen) > attempted:
         places: dict[Hashable, list[int]] = defaultdict(list)
         for one in seen:

@@ -27,6 +27,7 @@ def value_hash(value: str | None) -> int:
     data = value.encode()
     one, two, three, four, five = _PRIMES
     place, size = 0, len(data)
+    # Steps 1 to 3 of the specification: stripes of 32 bytes in four lanes, then their merge.
     if size >= 32:
         lanes = [SEED + one + two, SEED + two, SEED, SEED - one]
         while place + 32 <= size:
@@ -38,6 +39,7 @@ def value_hash(value: str | None) -> int:
             result = ((result ^ _round(0, lane)) * one + four) & _MASK
     else:
         result = SEED + five
+    # Steps 4 and 5: the length, then what is left of the input in 8, 4 and 1 bytes.
     result = (result + size) & _MASK
     while place + 8 <= size:
         result = (_rotated(result ^ _round(0, _word(data, place, 8)), 27) * one + four) & _MASK
@@ -48,6 +50,7 @@ def value_hash(value: str | None) -> int:
         place += 4
     for byte in data[place:]:
         result = _rotated(result ^ (byte * five & _MASK), 11) * one & _MASK
+    # Step 6: the avalanche.
     result = (result ^ result >> 33) * two & _MASK
     result = (result ^ result >> 29) * three & _MASK
     result ^= result >> 32

@@ -110,6 +110,7 @@ def _incomplete_leaders(events: Sequence[ReplicaEvent]) -> Iterable[ReplicaFindi
     Its log is too short; or it ends in a term before one whose leader had committed an entry of its own: terms never
     decrease along a log. Entries behind a leader's log at its election are its own.
     """
+    # The highest index known committed in each term, and where each leader's log ended at its election.
     committed: dict[int, int] = {}
     elected_at: dict[tuple[str, int], int] = {}
     for event in events:
@@ -120,6 +121,8 @@ def _incomplete_leaders(events: Sequence[ReplicaEvent]) -> Iterable[ReplicaFindi
             assert event.term is not None
             at = (event.node, event.term)
             elected_at[at] = min(event.last_index, elected_at.get(at, event.last_index))
+    # Terms whose leader committed an entry of its own term (Raft, 5.4.2): a later leader's log ends in that
+    # term or a later one (5.4.3).
     own: dict[int, int] = {}
     for event in events:
         if event.kind == "commit" and event.term is not None:
