@@ -1,7 +1,7 @@
 """Putting a node together: one place for the Trio shell, the simulator and the tests, which all run the same parts."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -30,7 +30,7 @@ from broker.replica.recovering import RecoveringFile, Run
 from broker.replica.replica import APPEND_BYTES_MAX, Replica
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
-from broker.requests.processing import Configurable, Processor
+from broker.requests.processing import Processor
 from broker.retention.cleaning_processor import CleaningProcessor
 from broker.retention.retention import Retention
 from broker.sending.replies_processor import RepliesProcessor
@@ -84,14 +84,12 @@ def build_node(
     memory_bytes: int = 0,
     boot: str = "",
 ) -> Node:
-    """A node over what `disk` holds, recovered and ready to be connected.
+    """Builds a node over what `disk` holds, recovered and ready to be connected.
 
     `advertised` is the ``host:port`` that clients are told, if it is not what `config` says; its host must be a
     numeric address. `store_options` replaces what follows from `config`. `boot` names the time since the machine was
     started, "" if that is unknown: pages that were not flushed do not outlive it (broker/replica/recovering.py).
-    `hour_of_day`
-    tells the hour at a time in milliseconds.
-    `memory_bytes` is what the machine has, 0 if unknown.
+    `hour_of_day` tells the hour at a time in milliseconds. `memory_bytes` is what the machine has, 0 if unknown.
 
     Raises `log.errors.LogFault` when the store cannot be used (locked, damaged, disk), `log.errors.RecordError` when
     the advertised host is a name.
@@ -101,10 +99,11 @@ def build_node(
     store, recovery = Store.open(disk, store_options or store_options_of(config, memory_bytes), wall_ms)
     for sentence in recovery.damage:
         log.warning("recovered", damage=sentence)
+
+    # The settings in force may differ from the file's: changes that were made at run time are in the store.
     settings = LiveConfig(config, disk)
-    time = Time(now_ns, wall_ms)
-    listeners = Listeners()
     config = settings.config
+    time, listeners, stats = Time(now_ns, wall_ms), Listeners(), Stats(now_ns, wall_ms)
     replica = Replica(
         config.node.id,
         Membership(
@@ -126,50 +125,76 @@ def build_node(
         observer=listeners,
         trace=trace_writer,
     )
-    stats = Stats(now_ns, wall_ms)
     node = Node(replica, outgoing, settings, time, listeners, stats)
-    registry, calls = node.registry, node.calls
-    broker, broker_name = config.broker, config.node.group
+    about_the_node = StatusProcessor(
+        replica,
+        settings,
+        stats,
+        time,
+        listeners,
+        address=address,
+        recovered=recovery.damage,
+        disk=disk,
+        process_id=process_id,
+        hour_of_day=hour_of_day,
+    )
+    retention = Retention(replica, settings, disk, time, hour_of_day)
+    DeadOffsets(replica, node.registry, time, listeners)
+    node.start(
+        [
+            *_processors(node, address, store_host, random),
+            about_the_node,
+            CleaningProcessor(retention),
+            ConfigurationProcessor(replica, settings),
+        ]
+    )
+    return node
+
+
+def _processors(node: Node, address: str, store_host: bytes, random: RandomSource) -> Iterable[Processor]:
+    """The processors that serve clients and administrators of the group. Each constructor says what it uses."""
+    replica, requests, registry, calls = node.replica, node, node.registry, node.calls
+    settings, time, listeners, stats = node.settings, node.time, node.listeners, node.stats
+    names = settings.config.node
+
     offsets = OffsetCommits(replica, settings, time, listeners)
     resets = OffsetResets(replica, offsets, listeners)
     creations = Creations(replica, settings)
-    decisions = Decisions(replica, node, settings, time, listeners, store_host)
-    send = SendProcessor(
-        replica, node, creations, stats, settings, time, listeners, store_host=store_host, random=random
-    )
-    pull = PullProcessor(
-        replica, node, registry, offsets, resets, creations, stats, settings, time, listeners
-    )
-    clients = ClientsProcessor(replica, node, registry, creations, settings, time, listeners)
-    offsets_processor = OffsetsProcessor(replica, node, registry, offsets, resets)
-    locks = LocksProcessor(replica, settings, time, listeners)
-    topics = TopicsProcessor(replica, creations, offsets, settings, time, listeners)
-    changes = GroupChangesProcessor(
-        replica, time, listeners, election_timeout_ns=config.raft.election_timeout_min_ms * _MS
-    )
-    retention = Retention(replica, settings, disk, time, hour_of_day)
-    processors: list[Processor] = [
-        send,
-        pull,
-        clients,
-        offsets_processor,
-        locks,
-        QueriesProcessor(replica, node),
-        topics,
-        AdministrationProcessor(replica, registry, stats, time, broker_name),
-        ResetsProcessor(replica, registry, offsets, resets, broker_name),
-        ClientQuestionsProcessor(replica, node, registry, calls, broker_name),
+    decisions = Decisions(replica, requests, settings, time, listeners, store_host)
+    return (
+        SendProcessor(
+            replica,
+            requests,
+            creations,
+            stats,
+            settings,
+            time,
+            listeners,
+            store_host=store_host,
+            random=random,
+        ),
+        PullProcessor(
+            replica, requests, registry, offsets, resets, creations, stats, settings, time, listeners
+        ),
+        ClientsProcessor(replica, requests, registry, creations, settings, time, listeners),
+        OffsetsProcessor(replica, requests, registry, offsets, resets),
+        LocksProcessor(replica, settings, time, listeners),
+        QueriesProcessor(replica, requests),
+        TopicsProcessor(replica, creations, offsets, settings, time, listeners),
+        AdministrationProcessor(replica, registry, stats, time, names.group),
+        ResetsProcessor(replica, registry, offsets, resets, names.group),
+        ClientQuestionsProcessor(replica, requests, registry, calls, names.group),
         StatisticsProcessor(
             replica,
             registry,
             stats,
             time,
-            broker_name=broker_name,
-            cluster=config.node.cluster,
+            broker_name=names.group,
+            cluster=names.cluster,
             address=address,
         ),
-        changes,
-        SendBackProcessor(replica, node, registry, creations, stats, settings, time, random),
+        GroupChangesProcessor(replica, settings, time, listeners),
+        SendBackProcessor(replica, requests, registry, creations, stats, settings, time, random),
         RepliesProcessor(
             replica,
             registry,
@@ -180,31 +205,11 @@ def build_node(
             store_host=store_host,
             random=random,
         ),
-        DelayService(replica, broker.delay_level_ms, time, listeners),
+        DelayService(replica, settings.config.broker.delay_level_ms, time, listeners),
         TimerService(replica, stats, time, listeners),
         decisions,
-        TransactionChecks(decisions, replica, node, registry, settings, time, listeners),
-        StatusProcessor(
-            replica,
-            settings,
-            stats,
-            time,
-            listeners,
-            address=address,
-            recovered=recovery.damage,
-            disk=disk,
-            process_id=process_id,
-            hour_of_day=hour_of_day,
-        ),
-        CleaningProcessor(retention),
-        ConfigurationProcessor(replica, settings),
-    ]
-    for processor in processors:
-        if isinstance(processor, Configurable):
-            settings.on_change(processor.configure)
-    DeadOffsets(replica, registry, time, listeners)
-    node.start(processors)
-    return node
+        TransactionChecks(decisions, replica, requests, registry, settings, time, listeners),
+    )
 
 
 def store_options_of(config: BrokerConfig, memory_bytes: int = 0) -> StoreOptions:

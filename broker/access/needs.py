@@ -17,9 +17,7 @@ from broker.remoting.bodies import CheckClientConfigBody, HeartbeatData, LockBat
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import decode_request
-from broker.state.topic_rules import TRACE_TOPIC
-
-RETRY_PREFIX: Final = "%RETRY%"
+from broker.state.topic_rules import RETRY_PREFIX, TRACE_TOPIC
 
 ADMIN_CODES: Final = frozenset(
     {

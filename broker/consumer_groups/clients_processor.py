@@ -136,7 +136,10 @@ class ClientsProcessor:
         reply(connection, command, ResponseCode.SUCCESS)
 
     def _create(
-        self, missing: Sequence[SingleCommand], done: Callable[[object], None], lost: Callable[[], None]
+        self,
+        missing: Sequence[SingleCommand],
+        done: Callable[[object], None] = ignore,
+        lost: Callable[[], None] = ignore,
     ) -> bool:
         """Proposes what groups lack; False if there is no room for it: their pulls will be told so, as of any group
         that may not be created by use.
@@ -306,7 +309,7 @@ class ClientsProcessor:
         )
         if missing:
             try:
-                self._create(missing, ignore, ignore)
+                self._create(missing)
             except (ReplicaError, DiskFullError):
                 pass  # the clients' next heartbeats cause it again
         self._notify(groups)

@@ -37,6 +37,7 @@ from broker.remoting.bodies import (
 )
 from broker.remoting.codes import LanguageCode
 from broker.requests.connection import RelayedConnection
+from broker.state.topic_rules import RETRY_PREFIX
 
 EXPIRY_NS: Final = 120 * 1_000_000_000
 """How long an entry lives without a heartbeat (behaviour.md 8.1); clients send one every 30 s."""
@@ -297,7 +298,7 @@ class ClientRegistry(Generic[ConnectionType]):
         """
         found = self._consumers.get(group)
         subscribed = {} if found is None else found.subscriptions
-        return any(topic in subscribed or topic == f"%RETRY%{group}" for topic in topics)
+        return any(topic in subscribed or topic == RETRY_PREFIX + group for topic in topics)
 
     def find_consumer(self, group: str, client_id: str) -> RegisteredClient[ConnectionType] | None:
         """The newest connection of one client of a consumer group."""

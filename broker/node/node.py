@@ -37,9 +37,9 @@ from broker.remoting.errors import RemotingError
 from broker.replica.replica import Replica
 from broker.requests.budget import Budget
 from broker.requests.connection import Connection, Outgoing, RelayedConnection
-from broker.requests.deadline import NEVER, Deadline, Time
+from broker.requests.deadline import Time
 from broker.requests.errors import NotServingError, OverloadedError, RequestError
-from broker.requests.processing import OUTCOME_UNKNOWN, Handler, Place, Processor
+from broker.requests.processing import Handler, Place, Processor
 from broker.requests.responses import refuse, reply
 from broker.settings.live import LiveConfig
 from broker.settings.tables import BrokerConfig
@@ -73,7 +73,6 @@ class Node:
         self.outgoing = outgoing
         self.settings = settings
         self.time = time
-        self.now_ns, self.wall_ms = time.now_ns, time.wall_ms
         self.stats = stats
         self.registry: ClientRegistry[Connection] = ClientRegistry()
         self.calls = ClientCalls(int(replica.node_id[1:]), time)
@@ -205,8 +204,8 @@ class Node:
 
     def begin(self, now_ns: int, wall_ms: int) -> None:
         """Sets the time for the calls that follow: whatever brings something from outside calls this first."""
-        self.now_ns = self.time.now_ns = self.replica.now_ns = now_ns
-        self.wall_ms = self.time.wall_ms = self.replica.wall_ms = wall_ms
+        self.time.now_ns = self.replica.now_ns = now_ns
+        self.time.wall_ms = self.replica.wall_ms = wall_ms
 
     def _handle(self, connection: Connection, command: RemotingCommand, handler: Handler) -> None:
         try:
@@ -250,20 +249,6 @@ class Node:
             self._behind_barrier.give_back(command)
             raise
 
-    def after_command(
-        self,
-        connection: Connection,
-        request: RemotingCommand,
-        command: Command,
-        done: Callable[[object], None],
-    ) -> None:
-        """Proposes a metadata command; `done` runs with its result once it is applied, else the client is told."""
-        self.replica.propose_command(
-            command,
-            done,
-            lambda: reply(connection, request, ResponseCode.SYSTEM_ERROR, OUTCOME_UNKNOWN),
-        )
-
     # ------------------------------------------------------------------ peers
 
     def peer_received(self, source: str, frame: Frame) -> bool:
@@ -271,7 +256,7 @@ class Node:
         if isinstance(frame, RaftFrame):
             if frame.message.source != source or frame.message.target != self.replica.node_id:
                 raise PeerProtocolError(f"a message from {frame.message.source} on the link of {source}")
-            return self.replica.peer_received(frame, self.now_ns, self.wall_ms)
+            return self.replica.peer_received(frame, self.time.now_ns, self.time.wall_ms)
         if isinstance(frame, Forward):
             self._relayed.forwarded(source, frame)
         elif isinstance(frame, NotDone):
@@ -288,15 +273,15 @@ class Node:
         """A connection with `node` broke, either way: its clients are gone from here, and what it was to answer."""
         self._relayed.link_lost(node)
         replica = self.replica
-        replica.peer_disconnected(node, self.now_ns)
+        replica.peer_disconnected(node, self.time.now_ns)
         if node in replica.links:
             # Only the link that the peer had dialled broke: this node still reaches it on its own.
-            replica.peer_connected(node, self.now_ns)
+            replica.peer_connected(node, self.time.now_ns)
         self._forwarding.link_lost(node)
 
     def peer_connected(self, node: str) -> None:
         """The link to `node` is up."""
-        self.replica.peer_connected(node, self.now_ns)
+        self.replica.peer_connected(node, self.time.now_ns)
         self._leader_may_be_asked()
 
     # ------------------------------------------------------------------ what the replica tells
@@ -326,18 +311,6 @@ class Node:
             self.registration_version += 1
 
     # ------------------------------------------------------------------ time and turns
-
-    # Until the rooms of sends, transactions and delays take ports, they find everything here.
-
-    reply = staticmethod(reply)
-
-    def on_role_change(self, listener: Callable[[], None]) -> None:
-        """Registers a processor that must act when the leader changes."""
-        self.listeners.role_changes.append(listener)
-
-    def add_deadline(self, act: Callable[[], None], due_ns: int = NEVER) -> Deadline:
-        """Registers a processor that must act at a time, which it sets in what this returns."""
-        return self.time.add_deadline(act, due_ns)
 
     def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
         """Everything that has become possible; returns when the next turn is due at the latest (ns).

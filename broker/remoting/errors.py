@@ -2,6 +2,7 @@
 
     RemotingError
     ├── FrameError          the peer sent bytes that are no frame: close that connection, nothing else suffers
+    │   └── BrokenStreamError   (frame.py) of a stream: has the good commands before those bytes
     ├── HeaderFieldError    a good request lacks or garbles a field: answer code 1 with the error's text
     └── BodyError           a body that cannot be read: answer code 1 with the error's text
 
@@ -11,10 +12,6 @@ All three are the sender's fault and the same bytes fail again, so a retry never
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from broker.remoting.command import RemotingCommand
 
 
 class RemotingError(Exception):
@@ -33,17 +30,12 @@ class FrameErrorReason(enum.StrEnum):
 
 
 class FrameError(RemotingError):
-    """Bytes that are no frame; the connection cannot be resynchronised and must be closed.
-
-    ``commands`` holds the whole frames that came before the damage in the same read: they are good
-    requests, and what becomes of them must not depend on how the bytes were cut into reads.
-    """
+    """Bytes that are no frame; the connection cannot be resynchronised and must be closed."""
 
     def __init__(self, reason: FrameErrorReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
-        self.commands: list[RemotingCommand] = []
 
 
 class HeaderFieldError(RemotingError):

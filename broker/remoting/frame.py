@@ -27,6 +27,18 @@ _FRAME_START = struct.Struct(
 _TLS_HANDSHAKE = 0x16
 
 
+class BrokenStreamError(FrameError):
+    """Bytes that are no frame, in a stream.
+
+    ``commands`` are the whole frames that came before them in the same read: they are good requests, and what becomes
+    of them must not depend on how the bytes were cut into reads.
+    """
+
+    def __init__(self, error: FrameError, commands: list[RemotingCommand]) -> None:
+        super().__init__(error.reason, error.detail)
+        self.commands = commands
+
+
 class FrameDecoder:
     """Cuts one connection's bytes into commands; one decoder a connection and direction."""
 
@@ -47,12 +59,12 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[RemotingCommand]:
         """The commands completed by ``data``, in order.
 
-        ``data`` must be bytes, which nobody changes: bodies may be views of it. Raises FrameError for bytes
+        ``data`` must be bytes, which nobody changes: bodies may be views of it. Raises BrokenStreamError for bytes
         that are no frame; its ``commands`` are the good ones before them. The connection is lost then, and
         so every later call raises the same reason.
         """
         if self._error is not None:
-            raise FrameError(self._error.reason, self._error.detail)
+            raise BrokenStreamError(self._error, [])
         if self._pending_size:
             self._pending.append(data)
             self._pending_size += len(data)
@@ -65,9 +77,8 @@ class FrameDecoder:
         try:
             self._cut(data, commands)
         except FrameError as error:
-            self._error = FrameError(error.reason, error.detail)
-            error.commands = commands
-            raise
+            self._error = error
+            raise BrokenStreamError(error, commands) from None
         return commands
 
     def _cut(self, data: bytes, commands: list[RemotingCommand]) -> None:

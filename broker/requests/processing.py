@@ -2,17 +2,16 @@
 
 A processor is a class with a `routes` method; each route names a request code, the handler and the place. The node
 looks the code up, sees to it that the request reaches a node where it may be handled (followers forward to their
-leader), and calls the handler. The handler answers now or later through `Node.reply`, or never for one-way requests.
+leader), and calls the handler. The handler answers now or later with `reply`, or never for one-way requests.
 """
 
 import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 from broker.remoting.command import RemotingCommand
 from broker.requests.connection import Connection
-from broker.settings.tables import BrokerConfig
 
 Handler = Callable[[Connection, RemotingCommand], None]
 
@@ -45,11 +44,3 @@ class Processor(Protocol):
 
     def routes(self) -> Iterable[Route]:
         """The requests that this processor handles."""
-
-
-@runtime_checkable
-class Configurable(Protocol):
-    """A processor that acts on settings which may change while the node runs."""
-
-    def configure(self, config: BrokerConfig) -> None:
-        """Takes them over."""

@@ -20,8 +20,7 @@ import trio
 from broker.assembly import build_node
 from broker.node.registration import registration, unregistration
 from broker.remoting.addresses import join_address, split_address
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import FrameDecoder
+from broker.remoting.frame import BrokenStreamError, FrameDecoder
 from broker.replica.jobs import Job, flush_job, other_jobs
 from broker.replica.operator_requests import hand_over
 from broker.requests.connection import Connection, Outgoing
@@ -269,7 +268,7 @@ class BrokerServer:
             try:
                 for command in decoder.feed(data):
                     received_one(connection, command)
-            except FrameError as error:
+            except BrokenStreamError as error:
                 for command in error.commands:
                     received_one(connection, command)
                 log.warning("connection closed", client=connection.name, reason=str(error))

@@ -13,8 +13,7 @@ from broker.name_server import NameServer
 from broker.remoting.addresses import join_address
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, encode, response
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import FrameDecoder
+from broker.remoting.frame import BrokenStreamError, FrameDecoder
 from broker.requests.connection import Connection, Outgoing
 from broker.settings.tables import NameServerConfig
 from broker.shell.certificate_expiry import told_expiry
@@ -137,7 +136,7 @@ class NameServerProcess:
             held = decoder.pending_size
             try:
                 commands = decoder.feed(data)
-            except FrameError as error:
+            except BrokenStreamError as error:
                 commands = error.commands
                 log.warning("connection closed", client=connection.name, reason=str(error))
                 connection.close()

@@ -20,8 +20,7 @@ from typing import Any, Protocol
 
 from broker.assembly import build_node
 from broker.node.node import Node
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import FrameDecoder
+from broker.remoting.frame import BrokenStreamError, FrameDecoder
 from broker.replica.jobs import Job, flush_job, other_jobs
 from broker.requests.connection import Connection, Outgoing
 from broker.settings.tables import BrokerConfig
@@ -550,7 +549,7 @@ class BrokerProcess:
             self.begin()
             try:
                 commands = decoder.feed(data)
-            except FrameError as error:
+            except BrokenStreamError as error:
                 commands = error.commands
                 connection.close()
             for command in commands:

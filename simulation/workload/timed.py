@@ -71,11 +71,11 @@ class Timers(Invariant):
         for (name, due), waiting in self._waiting.items():
             kept = [message.record.queue_offset for message in waiting if not model.may_be_gone(message)]
             for offset in kept[self._delivered.get((name, due), 0) :]:
-                if int(due) < node.wall_ms - _LATE_MS or offset not in known:
+                if int(due) < node.time.wall_ms - _LATE_MS or offset not in known:
                     raise Violation(
                         "timed messages come",
                         host.name,
-                        f"{name}, due {due}, unit {offset}: not there at {node.wall_ms}, "
+                        f"{name}, due {due}, unit {offset}: not there at {node.time.wall_ms}, "
                         f"waiting: {offset in known}",
                     )
 

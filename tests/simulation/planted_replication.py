@@ -132,7 +132,7 @@ def failed_flush_passed_over(patch: pytest.MonkeyPatch) -> None:
 def peer_forgotten_after_its_link_broke(patch: pytest.MonkeyPatch) -> None:
     def peer_lost(self: Node, node: str) -> None:
         self._relayed.link_lost(node)
-        self.replica.peer_disconnected(node, self.now_ns)
+        self.replica.peer_disconnected(node, self.time.now_ns)
         self._forwarding.link_lost(node)
 
     patch.setattr(Node, "peer_lost", peer_lost)

@@ -25,7 +25,7 @@ from broker.client.transport.runtime import Buffer, ByteStream, Event, Runtime
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, request, response
 from broker.remoting.errors import FrameError
-from broker.remoting.frame import FrameDecoder
+from broker.remoting.frame import BrokenStreamError, FrameDecoder
 
 CALL_TIMEOUT_S = 3.0
 """Time limit of a call that names none, in seconds."""
@@ -250,7 +250,7 @@ class Connection:
             damage: FrameError | None = None
             try:
                 commands = decoder.feed(data)
-            except FrameError as error:
+            except BrokenStreamError as error:
                 commands, damage = error.commands, error
             for command in commands:
                 if command.flag & 1:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.remoting import command as remoting
 from broker.remoting.command import ROCKETMQ
 from broker.remoting.errors import FrameError, FrameErrorReason
-from broker.remoting.frame import BODY_COPY_MAX, FrameDecoder
+from broker.remoting.frame import BODY_COPY_MAX, BrokenStreamError, FrameDecoder
 
 Outcome = tuple[list[bytes], tuple[FrameErrorReason, str] | None]
 
@@ -23,7 +23,7 @@ def decode(chunks: list[bytes], max_frame_size: int = 1 << 20) -> Outcome:
     for chunk in chunks:
         try:
             commands = decoder.feed(chunk)
-        except FrameError as error:
+        except BrokenStreamError as error:
             encoded += [remoting.encode(command) for command in error.commands]
             return encoded, (error.reason, error.detail)
         encoded += [remoting.encode(command) for command in commands]
@@ -126,12 +126,12 @@ def test_arbitrary_bytes_raise_only_frame_errors(chunks: list[bytes]) -> None:
 def test_reasons(data: bytes, reason: FrameErrorReason, detail: str) -> None:
     good = frame(b'{"code":1}')
     decoder = FrameDecoder(1 << 20)
-    with pytest.raises(FrameError) as caught:
+    with pytest.raises(BrokenStreamError) as caught:
         decoder.feed(good + data)
     assert caught.value.reason is reason
     assert detail in caught.value.detail
     assert [command.code for command in caught.value.commands] == [1]
-    with pytest.raises(FrameError) as again:
+    with pytest.raises(BrokenStreamError) as again:
         decoder.feed(good)  # a broken stream stays broken
     assert (again.value.reason, again.value.commands) == (reason, [])
 
