@@ -294,6 +294,7 @@ class GroupModel:
                 elif tag == b"configuration":
                     self._change_members(node, index, record[head.body_begin : head.body_end])
             else:
+                # Offsets are the log's: the leader numbered the messages of a queue in the order of the log.
                 queue = self.queues.setdefault((topic, head.queue_id), CommittedQueue())
                 if head.queue_offset != len(queue.keys):
                     raise Violation(
@@ -340,6 +341,7 @@ class GroupModel:
                 listener.applied(single, now_ns)
             match single:
                 case CommitOffsets(offsets, is_order):
+                    # A report moves nothing while an order stands; an administrator's order without a reset ends one.
                     for group, topic, queue_id, offset in offsets:
                         if is_order:
                             self._parked.pop((group, topic, queue_id), None)
@@ -351,10 +353,12 @@ class GroupModel:
                             self.offsets.setdefault((group, topic, queue_id), []).append((now_ns, offset))
                             self._parked[group, topic, queue_id] = offset
                 case EndResets(offsets):
+                    # Of the order that the member has followed; a newer one to another offset goes on.
                     for group, topic, queue_id, offset in offsets:
                         if self._parked.get((group, topic, queue_id)) == offset:
                             del self._parked[group, topic, queue_id]
                 case ForgetOffsets(offsets):
+                    # Only what was still unused when this was applied: a member may have come back meanwhile.
                     for group, topic, queue_id, offset in offsets:
                         history = self.offsets.get((group, topic, queue_id), [])
                         if history and history[-1][1] == offset:

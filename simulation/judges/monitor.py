@@ -364,6 +364,7 @@ class Monitor:
         )
         for (topic, queue_id), known in self.model.queues.items():
             queue = store.queues.get(topic, queue_id)
+            # What retention has taken is in no queue; the model keeps everything.
             first = store.log.first_position
             kept = [offset for offset, position in enumerate(known.positions) if position >= first]
             if not kept:
@@ -381,6 +382,7 @@ class Monitor:
                     raise Violation(
                         "queue agrees with log", host.name, f"{topic}/{queue_id} unit {offset} is {unit}"
                     )
+            # The newest keys are in the index file under work; of those in full files a sample must do.
             older = kept[:-_KEYS_LOOKED_UP]
             sample = self._random.sample(older, min(_KEYS_LOOKED_UP, len(older)))
             for offset in (*kept[-_KEYS_LOOKED_UP:], *sample):

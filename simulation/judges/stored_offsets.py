@@ -37,13 +37,14 @@ def first_unasked(
     that certainly failed left out. Which request accounts for which change is open where several could: with those of
     one value taken by their ends, the earliest first, there is an assignment if there is any.
     """
+    # Only values that are newly stored can be unasked: all others were accounted for before.
     new = {value for _, value in history[begin:] if value is not None}
     asked: dict[int, list[tuple[int, int]]] = {value: [] for value in new}
     for request in requests:
         if request.offset in new:
             asked[request.offset].append((request.since_ns, request.until_ns))
     for spans in asked.values():
-        spans.sort(reverse=True)
+        spans.sort(reverse=True)  # the earliest is taken off the end
     waiting: dict[int, list[int]] = {value: [] for value in new}
     before = None
     for at, (time_ns, value) in enumerate(history):
@@ -51,12 +52,13 @@ def first_unasked(
         if not changed or value is None or value not in new:
             continue
         spans, ends = asked[value], waiting[value]
+        # Requests that had left by then may account for this change, unless they were answered before it.
         while spans and spans[-1][0] <= time_ns:
             heappush(ends, spans.pop()[1])
         while ends and ends[0] < time_ns:
             heappop(ends)
         if ends:
-            heappop(ends)
+            heappop(ends)  # the one that must be used up first
         elif at >= begin:
             return time_ns, value
     return None

@@ -261,6 +261,7 @@ class Endpoint:
                 ended = True
                 break
             pieces.append(data)
+        # All that is due comes as one piece, as it would from one read of a socket.
         if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             self._in_flight_bytes -= len(data)
@@ -268,6 +269,7 @@ class Endpoint:
                 self._refused()
                 return
             peer.on_data(data)
+            # The receiver's window has room again.
             if self._unsent:
                 self._fill()
         if ended:

@@ -49,6 +49,7 @@ def draw_plan(seed: int, *, seconds: int = 60, nodes: int = 3) -> Plan:
         if flush == "async" and kind in _NEEDS_SYNC:
             continue
         faults += draw_faults(random, kind, _RHYTHM, calm_ns)
+    # What has a stream of its own leaves the draws above as they are: old seeds keep their meaning.
     for kind in _DRAWN_APART:
         apart = stream(f"faults {kind} {seed}")
         if apart.random() < _SHARE:

@@ -245,10 +245,12 @@ async def _permit(context: Context, runtime: Runtime, rules: Configurations, adm
     await all_again()
     while True:
         if context.is_calm():
+            # Once faults are over messages must get through, so late requests of before are undone again and again.
             await all_again()
             await runtime.sleep(1.0)
             continue
         await pause(random.expovariate(1 / _WIPE_PAUSE_S))
+        # Mostly at both: with one name server that shows the permission, clients may still find it.
         count = random.choice((1, 2, 2))
         wiped = random.sample(context.name_servers, count)
         for address in wiped:

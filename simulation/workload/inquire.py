@@ -26,6 +26,7 @@ from simulation.machines.broker_host import BrokerHost
 from simulation.randomness import Random
 from simulation.workload.context import Context, Invariant
 from simulation.workload.names import TOPIC as EVENTS
+from simulation.workload.sending import send_now_and_then
 
 __all__ = ["TOPIC", "Extent", "Inquiries", "extent_of", "inquire", "is_found_by_time"]
 
@@ -341,13 +342,10 @@ def _key(random: Random) -> str:
 
 async def _send(context: Context, runtime: Runtime) -> None:
     random = runtime.random
+
+    def entry() -> Message:
+        keys = list(dict.fromkeys(_key(random) for _ in range(random.choice((1, 1, 2, 3)))))
+        return Message(TOPIC, random.randbytes(random.choice((10, 300))), keys=keys)
+
     async with Producer(context.name_servers, group="accountants", runtime=runtime) as producer:
-        while True:
-            await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-            if context.load_stopped:
-                continue
-            keys = list(dict.fromkeys(_key(random) for _ in range(random.choice((1, 1, 2, 3)))))
-            try:
-                await producer.send(Message(TOPIC, random.randbytes(random.choice((10, 300))), keys=keys))
-            except ClientError:
-                await runtime.sleep(0.05)
+        await send_now_and_then(context, runtime, producer, _SEND_PAUSE_S, entry)

@@ -10,7 +10,6 @@ from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.listening import Handled
 from broker.client.consuming.order_locks import LockTimes
 from broker.client.consuming.ordered_listening import listen_orderly
-from broker.client.errors import ClientError
 from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
@@ -20,6 +19,7 @@ from broker.trace import TraceWriter
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
 from simulation.workload.context import Context, Invariant
+from simulation.workload.sending import send_now_and_then
 
 __all__ = ["LOCK_TTL_MS", "Orders", "handle_in_order"]
 
@@ -150,16 +150,12 @@ async def handle_in_order(context: Context, runtime: Runtime, writer: TraceWrite
         context.journal.did("ordered message handled")
         return Handled.DONE
 
+    def order() -> Message:
+        return Message(TOPIC, random.randbytes(random.choice((10, 300))))
+
     async def send() -> None:
         async with Producer(context.name_servers, group="customers", runtime=runtime) as producer:
-            while True:
-                await runtime.sleep(random.expovariate(1 / 0.5))
-                if context.load_stopped:
-                    continue
-                try:
-                    await producer.send(Message(TOPIC, random.randbytes(random.choice((10, 300)))))
-                except ClientError:
-                    await runtime.sleep(0.05)
+            await send_now_and_then(context, runtime, producer, 0.5, order)
 
     async with runtime.task_group() as group:
         group.start_soon(send)

@@ -10,7 +10,6 @@ from typing import Final
 
 from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.subscription import SqlFilter
-from broker.client.errors import ClientError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
@@ -19,6 +18,7 @@ from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
 from simulation.randomness import stream
 from simulation.workload.context import Context, Invariant
+from simulation.workload.sending import send_now_and_then
 
 __all__ = ["Picks", "pick"]
 
@@ -92,20 +92,16 @@ async def pick(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     invariant = context.invariant(Picks)
     random = runtime.random
 
+    def offer() -> Message:
+        properties = {"price": str(random.randrange(100))}
+        region = random.choice(("eu", "asia", "us", None))
+        if region is not None:
+            properties["region"] = region
+        return Message(TOPIC, random.randbytes(40), properties=properties)
+
     async def send() -> None:
         async with Producer(context.name_servers, group="sellers", runtime=runtime) as producer:
-            while True:
-                await runtime.sleep(random.expovariate(1 / 0.3))
-                if context.load_stopped:
-                    continue
-                properties = {"price": str(random.randrange(100))}
-                region = random.choice(("eu", "asia", "us", None))
-                if region is not None:
-                    properties["region"] = region
-                try:
-                    await producer.send(Message(TOPIC, random.randbytes(40), properties=properties))
-                except ClientError:
-                    await runtime.sleep(0.05)
+            await send_now_and_then(context, runtime, producer, 0.3, offer)
 
     async with runtime.task_group() as group:
         group.start_soon(send)

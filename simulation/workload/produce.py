@@ -56,6 +56,7 @@ async def produce(
                         results = await producer.send_batch(messages, queue=queue)
                 except SendOutcomeUnknown as error:
                     load.unknown(count)
+                    # Only what brokers recognize may be sent on later; and some users never ask what became of it.
                     if not exactly_once or random.random() < 0.5:
                         continue
                     await runtime.sleep(random.expovariate(1 / _RESUME_AFTER_S))

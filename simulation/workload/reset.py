@@ -31,6 +31,7 @@ from simulation.judges.client_judge import ClientWriter
 from simulation.randomness import Random
 from simulation.workload.context import Context
 from simulation.workload.reset_rules import TOPIC, Member, Report, ResetRequest, Resets
+from simulation.workload.sending import send_now_and_then
 from simulation.workload.watched_pool import Attempt, WatchedPool
 
 __all__ = ["Resets", "reset"]
@@ -126,14 +127,13 @@ async def reset(context: Context, runtime: Runtime, writer: TraceWriter) -> None
 async def _send(context: Context, runtime: Runtime) -> None:
     random = runtime.random
     async with Producer(context.name_servers, group="authors", runtime=runtime) as producer:
-        while True:
-            await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-            if context.load_stopped:
-                continue
-            try:
-                await producer.send(Message(TOPIC, random.randbytes(random.choice((10, 200)))))
-            except ClientError:
-                await runtime.sleep(0.05)
+        await send_now_and_then(
+            context,
+            runtime,
+            producer,
+            _SEND_PAUSE_S,
+            lambda: Message(TOPIC, random.randbytes(random.choice((10, 200)))),
+        )
 
 
 # ---- readers -------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from broker.requests.processing import OUTCOME_UNKNOWN
 from broker.trace import TraceWriter
 from simulation.workload.context import Context
 from simulation.workload.restrict_rules import GROUP, NOTE, TOPIC, Order, Restrictions
+from simulation.workload.sending import send_now_and_then
 from simulation.workload.watched_pool import WatchedPool
 
 __all__ = ["restrict"]
@@ -106,6 +107,7 @@ async def _administer(context: Context, runtime: Runtime, rules: Restrictions, a
         is_calm = context.is_calm()
         if context.load_stopped:
             continue
+        # In the calm by turns, so that both are certainly allowed in time.
         is_topic = not is_topic if is_calm else random.random() < 0.5
         try:
             address = await brokers.any()
@@ -123,6 +125,7 @@ async def _administer(context: Context, runtime: Runtime, rules: Restrictions, a
             if not error.request_left:
                 rules.refused(order, str(error))
             continue
+        # Any other code but the one for an unknown outcome says that nothing was changed.
         if answer[0] == ResponseCode.SUCCESS:
             rules.acknowledged(order)
         elif answer[0] in BUSY_CODES or answer[1] != OUTCOME_UNKNOWN:
@@ -183,11 +186,6 @@ async def _ask(context: Context, runtime: Runtime, rules: Restrictions, admin: A
 async def _send(context: Context, runtime: Runtime) -> None:
     random = runtime.random
     async with Producer(context.name_servers, group="hosts", runtime=runtime) as producer:
-        while True:
-            await runtime.sleep(random.expovariate(1 / _SEND_PAUSE_S))
-            if context.load_stopped:
-                continue
-            try:
-                await producer.send(Message(TOPIC, random.randbytes(30)))
-            except ClientError:
-                await runtime.sleep(0.05)
+        await send_now_and_then(
+            context, runtime, producer, _SEND_PAUSE_S, lambda: Message(TOPIC, random.randbytes(30))
+        )

@@ -49,6 +49,7 @@ from simulation.judges.group_model import CommittedMessage
 from simulation.machines.broker_host import BrokerHost
 from simulation.scheduler import SECOND
 from simulation.workload.context import Context, Invariant
+from simulation.workload.sending import send_now_and_then
 from simulation.workload.watched_pool import Attempt, WatchedPool
 
 __all__ = ["DELAY_LEVELS_S", "Retries", "Stage", "deliver"]
@@ -394,29 +395,24 @@ async def deliver(context: Context, runtime: Runtime, writer: TraceWriter) -> No
             context.journal.found(violation)  # the client takes it for the application's mistake, and goes on
             raise
 
+    def pack() -> Message:
+        failures = random.choices(range(RETRIES_MAX + 2), (50, 18, 10, 10, 12))[0]
+        body = random.choice((random.randbytes(20), random.randbytes(3) * 40))
+        parcel = _Parcel(body, {"to": f"door {random.randrange(100)}"}, failures)
+        return Message(
+            TOPIC,
+            body,
+            tags=random.choice((None, "fragile")),
+            keys=[invariant.new(parcel)],
+            properties=parcel.properties,
+            flag=random.randrange(1000),
+        )
+
     async def send() -> None:
         async with Producer(
             context.name_servers, group="shippers", compress_above=64, trace=writer, runtime=runtime
         ) as producer:
-            while True:
-                await runtime.sleep(random.expovariate(1 / 1.0))
-                if context.load_stopped:
-                    continue
-                failures = random.choices(range(RETRIES_MAX + 2), (50, 18, 10, 10, 12))[0]
-                body = random.choice((random.randbytes(20), random.randbytes(3) * 40))
-                parcel = _Parcel(body, {"to": f"door {random.randrange(100)}"}, failures)
-                message = Message(
-                    TOPIC,
-                    body,
-                    tags=random.choice((None, "fragile")),
-                    keys=[invariant.new(parcel)],
-                    properties=parcel.properties,
-                    flag=random.randrange(1000),
-                )
-                try:
-                    await producer.send(message)
-                except ClientError:
-                    await runtime.sleep(0.05)
+            await send_now_and_then(context, runtime, producer, 1.0, pack)
 
     async with runtime.task_group() as group:
         group.start_soon(send)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.client.errors import ClientError
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.runtime import Runtime
@@ -19,6 +18,7 @@ from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
 from simulation.machines.broker_host import BrokerHost
 from simulation.workload.context import Context, Invariant
+from simulation.workload.sending import send_now_and_then
 
 __all__ = ["Timers", "schedule"]
 
@@ -84,27 +84,17 @@ async def schedule(context: Context, runtime: Runtime, writer: TraceWriter) -> N
     """Sends messages for later, from several lanes."""
     invariant = context.invariant(Timers)
     random = runtime.random
-    async with Producer(context.name_servers, group="schedulers", runtime=runtime) as producer:
 
-        async def lane() -> None:
-            while True:
-                await runtime.sleep(random.expovariate(1 / 0.6))
-                if context.load_stopped:
-                    continue
-                invariant.number += 1
-                # Some at one time, some soon, some while the leader may change.
-                delay_ms = random.choice((5, 400, random.randrange(1_000), random.randrange(4_000)))
-                message = Message(
-                    TOPIC,
-                    random.randbytes(random.choice((10, 700))),
-                    keys=[f"appointment{invariant.number}"],
-                    delay_ms=delay_ms,
-                )
-                try:
-                    await producer.send(message)
-                except ClientError:
-                    await runtime.sleep(0.05)
+    def appointment() -> Message:
+        invariant.number += 1
+        # Some at one time, some soon, some while the leader may change.
+        delay_ms = random.choice((5, 400, random.randrange(1_000), random.randrange(4_000)))
+        body = random.randbytes(random.choice((10, 700)))
+        return Message(TOPIC, body, keys=[f"appointment{invariant.number}"], delay_ms=delay_ms)
 
-        async with runtime.task_group() as group:
-            for _ in range(_LANES):
-                group.start_soon(lane)
+    async with (
+        Producer(context.name_servers, group="schedulers", runtime=runtime) as producer,
+        runtime.task_group() as group,
+    ):
+        for _ in range(_LANES):
+            group.start_soon(send_now_and_then, context, runtime, producer, 0.6, appointment)

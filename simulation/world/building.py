@@ -69,11 +69,13 @@ class World:
         )
         self.model = self.monitor.model
         self.judge = ClientJudge(self.model, self._now_ns)
+        # Filled below: machines tell the judges what happens, and the judges must know the members.
         self.brokers: list[BrokerHost] = []
         self.members = Members(self.brokers, self.model, self.monitor.wiped)
         self.losses = DataLossWatch(
             self.scheduler, self.journal, self.monitor.power_losses, self.model, self.judge, self.members
         )
+        # Invariants come before the machines that they watch: name servers tell of their first start, too.
         self.context = self._make_context()
         self.invariants = self.context.invariants
         self._make_invariants()

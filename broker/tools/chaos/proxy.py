@@ -159,7 +159,7 @@ class Network:
         begin: bytes,
         connection: _Connection,
     ) -> None:
-        """Bytes in order, each not before its time and not during a cut; an end or a break comes over like bytes."""
+        """Carries bytes in order, none before its time or during a cut; an end or a break comes over like bytes."""
         into, out_of = trio.open_memory_channel[tuple[float, bytes]](_CHUNKS_MAX)
 
         async def receive() -> None:
@@ -175,6 +175,7 @@ class Network:
                         data, broken = b"", True
                     if not data:
                         break
+                # A reset that a cut holds back is not seen at the other end before the cut has healed.
                 if broken:
                     await self._wait_whole(source, target)
                     connection.reset()
