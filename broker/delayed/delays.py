@@ -1,19 +1,20 @@
-"""Delayed messages: kept in the schedule topic, one queue a level, until they are due (behaviour.md 6, storage.md 1.3).
+"""Delayed messages: kept in the schedule topic, one queue a level, until they are due (`ScheduleMessageService`).
 
 A delayed message is stored under SCHEDULE_TOPIC_XXXX with its true topic and queue in properties, and the leader
-appends it again, to that topic and queue, when its time has come. Both are ordinary entries of the log. What must hold
-across failovers is that each is delivered once, though the entry of a delivery and the progress of its level are two
-entries and a leader may die between them.
+appends it again, to that topic and queue, when its time has come. Both are ordinary entries of the log. Across
+failovers each must be delivered once, though the entry of a delivery and the progress of its level are two entries and
+a leader may die between them.
 
 So a leader first writes what it is about to deliver (`DeliverDelayed`: level, first offset, count) and then, without
-anything in between, the deliveries themselves. The log keeps the order and has no gaps: whoever leads next finds, in
-the entries right after that command and of its term, exactly how many of them came into the log, and says so
+anything in between, the deliveries themselves. The log keeps the order and has no gaps: the next leader finds, in the
+entries right after that command and of its term, exactly how many of them came into the log, and says so
 (`SettleDelayed`) before it delivers anything. A full disk in the middle is settled by the leader itself.
 
-When a message is due the wall clock of whoever leads says: its store time and its delay make its time. A leader whose
-clock is behind the one that stored it sees a store time to come, and how long the message has waited the clocks do not
-tell. Then it waits for its delay from when this leader first sees that, by a clock that nobody sets, and no longer:
-what stands behind it in its level is stored by right clocks, maybe, and would wait for the wrong one's hours, too.
+A message is due when its store time and its delay have passed by the leader's wall clock. A leader whose clock is
+behind the one that stored the message sees a store time to come, and the clocks do not tell how long the message has
+waited. Then the message waits for its delay from the moment in which this leader first sees that, by a clock that
+nobody sets, and no longer: messages behind it in its level may have been stored by right clocks, and would wait for
+the wrong one's hours, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +23,12 @@ from typing import Final
 import structlog
 
 from broker.delayed.deliveries import (
+    BATCH_BYTES_MAX,
+    BATCH_MAX,
+    RETRY_NS,
     count_delivered,
-    deliver,
-    deliverable,
+    delivery_of,
+    number,
 )
 from broker.node.listeners import Listeners
 from broker.node.ports import Appends
@@ -40,25 +44,13 @@ from broker.requests.responses import reply
 from broker.state.commands import DeliverDelayed, SettleDelayed
 from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import SCHEDULE_TOPIC
-from broker.state.waiting_messages import Destination, addressed_properties
+from broker.state.waiting_messages import addressed_properties
 from log.dispatch import Arrival
 from log.errors import DiskFullError, EntryTooLargeError
 from log.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC, with_property, without_properties
-from log.record import Record
 
 log = structlog.get_logger("trivet.delays")
 
-_DIGITS_MAX: Final = 18
-
-BATCH_MAX: Final = 256
-BATCH_BYTES_MAX: Final = 1 << 20
-"""Deliveries announced by one command, and how long their records are together, but for the first. A level has one
-batch under way at a time, so that many messages that are due at once do not fill the log's window and keep clients
-waiting.
-"""
-
-RETRY_NS: Final = 100_000_000
-"""When to try again what could not be appended."""
 CLOCK_CHECK_NS: Final = 10_000_000_000
 """The wall clock may be set while something is pending; so it is looked at so often."""
 IDLE_NS: Final = 60_000_000_000
@@ -68,22 +60,22 @@ IDLE_NS: Final = 60_000_000_000
 def delay_level(properties: Mapping[bytes, bytes], level_max: int) -> int:
     """The level that a message asks for, at most `level_max`; 0 for none.
 
-    Raises `RequestError` 13 for what is no number: without a delay the message would come too early.
+    Raises `RequestError` 13 for text that is no number: without a delay the message would come too early.
     """
     value = properties.get(DELAY)
     if value is None:
         return 0
-    digits = value.removeprefix(b"-")
-    if not digits.isdigit() or len(digits) > _DIGITS_MAX:
+    level = number(value)
+    if level is None:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"the delay level (DELAY) is {value[:40].decode('utf-8', 'replace')!r}, no number",
         )
-    return max(0, min(int(value), level_max))
+    return max(0, min(level, level_max))
 
 
 def schedule(message: NewMessage, level: int) -> None:
-    """Has a message wait at a delay level: it goes to the level's queue, and says itself where it belongs."""
+    """Makes a message wait at a delay level: it goes to the level's queue, with its address in properties."""
     properties = with_property(delivered_properties(message.properties), DELAY, b"%d" % level)
     message.properties = addressed_properties(properties, message.topic, message.queue_id)
     message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
@@ -95,7 +87,11 @@ def delivered_properties(properties: bytes) -> bytes:
 
 
 class DelayService:
-    """Delivers what is due while this node serves; GET_ALL_DELAY_OFFSET 45."""
+    """Delivers the messages that are due while this node serves; answers GET_ALL_DELAY_OFFSET 45.
+
+    `_next` has every level while this node serves, and is empty otherwise. A level is in one of three states: nothing
+    under way; announced (`_under_way`) until that is committed; broken off (`_unsettled`) until the log says where.
+    """
 
     def __init__(self, appends: Appends, delay_ms: Sequence[int], time: Time, listeners: Listeners) -> None:
         """`delay_ms` has the delay of each level."""
@@ -103,13 +99,13 @@ class DelayService:
         self._time = time
         self._delay_ns = [delay * 1_000_000 for delay in delay_ms]
         self._next: dict[int, int] = {}
-        """level -> the offset that is delivered next, deliveries under way counted; empty while another node leads."""
+        """By level, the offset that is delivered next; those under way count as delivered."""
         self._under_way: dict[int, DeliverDelayed] = {}
-        """level -> the announcement that is not committed yet."""
+        """By level, the announcement that is not committed yet."""
         self._unsettled: dict[int, int] = {}
-        """level -> where a batch broke off: nothing else of the level may be announced before that is in the log."""
+        """By level, the offset at which a batch broke off."""
         self._patience: dict[int, tuple[int, int]] = {}
-        """level -> (offset, time): what is before that offset and stored at a time to come is due then (ns)."""
+        """By level, (offset, time in ns): messages before that offset whose store time is to come are due then."""
         self._idle_from_ns = 0
         self._blocked_until_ns = 0
         listeners.role_changes.append(self._role_changed)
@@ -117,13 +113,12 @@ class DelayService:
         self._deadline = time.add_deadline(self._run)
 
     def routes(self) -> Iterable[Route]:
-        """As the other tables of the group."""
+        """The progress is read from the leader, as the other tables of the group."""
         return (Route(RequestCode.GET_ALL_DELAY_OFFSET, self.all_offsets, Place.LEADER_READ),)
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
-        """The progress of each level, as the reference's delayOffset.json (storage.md 6)."""
-        table = encode_integer_keyed({level: self._next.get(level, 0) for level in self._next})
-        body = encode_body({"offsetTable": table})
+        """Answers with the progress of each level, in the form of RocketMQ's delayOffset.json."""
+        body = encode_body({"offsetTable": encode_integer_keyed(self._next)})
         reply(connection, command, ResponseCode.SUCCESS, body=body)
 
     # ------------------------------------------------------------------ when
@@ -134,16 +129,14 @@ class DelayService:
 
     def _role_changed(self) -> None:
         if not self._appends.serving:
-            self._next.clear()
-            self._under_way.clear()
-            self._unsettled.clear()
-            self._patience.clear()
+            for by_level in (self._next, self._under_way, self._unsettled, self._patience):
+                by_level.clear()
             self._deadline.due_ns = NEVER
         elif not self._next:
             self._begin()
 
     def _begin(self) -> None:
-        """Takes over from the last leader: what it announced last may have come into the log in part."""
+        """Takes over from the last leader, whose last announcement may have come into the log in part."""
         delays = self._appends.metadata.delays
         for level in range(1, len(self._delay_ns) + 1):
             progress = delays.get(level, DelayProgress())
@@ -175,9 +168,10 @@ class DelayService:
     # ------------------------------------------------------------------ deliveries
 
     def _settle(self, level: int) -> None:
+        """Says where the level's last batch broke off, if it did. Raises as `Replica.propose_command`."""
         offset = self._unsettled.get(level)
         if offset is not None:
-            self._propose(SettleDelayed(level, offset))
+            self._appends.propose_command(SettleDelayed(level, offset))
             del self._unsettled[level]
 
     def _settle_when_idle(self) -> None:
@@ -189,20 +183,20 @@ class DelayService:
             return
         if now_ns >= self._idle_from_ns + IDLE_NS:
             for level in open_levels:
-                self._propose(SettleDelayed(level, self._next[level]))
+                self._appends.propose_command(SettleDelayed(level, self._next[level]))
             self._idle_from_ns = now_ns
         else:
             self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
 
     def _deliver_due(self, level: int) -> int:
-        """Delivers or drops one batch: when to look again (ns), or 0 if something else will say so.
+        """Delivers or drops one batch. Returns when to look again (ns), or 0 if something else will say so.
 
-        What is dropped, be it all that waits for a topic that is gone, takes no more of a turn than what is delivered.
+        To drop, even all that waits for a topic that is gone, takes no more of a turn than to deliver.
         """
         if level in self._under_way:
             return 0
-        appends, now_ns = self._appends, self._time.now_ns
-        queue = appends.store.queues.get(SCHEDULE_TOPIC, level - 1)
+        now_ns, wall_ms = self._time.now_ns, self._time.wall_ms
+        queue = self._appends.store.queues.get(SCHEDULE_TOPIC, level - 1)
         offset = self._next[level]
         if queue is None or offset >= queue.max_offset:
             return 0
@@ -210,60 +204,67 @@ class DelayService:
             # Retention took messages that nobody delivered: the node was stopped for longer than the log is kept.
             self._skip(level, queue.min_offset)
             return now_ns
-        records: list[tuple[Record, Destination]] = []
-        wall_ms = self._time.wall_ms
+        # What is dropped at the beginning is skipped (`begin`). A message to drop further on ends the batch: an
+        # announcement names offsets without a gap.
+        deliveries: list[NewMessage] = []
         begin, batch_bytes = offset, 0
         for at, (physical_offset, size, due_ms) in enumerate(queue.units(offset, BATCH_MAX), offset):
             if due_ms > wall_ms:
                 due_ns = self._due_ns(level, at, queue.max_offset, due_ms - wall_ms)
                 if due_ns > now_ns:
-                    if not records and begin == offset:
+                    if not deliveries and begin == offset:
                         return min(due_ns, now_ns + CLOCK_CHECK_NS)
                     break
             batch_bytes += size
             if at > offset and batch_bytes > BATCH_BYTES_MAX:
                 break
-            found = deliverable(appends, physical_offset, size)
-            if found is not None:
-                records.append(found)
-            elif records:
+            delivery = delivery_of(self._appends, physical_offset, size, delivered_properties)
+            if delivery is not None:
+                deliveries.append(delivery)
+            elif deliveries:
                 break
             else:
                 begin = at + 1
         if begin > offset:
             self._skip(level, begin)
-        if records:
-            self._deliver(level, begin, records)
+        if deliveries:
+            self._deliver(level, begin, deliveries)
             return 0
         return now_ns
 
     def _due_ns(self, level: int, offset: int, end: int, ahead_ms: int) -> int:
-        """When to deliver a message that is not due for `ahead_ms` by the wall clock, of a queue up to `end`."""
+        """The time to deliver a message that is due in `ahead_ms` by the wall clock, of a queue up to `end`."""
         now_ns = self._time.now_ns
         ahead_ns, delay_ns = ahead_ms * 1_000_000, self._delay_ns[level - 1]
         if ahead_ns <= delay_ns:
             return now_ns + ahead_ns
+        # Stored at a time to come: all that is in the queue by now is due together, its delay from now.
         known_end, until_ns = self._patience.get(level, (0, 0))
         if offset >= known_end:
             until_ns = now_ns + delay_ns
             self._patience[level] = (end, until_ns)
         return until_ns
 
-    def _deliver(self, level: int, offset: int, records: list[tuple[Record, Destination]]) -> None:
+    def _deliver(self, level: int, offset: int, deliveries: list[NewMessage]) -> None:
+        """Announces the deliveries of the messages from `offset` on, and appends them right behind.
+
+        Raises as `Replica.check_may_append` with nothing appended, and `DiskFullError` with a part.
+        """
         appends = self._appends
-        appends.check_may_append(1 + len(records))
-        announcement = DeliverDelayed(level, offset, len(records), appends.store.log.last_index + 1)
+        appends.check_may_append(1 + len(deliveries))
+        index = appends.store.log.last_index + 1
+        announcement = DeliverDelayed(level, offset, len(deliveries), index)
         appends.propose_command(announcement, lambda _: self._committed(announcement))
+        assert appends.store.log.last_index == index, "the announcement is the entry that it names"
         self._under_way[level] = announcement
         done = 0
         try:
-            for record, target in records:
-                deliver(appends, record, target, delivered_properties(record.properties))
+            for delivery in deliveries:
+                appends.append_message(delivery, None)
                 done += 1
         except EntryTooLargeError:
-            self._unsettled[level] = self._next[level] = (
-                offset + done + 1
-            )  # it can never be delivered: drop it
+            # It can never be delivered: it is dropped.
+            self._unsettled[level] = self._next[level] = offset + done + 1
             self._settle(level)
         except DiskFullError:
             self._unsettled[level] = self._next[level] = offset + done
@@ -277,11 +278,9 @@ class DelayService:
             self._deadline.due_ns = self._idle_from_ns = self._time.now_ns
 
     def _skip(self, level: int, offset: int) -> None:
-        self._propose(SettleDelayed(level, offset))
+        """Drops all before `offset`."""
+        self._appends.propose_command(SettleDelayed(level, offset))
         self._next[level] = offset
-
-    def _propose(self, command: SettleDelayed) -> None:
-        self._appends.propose_command(command)
 
     # ------------------------------------------------------------------ taking over
 

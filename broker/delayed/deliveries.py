@@ -1,18 +1,19 @@
-"""What waiting messages have in common, whatever they wait for: where they belong, and whether they were delivered.
+"""The deliveries of messages that have waited, whether for a delay level or for a time of their own.
 
 A message that waits is stored under a topic of the broker's, with its true topic and queue in properties, and appended
 again, to that topic and queue, when its time has come. The deliveries of a batch follow the command that announced them
-without anything in between, so that whoever leads next can count in the log how many of them came into it.
+without anything in between, so that the next leader can count in the log how many of them came into it.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import structlog
 
-from broker.node.ports import Appends, State
-from broker.replica.proposals import stored_again
+from broker.node.ports import State
+from broker.replica.proposals import NewMessage, stored_again
 from broker.state.topic_rules import WAITING_TOPICS
-from broker.state.waiting_messages import Destination, destination
+from broker.state.waiting_messages import destination
 from log.consume_queue import ConsumeQueue
 from log.errors import OutOfRangeError, RecordError
 from log.layout import HEADER_BYTES
@@ -20,12 +21,32 @@ from log.record import Record, decode_record, peek
 
 log = structlog.get_logger("trivet.deliveries")
 
+BATCH_MAX: Final = 256
+BATCH_BYTES_MAX: Final = 1 << 20
+"""Deliveries that one command announces, and the length of their records together, but for the first. Levels and timers
+each wait for the commit of a batch before the next one, so that many messages that are due at once do not fill the
+log's window and keep clients waiting.
+"""
+
+RETRY_NS: Final = 100_000_000
+"""After what could not be appended, the time to the next attempt."""
+
+_DIGITS_MAX: Final = 18
+
 DeliveredProperties = Callable[[bytes], bytes]
 """From the properties of a message that waits to those of its delivery."""
 
 
-def deliverable(state: State, physical_offset: int, size: int) -> tuple[Record, Destination] | None:
-    """A waiting message and where it belongs; None for one that is dropped."""
+def number(value: bytes) -> int | None:
+    """The number that a property says; None for text that is none."""
+    digits = value.removeprefix(b"-")
+    return int(value) if digits.isdigit() and len(digits) <= _DIGITS_MAX else None
+
+
+def delivery_of(
+    state: State, physical_offset: int, size: int, delivered_properties: DeliveredProperties
+) -> NewMessage | None:
+    """The delivery of the waiting message whose record is there; None where that message is dropped."""
     try:
         record = decode_record(state.store.log.record_at(physical_offset, size))
     except (OutOfRangeError, RecordError) as error:
@@ -38,14 +59,9 @@ def deliverable(state: State, physical_offset: int, size: int) -> tuple[Record, 
     if target.topic not in state.metadata.topics:
         log.warning("waiting message dropped", topic=target.topic, reason="its topic is gone")
         return None
-    return record, target
-
-
-def deliver(appends: Appends, record: Record, target: Destination, properties: bytes) -> None:
-    """Appends the delivery of a message that has waited. Raises as `Replica.append_message`."""
-    message = stored_again(record, target.topic, target.queue_id, properties)
+    message = stored_again(record, target.topic, target.queue_id, delivered_properties(record.properties))
     message.prepared_transaction_offset = record.prepared_transaction_offset
-    appends.append_message(message, None)
+    return message
 
 
 def count_delivered(
@@ -55,14 +71,14 @@ def count_delivered(
     index: int,
     delivered_properties: DeliveredProperties,
 ) -> int:
-    """How many of the deliveries announced by entry `index`, of the units at `offsets`, are in the log.
+    """Counts the deliveries in the log that entry `index` announced, of the units at `offsets`.
 
-    All of them are committed when this is asked: by a leader that serves. A message that retention took while it waited
-    counts as delivered: it may have been, and cannot be any more.
+    A leader asks this when it begins to serve: all of them are committed then. A message that retention took while it
+    waited counts as delivered: it may have been, and cannot be any more.
     """
     entry_log = state.store.log
     if index < entry_log.first_index:
-        # Long ago, in a term that went on: a leader after it would have settled at once.
+        # Announced long ago, in a term that went on: a leader after it would have settled at once.
         return len(offsets)
     for done, offset in enumerate(offsets):
         unit = queue.unit(offset)
@@ -79,7 +95,7 @@ def count_delivered(
 
 
 def _is_delivery(delivery: memoryview, waiting: Record, delivered_properties: DeliveredProperties) -> bool:
-    """Whether a record is the delivery of a message that waited, and not what came into the log after it broke off."""
+    """Tells the delivery of a message that waited from what came into the log after the batch broke off."""
     head = peek(delivery)
     target = destination(waiting)
     return (

@@ -1,19 +1,18 @@
-"""Messages for a time of their own: TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS (behaviour.md 6, storage.md 1.3).
+"""Messages for a time of their own: TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS (`TimerMessageStore` of 5.x).
 
 Such a message waits in the timer queue, with the time at which it is due in TIMER_OUT_MS, and the leader appends it
 again, to its true topic, in the millisecond in which its clock gets there. The order by time is an index over that
-queue which every replica keeps (log/timer_index.py); what is done is in the replicated state (`TimerProgress`).
+queue which every replica keeps (log/timer_index.py); the replicated state says what is done (`TimerProgress`).
 
-Each is delivered exactly once, whatever happens to leaders, as with delay levels (broker/delayed/delays.py): the
-leader first
-writes which units of the queue it is about to deliver (`DeliverTimed`) and then the deliveries, without anything in
-between, so that whoever leads next counts in the log how many came into it, and says so before it delivers anything.
+Each is delivered exactly once, whatever happens to leaders, as with delay levels (delays.py): the leader first writes
+which units of the queue it is about to deliver (`DeliverTimed`) and then the deliveries, without anything in between,
+so that the next leader counts in the log how many came into it, and says so before it delivers anything.
 
-Why a batch can say what is done with one step, "all units before `limit` up to this time and offset": it holds, in
-order, the first of all units that were committed then and not done, and those have offsets below `limit`. What is
-stored later is beyond the limit, whatever its time: a clock that is set back needs no care. It is never early: a unit
-goes when the leader's clock shows its time, so that a clock that is set back, or the next leader's that is behind,
-postpones what waits; a clock that was set forward is noticed within a second.
+One step, "all units before `limit` up to this time and offset", says what a batch does: the batch holds, in order, the
+first of all units that were committed then and not done, and those have offsets below `limit`. What is stored later is
+beyond the limit, whatever its time: a clock that is set back needs no care. A message is never early: it goes when the
+leader's clock shows its time, so that a clock that is set back, or the next leader's that is behind, postpones what
+waits; a clock that was set forward is noticed within a second.
 
 Retention keeps what waits: a file of the log that holds a unit which is not done is not deleted for its age. Only a
 disk that is nearly full takes it, which is logged.
@@ -25,9 +24,12 @@ from typing import Final
 import structlog
 
 from broker.delayed.deliveries import (
+    BATCH_BYTES_MAX,
+    BATCH_MAX,
+    RETRY_NS,
     count_delivered,
-    deliver,
-    deliverable,
+    delivery_of,
+    number,
 )
 from broker.node.listeners import Listeners
 from broker.node.ports import Appends
@@ -38,7 +40,7 @@ from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import Route
 from broker.state.commands import DeliverTimed, SettleTimed
 from broker.state.topic_rules import TIMER_TOPIC
-from broker.state.waiting_messages import Destination, addressed_properties, without_address
+from broker.state.waiting_messages import addressed_properties, without_address
 from broker.statistics.stats import Stats
 from log.dispatch import Arrival
 from log.errors import DiskFullError, EntryTooLargeError
@@ -50,18 +52,10 @@ from log.properties import (
     TIMER_OUT_MS,
     with_property,
 )
-from log.record import Record
 from log.timer_index import TAIL_UNITS, Step, Steps, TimerIndex, add_step
 
 log = structlog.get_logger("trivet.timers")
 
-BATCH_MAX: Final = 256
-BATCH_BYTES_MAX: Final = 1 << 20
-"""Deliveries announced by one command, and how long their records are together, but for the first; one batch is under
-way at a time, so that clients' sends come in between.
-"""
-
-RETRY_NS: Final = 100_000_000
 CLOCK_CHECK_NS: Final = 1_000_000_000
 """The wall clock may be set while something waits; so it is looked at so often."""
 
@@ -71,15 +65,12 @@ IDLE_NS: Final = 10_000_000_000
 TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 """Each says when a message is to be delivered; the first of them that a message has counts."""
 
-_DIGITS_MAX: Final = 18
-
 
 def due_ms_of(properties: Mapping[bytes, bytes], wall_ms: int, delay_ms_max: int) -> int | None:
-    """When a message is to be delivered; None at once, as one that was due before it came.
+    """The time at which a message is to be delivered (ms since 1970); None for at once, as where it is past.
 
-    Raises `RequestError` 13 for what is no number and for a time that is further away than allowed. Of several
-    properties the first of TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS counts; one that has waited (TIMER_OUT_MS)
-    does not wait again.
+    Raises `RequestError` 13 for text that is no number and for a time that is further away than allowed. Of several
+    properties the first of `TIMERS` counts; a message that has waited (TIMER_OUT_MS) does not wait again.
     """
     if TIMER_OUT_MS in properties:
         return None
@@ -92,13 +83,13 @@ def due_ms_of(properties: Mapping[bytes, bytes], wall_ms: int, delay_ms_max: int
     else:
         return None
     value = properties[name]
-    digits = value.removeprefix(b"-")
-    if not digits.isdigit() or len(digits) > _DIGITS_MAX:
+    told = number(value)
+    if told is None:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"timer message illegal, {name.decode()} is {value[:40].decode('utf-8', 'replace')!r}, no number",
         )
-    due_ms = begin_ms + unit_ms * int(value)
+    due_ms = begin_ms + unit_ms * told
     if due_ms - wall_ms > delay_ms_max:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -113,26 +104,30 @@ def due_ms_of(properties: Mapping[bytes, bytes], wall_ms: int, delay_ms_max: int
 
 
 def set_timer(message: NewMessage, due_ms: int) -> None:
-    """Has a message wait until `due_ms`: it goes to the timer queue, and says itself where it belongs."""
+    """Makes a message wait until `due_ms`: it goes to the timer queue, with its address in properties."""
     properties = with_property(without_address(message.properties), TIMER_OUT_MS, b"%d" % due_ms)
     message.properties = addressed_properties(properties, message.topic, message.queue_id)
     message.topic, message.queue_id = TIMER_TOPIC, 0
 
 
 class TimerService:
-    """Delivers what is due while this node serves, and keeps the index up to date on every node."""
+    """Delivers the messages that are due while this node serves, and keeps the index up to date on every node.
+
+    While `_leads` is false, the other fields of a leader are as at first: no steps, nothing under way or unsettled.
+    """
 
     def __init__(self, appends: Appends, stats: Stats, time: Time, listeners: Listeners) -> None:
         self._appends = appends
         self._stats = stats
         self._time = time
         self._leads = False
+        """This node serves and has taken over."""
         self._steps: Steps = ()
-        """What is done, the batch under way counted; the leader's."""
+        """What is done; the batch under way counts as done."""
         self._under_way: DeliverTimed | None = None
         """The announcement that is not committed yet."""
         self._unsettled = False
-        """The log must say what is done before anything else is announced: a batch broke off."""
+        """A batch broke off: the log must say what is done before anything else is announced."""
         self._idle_from_ns = 0
         self._blocked_until_ns = 0
         listeners.role_changes.append(self._role_changed)
@@ -140,7 +135,7 @@ class TimerService:
         self._deadline = time.add_deadline(self._run, due_ns=0)
 
     def routes(self) -> Iterable[Route]:
-        """No requests of its own."""
+        """None: no request asks for it."""
         return ()
 
     @property
@@ -166,7 +161,7 @@ class TimerService:
             self._unsettled = False
 
     def _begin(self) -> None:
-        """Takes over from the last leader: what it announced last may have come into the log in part."""
+        """Takes over from the last leader, whose last announcement may have come into the log in part."""
         progress = self._appends.metadata.timers
         self._leads = True
         self._steps = progress.steps
@@ -189,6 +184,7 @@ class TimerService:
         self._deadline.due_ns = self._time.now_ns
 
     def _settle_later(self, step: Step | None) -> None:
+        """Notes that the log is to say what is done, up to `step` if something of the batch is."""
         self._unsettled = True
         if step is not None:
             self._steps = add_step(self._steps, step)
@@ -217,6 +213,7 @@ class TimerService:
     # ------------------------------------------------------------------ deliveries
 
     def _settle(self) -> None:
+        """Says what is done, if that is owed. Raises as `Replica.propose_command`."""
         if self._unsettled:
             self._appends.propose_command(SettleTimed(self._steps))
             self._unsettled = False
@@ -234,7 +231,7 @@ class TimerService:
             self._deadline.due_ns = min(self._deadline.due_ns, self._idle_from_ns + IDLE_NS)
 
     def _deliver_due(self) -> bool:
-        """Delivers or drops a batch; False when nothing more is due, and `_deadline` says when to look again."""
+        """Delivers or drops a batch. Returns False when nothing is due; then `_deadline` says when to look again."""
         wall_ms = self._time.wall_ms
         due = self._index.due(self._steps, wall_ms, BATCH_MAX)
         if not due:
@@ -248,7 +245,7 @@ class TimerService:
             return False
         queue = self._index.queue
         assert queue is not None, "the index holds units of the queue"
-        found: list[tuple[Step, Record, Destination]] = []
+        found: list[tuple[Step, NewMessage]] = []
         size = 0
         # Of a queue that retention emptied, the index may not know units that an earlier leader's had.
         limit = max((self._index.end, *(step.limit for step in self._steps[-1:])))
@@ -260,9 +257,9 @@ class TimerService:
                 if size > BATCH_BYTES_MAX and size > unit[1]:
                     break
             step = Step(due_ms, offset, limit)
-            waiting = None if unit is None else deliverable(self._appends, unit[0], unit[1])
-            if waiting is not None:
-                found.append((step, *waiting))
+            delivery = None if unit is None else delivery_of(self._appends, unit[0], unit[1], without_address)
+            if delivery is not None:
+                found.append((step, delivery))
         if found:
             self._deliver(step, found)
         else:
@@ -270,25 +267,32 @@ class TimerService:
             self._settle()
         return True
 
-    def _deliver(self, step: Step, found: list[tuple[Step, Record, Destination]]) -> None:
+    def _deliver(self, step: Step, found: list[tuple[Step, NewMessage]]) -> None:
+        """Announces the deliveries that were found, each with what is done after it, and appends them right behind.
+
+        `step` is what is done after all of them. Raises as `Replica.check_may_append` with nothing appended, and
+        `DiskFullError` with a part.
+        """
         appends = self._appends
         appends.check_may_append(1 + len(found))
+        index = appends.store.log.last_index + 1
         announcement = DeliverTimed(
-            tuple(own.offset for own, _, _ in found),
+            tuple(own.offset for own, _ in found),
             step,
             self._index.first_pending(appends.metadata.timers.floor, self._steps),
-            appends.store.log.last_index + 1,
+            index,
         )
         appends.propose_command(announcement, lambda _: self._committed(announcement))
+        assert appends.store.log.last_index == index, "the announcement is the entry that it names"
         self._under_way = announcement
         delivered: Step | None = None
         own = step
         try:
-            for own, record, target in found:
-                deliver(appends, record, target, without_address(record.properties))
+            for own, delivery in found:
+                appends.append_message(delivery, None)
                 delivered = own
         except EntryTooLargeError:
-            self._settle_later(own)  # it can never be delivered: drop it
+            self._settle_later(own)  # it can never be delivered: it is dropped
             self._settle()
         except DiskFullError:
             self._settle_later(delivered)

@@ -120,7 +120,7 @@ def test_much_that_is_due_at_once_takes_many_turns(
         client.send("T", body, 0, properties)
     if is_gone:
         client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
-    turn, looked_at = Node.turn, deliveries.deliverable
+    turn, looked_at = Node.turn, deliveries.delivery_of
     in_turn: list[int] = []
 
     def counted_turn(node: Node, *args: Any) -> int:
@@ -133,7 +133,7 @@ def test_much_that_is_due_at_once_takes_many_turns(
 
     monkeypatch.setattr(Node, "turn", counted_turn)
     for module in ("delays", "timers"):
-        monkeypatch.setattr(f"broker.delayed.{module}.deliverable", counted)
+        monkeypatch.setattr(f"broker.delayed.{module}.delivery_of", counted)
     group.advance(2)
     assert (sum(in_turn), max(in_turn)) == (12, 5)
     assert is_gone or len(bodies(client)) == 12
