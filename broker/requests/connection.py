@@ -40,10 +40,19 @@ class Connection:
     `host` is the remote address and port packed as in a record (8 bytes, 20 for IPv6): the BORNHOST of what it sends.
     `close_requested` tells the shell to close the socket once the outbox is written, `aborted` to do so at once.
     `unsent_bytes` is how much of what was queued in earlier turns the socket has not taken yet, as the shell last saw
-    it.
+    it. `was_written` says that the socket has taken something; whoever looks for idle connections resets it.
     """
 
-    __slots__ = ("_outgoing", "aborted", "close_requested", "host", "name", "outbox", "unsent_bytes")
+    __slots__ = (
+        "_outgoing",
+        "aborted",
+        "close_requested",
+        "host",
+        "name",
+        "outbox",
+        "unsent_bytes",
+        "was_written",
+    )
 
     def __init__(self, outgoing: Outgoing, name: str, host: bytes = LOOPBACK_HOST) -> None:
         self._outgoing = outgoing
@@ -53,6 +62,7 @@ class Connection:
         self.close_requested = False
         self.aborted = False
         self.unsent_bytes = 0
+        self.was_written = False
 
     def send(self, *buffers: Buffer) -> None:
         """Queues bytes for the remote end, to be written when the turn ends."""

@@ -52,11 +52,17 @@ class Time:
         self._deadlines.append(deadline)
         return deadline
 
+    def remove_deadline(self, deadline: Deadline) -> None:
+        """Forgets a part that was registered. It may be called from what a deadline does."""
+        deadline.due_ns = NEVER
+        self._deadlines.remove(deadline)
+
     def run_due(self) -> None:
         """Calls the deadlines that are due, in the order in which they were added."""
-        if self.earliest_ns > self.now_ns:
+        now_ns = self.now_ns
+        if self.earliest_ns > now_ns:
             return
-        for deadline in self._deadlines:
-            if deadline.due_ns <= self.now_ns:
+        for deadline in [deadline for deadline in self._deadlines if deadline.due_ns <= now_ns]:
+            if deadline.due_ns <= now_ns:  # unless an earlier one has put it off, or removed it
                 deadline.act()
-        self.earliest_ns = min([deadline.due_ns for deadline in self._deadlines])
+        self.earliest_ns = min([deadline.due_ns for deadline in self._deadlines], default=NEVER)

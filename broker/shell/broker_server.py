@@ -8,6 +8,7 @@ out what a turn leaves behind: bytes to write, a flush, files to prepare, a regi
 import contextlib
 import gc
 import random
+import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -18,12 +19,10 @@ import structlog
 import trio
 
 from broker.assembly import build_node
-from broker.node.registration import registration, unregistration
+from broker.node.running import RunningNode
 from broker.remoting.addresses import join_address, split_address
-from broker.remoting.frame import BrokenStreamError, FrameDecoder
-from broker.replica.jobs import Job, flush_job, other_jobs
-from broker.replica.operator_requests import hand_over
-from broker.requests.connection import Connection, Outgoing
+from broker.replica.jobs import Job
+from broker.requests.connection import Outgoing
 from broker.settings.tables import BrokerConfig
 from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
@@ -35,15 +34,13 @@ from broker.shell.clock import (
     stop_on_signal,
 )
 from broker.shell.descriptors import FILES_OF_A_STORE, connections_allowed
-from broker.shell.incoming import IncompleteFrames
-from broker.shell.peer_links import PeerLinks
 from broker.shell.reading import Reading
-from broker.shell.registrar import Changes, Registrar
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
 from broker.shell.tls_contexts import name_server_context, peer_contexts, reload_certificates, server_context
 from broker.shell.trace_file import TraceFile
 from broker.shell.turns import Turns
+from broker.shell.wires import Wires
 from broker.shell.worker import JobsBetweenReads
 from log.errors import DiskError
 from log.mmap_disk import MmapDisk
@@ -53,8 +50,8 @@ log = structlog.get_logger("trivet.broker")
 VIP_PORT_DISTANCE: Final = 2
 """How far below the port of ``listen`` clients look for the VIP channel (remoting.md 1)."""
 
-_SWEEP_S: Final = 5.0
-_HANDOVER_S: Final = 1.0
+_LOOK_S: Final = 5.0
+"""How often the file of accounts is looked at."""
 
 
 class BrokerServer:
@@ -80,10 +77,7 @@ class BrokerServer:
             self._vip_listener = listen(join_address(host, vip_port))
         peer_address = config.raft.peer_listen or config.raft.peers.get(config.node.id)
         self._peer_listener = None if peer_address is None else listen(peer_address)
-        self._sockets: dict[Connection, SocketConnection] = {}
-        self._clients: dict[Connection, SocketConnection] = {}
         self._clients_max = connections_allowed(config.limits.max_connections, FILES_OF_A_STORE)
-        self._incomplete = IncompleteFrames(lambda connection: self._clients[connection].close())
         self._outgoing = Outgoing()
         self._trace = None
         if config.observe.trace:
@@ -106,33 +100,21 @@ class BrokerServer:
         self.address = config.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
         self._reading = Reading.begin(self._turns)
-        self._flusher = None
-        if self._reading is not None:
-            self._flusher = JobsBetweenReads("flush", self._reading, self._job_done)
-        self._workers: trio.Nursery | None = None
         self._complaint = ""
+        """Why files could not be made ready, as it was told last."""
         self._told_of_lock = False
-        self._changes = Changes()
-        self._links = PeerLinks(
-            self.node,
-            self._sockets,
+        self._wires = Wires(
+            self._outgoing,
             self._begin,
             self._turns.wake,
             self._reading,
-            secret=config.raft.peer_secret,
-            tls=peer_tls,
+            peers=peer_tls,
+            name_servers=name_server_tls,
         )
-        self._registrars = [
-            Registrar(
-                name_server,
-                lambda: registration(self.node, self.node.config, self.address),
-                lambda: unregistration(self.node, self._config, self.address),
-                self._changes,
-                config.broker.register_interval_ms / 1000,
-                name_server_tls,
-            )
-            for name_server in config.node.name_servers
-        ]
+        self._running = RunningNode(self.node, self._wires, address=self.address, nonce=secrets.token_bytes)
+        self._flusher = None
+        if self._reading is not None:
+            self._flusher = JobsBetweenReads("flush", self._reading, self._running.job_done)
         self._access = AccessFile(config.acl.file, self.node) if config.acl.file else None
         if config.acl.file and config.raft.peers and not (config.raft.peer_secret or config.tls.peer_ca):
             log.warning(
@@ -176,20 +158,20 @@ class BrokerServer:
             start(self._turns.run_timer)
             if self._reading is not None:
                 start(self._reading.run)
-            self._workers = nursery
+            self._wires.tasks = nursery
             if self._flusher is not None:
                 start(self._flusher.run)
-            start(self._sweep)
+            if self._access is not None:
+                start(_look_now_and_then, self._access)
             for listener in filter(None, (self._client_listener, self._vip_listener)):
                 start(accept_forever, listener, self._accept_client(nursery))
             if self._peer_listener is not None:
                 start(accept_forever, self._peer_listener, self._accept_peer(nursery))
-            start(self._links.run)
-            for registrar in self._registrars:
-                start(registrar.run)
-            self._turns.wake()
+            self._running.start()
             await self._stop.wait()
-            await self._stop_in_order()
+            stopped = trio.Event()
+            self._running.stop(stopped.set)
+            await stopped.wait()
             nursery.cancel_scope.cancel()
 
     # ------------------------------------------------------------------ the turn
@@ -199,26 +181,18 @@ class BrokerServer:
 
     def _turn(self) -> int:
         now_ns = time.monotonic_ns()
-        deadline_ns = self.node.turn(now_ns, _wall_ms(), self._hand_out)
+        deadline_ns = self._running.turn(now_ns, _wall_ms(), self._hand_out)
         self._hand_out()
-        self._links.follow_membership()
-        for job in other_jobs(self.node.replica):
+        for job in self._running.jobs.others():
             self._begin_job(job)
-        self._changes.set(self.node.registration_version)
         if self._trace is not None:
             self._trace.flush_if_due(now_ns)
         return deadline_ns
 
     def _hand_out(self) -> None:
         """Writes what is queued, and begins the flush that others wait for."""
-        sockets = self._sockets
-        for connection in self._outgoing.take():
-            open_socket = sockets.get(connection)
-            if open_socket is None:
-                connection.take()
-            else:
-                open_socket.flush()
-        if (flush := flush_job(self.node.replica)) is not None:
+        self._wires.hand_out()
+        if (flush := self._running.jobs.flush()) is not None:
             if self._flusher is None:
                 self._begin_job(flush)
             else:
@@ -228,7 +202,7 @@ class BrokerServer:
 
     def _accept_client(self, nursery: trio.Nursery) -> Callable[[socket.socket, tuple[str, int]], None]:
         def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
-            if len(self._clients) + self._entrance.waiting >= self._clients_max:
+            if len(self._running.clients.open) + self._entrance.waiting >= self._clients_max:
                 log.warning("connection refused", address=address[0], limit=self._clients_max)
                 sock.close()
                 return
@@ -239,70 +213,35 @@ class BrokerServer:
     def _accept_peer(self, nursery: trio.Nursery) -> Callable[[socket.socket, tuple[str, int]], None]:
         def accepted(sock: socket.socket, address: tuple[str, int]) -> None:
             # However many clients there are: a group whose nodes do not reach each other serves none of them.
-            nursery.start_soon(self._links.serve_accepted, sock, f"{address[0]}:{address[1]}")
+            name = f"{address[0]}:{address[1]}"
+            nursery.start_soon(self._wires.serve_accepted, self._running.links, sock, name)
 
         return accepted
 
     async def _serve_client(self, sock: socket.socket, address: tuple[str, int]) -> None:
-        node = self.node
         name = f"{address[0]}:{address[1]}"
         admission = await self._entrance.admit(sock, name)
         if admission is None:
             return
-        connection = node.client_connected(name, packed_host(address))
-        client = SocketConnection(
+        session = self._running.accept_client(name, packed_host(address))
+        client = self._wires.open[session.connection] = SocketConnection(
             sock,
-            connection,
+            session.connection,
             self._config.limits.max_pending_bytes_per_connection,
             admission.tls,
             self._reading,
         )
-        self._sockets[connection] = self._clients[connection] = client
-        decoder = FrameDecoder()
-        incomplete = self._incomplete
-        wake, received_one = self._turns.wake, node.received
-
-        def received(data: bytes) -> None:
-            self._begin()
-            held = decoder.pending_size
-            try:
-                for command in decoder.feed(data):
-                    received_one(connection, command)
-            except BrokenStreamError as error:
-                for command in error.commands:
-                    received_one(connection, command)
-                log.warning("connection closed", client=connection.name, reason=str(error))
-                connection.close()
-            if held or decoder.pending_size:
-                incomplete.holds(connection, decoder.pending_size)
-            wake()
-
         try:
-            await client.read_and_write(received)
+            await client.read_and_write(session.received)
         finally:
-            client.close()
-            incomplete.holds(connection, 0)
-            del self._sockets[connection], self._clients[connection]
-            self._begin()
-            node.client_disconnected(connection)
-            self._turns.wake()
-
-    async def _sweep(self) -> None:
-        """Closes the connections of clients that neither read nor write (remoting.md 1); looks at the accounts."""
-        while True:
-            await trio.sleep(_SWEEP_S)
-            if self._access is not None:
-                self._access.look()
-            oldest = trio.current_time() - self._config.limits.idle_seconds
-            for client in list(self._clients.values()):
-                if client.last_active() < oldest:
-                    client.close()
+            del self._wires.open[session.connection]
+            session.lost()
 
     # ------------------------------------------------------------------ worker threads
 
     def _begin_job(self, job: Job) -> None:
-        assert self._workers is not None, "turns run while the node serves"
-        self._workers.start_soon(self._run_job, job)
+        assert self._wires.tasks is not None, "turns run while the node serves"
+        self._wires.tasks.start_soon(self._run_job, job)
 
     async def _run_job(self, job: Job) -> None:
         try:
@@ -317,38 +256,15 @@ class BrokerServer:
             if str(error) != self._complaint:  # wanted again in every turn, told once
                 self._complaint = str(error)
                 log.warning("cannot prepare files ahead", error=str(error))
-        self._job_done(job)
+        self._running.job_done(job)
         if self._disk.locker.failure and not self._told_of_lock:
             self._told_of_lock = True
             log.warning(
                 "memory is not locked", reason=self._disk.locker.failure, setting="storage.lock_memory"
             )
 
-    def _job_done(self, job: Job) -> None:
-        self._begin()
-        job.done()
-        if job.wants_turn:
-            self._turns.wake()
-
-    # ------------------------------------------------------------------ the end
-
-    async def _stop_in_order(self) -> None:
-        """Hands leadership over, so that the group need not find out; unregisters."""
-        replica = self.node.replica
-        if replica.serving:
-            self._begin()
-            target = hand_over(replica)
-            self._turns.wake()
-            if target is not None:
-                with trio.move_on_after(_HANDOVER_S):
-                    while replica.serving:
-                        await self._changes.wait_other_than(self._changes.version)
-        for registrar in self._registrars:
-            await registrar.unregister()
-
     def _close(self) -> None:
-        for open_socket in list(self._sockets.values()):
-            open_socket.close()
+        self._wires.close()
         for listener in (self._client_listener, self._vip_listener, self._peer_listener):
             if listener is not None:
                 listener.close()
@@ -358,6 +274,12 @@ class BrokerServer:
         finally:
             if self._trace is not None:
                 self._trace.close()
+
+
+async def _look_now_and_then(access: AccessFile) -> None:
+    while True:
+        await trio.sleep(_LOOK_S)
+        access.look()
 
 
 def _wall_ms() -> int:

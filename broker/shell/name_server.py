@@ -4,32 +4,25 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Final
 
 import structlog
 import trio
 
 from broker.name_server import NameServer
+from broker.name_server.sessions import NameServerSessions
 from broker.remoting.addresses import join_address
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import RemotingCommand, encode, response
-from broker.remoting.frame import BrokenStreamError, FrameDecoder
+from broker.requests.client_sessions import SWEEP_NS
 from broker.requests.connection import Connection, Outgoing
+from broker.requests.deadline import Time
 from broker.settings.tables import NameServerConfig
 from broker.shell.certificate_expiry import told_expiry
 from broker.shell.clock import reload_on_hangup, stop_on_signal
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
-from broker.shell.incoming import IncompleteFrames
 from broker.shell.sockets import SocketConnection, accept_forever, listen, packed_host
 from broker.shell.tls import Entrance
 from broker.shell.tls_contexts import reload_certificates, server_context
 
 log = structlog.get_logger("trivet.namesrv")
-
-_SWEEP_S: Final = 5.0
-
-UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Answers that may wait for one client: a hundred questions come in one read, and a list may have megabytes."""
 
 
 class FileStorage:
@@ -67,7 +60,7 @@ class NameServerProcess:
     def __init__(self, config: NameServerConfig) -> None:
         self._config = config
         storage = FileStorage(Path(config.kv_config_path)) if config.kv_config_path else None
-        self._core = NameServer(config, storage)
+        core = NameServer(config, storage)
         self._context = server_context(config.tls, "tls_")
         told_expiry(config.tls, "tls_", time.time())
         self._entrance = Entrance(
@@ -76,10 +69,11 @@ class NameServerProcess:
             first_byte_s=config.idle_seconds,
         )
         self._listener = listen(config.listen)
-        self._open: dict[int, SocketConnection] = {}
+        self._open: dict[Connection, SocketConnection] = {}
+        self._outgoing = Outgoing()
+        self._time = Time(time.monotonic_ns(), 0)
+        self._sessions = NameServerSessions(core, self, self._time, config.idle_seconds * 1_000_000_000)
         self._connections_max = connections_allowed(config.max_connections, FILES_OF_A_NAME_SERVER)
-        self._incomplete = IncompleteFrames(self._close)
-        self._next_number = 0
         self._stop = trio.Event()
 
     @property
@@ -123,66 +117,32 @@ class NameServerProcess:
         admission = await self._entrance.admit(sock, name)
         if admission is None:
             return
-        number = self._next_number
-        self._next_number += 1
-        outgoing = Outgoing()
-        connection = Connection(outgoing, name, packed_host(address))
-        open_socket = self._open[number] = SocketConnection(sock, connection, tls=admission.tls)
-        decoder = FrameDecoder()
-        core, incomplete = self._core, self._incomplete
-
-        def received(data: bytes) -> None:
-            now_ns = time.monotonic_ns()
-            held = decoder.pending_size
-            try:
-                commands = decoder.feed(data)
-            except BrokenStreamError as error:
-                commands = error.commands
-                log.warning("connection closed", client=connection.name, reason=str(error))
-                connection.close()
-            if held or decoder.pending_size:
-                incomplete.holds(connection, decoder.pending_size)
-            unread = connection.unsent_bytes
-            for command in commands:
-                has_room = unread <= UNREAD_BYTES_MAX
-                answer = core.answer(number, command, now_ns) if has_room else _refusal(command)
-                if answer is not None:
-                    connection.send(answer)
-                    unread += len(answer)
-            open_socket.flush()
-
+        connection = Connection(self._outgoing, name, packed_host(address))
+        session = self._sessions.accept(connection)
+        open_socket = self._open[connection] = SocketConnection(sock, connection, tls=admission.tls)
         try:
-            await open_socket.read_and_write(received)
+            await open_socket.read_and_write(session.received)
         finally:
-            open_socket.close()
-            incomplete.holds(connection, 0)
-            del self._open[number]
-            core.connection_closed(number)
-
-    def _close(self, connection: Connection) -> None:
-        for open_socket in self._open.values():
-            if open_socket.connection is connection:
-                open_socket.close()
-                return
+            del self._open[connection]
+            session.lost()
 
     async def _sweep(self) -> None:
-        """Drops brokers that have fallen silent, and closes idle connections."""
         while True:
-            await trio.sleep(_SWEEP_S)
-            for number in self._core.expire(time.monotonic_ns()):
-                expired = self._open.get(number)  # type: ignore[call-overload]
-                if expired is not None:
-                    expired.close()
-            oldest = trio.current_time() - self._config.idle_seconds
-            for open_socket in list(self._open.values()):
-                if open_socket.last_active() < oldest:
-                    open_socket.close()
+            await trio.sleep(SWEEP_NS / 1e9)
+            self._sessions.sweep()
 
+    # ------------------------------------------------------------------ as the surroundings of the sessions
 
-def _refusal(command: RemotingCommand) -> bytes | None:
-    if command.is_response or command.is_one_way:
-        return None
-    return encode(response(command, ResponseCode.SYSTEM_BUSY, "[OVERLOAD]earlier answers are unread"))
+    def begin(self) -> None:
+        """Sets the time of the sessions."""
+        self._time.now_ns = time.monotonic_ns()
+
+    def wake(self) -> None:
+        """Writes what is queued: a name server answers at once."""
+        for connection in self._outgoing.take():
+            open_socket = self._open.get(connection)
+            if open_socket is not None:
+                open_socket.flush()
 
 
 async def serve(

@@ -75,8 +75,6 @@ class Reading:
         """In this pass; for those who read to count."""
         self.waiting_writers = 0
         """Tasks that wait, with Trio, until a socket takes more."""
-        self.now = 0.0
-        """Trio's time when the reads began that are under way."""
 
     @classmethod
     def begin(cls, turns: Turns) -> "Reading | None":
@@ -98,7 +96,7 @@ class Reading:
         """Reads and runs turns until cancelled."""
         turns, poll = self._turns, self._epoll.poll
         descriptor = self._epoll.fileno()
-        wait_readable, current_time = trio.lowlevel.wait_readable, trio.current_time
+        wait_readable = trio.lowlevel.wait_readable
         checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
         others = _ReadyTasks()
         trio.lowlevel.add_instrument(others)
@@ -120,7 +118,6 @@ class Reading:
                 found = self._left or poll(0, _READY_AT_ONCE)
                 self._left = []
                 while True:
-                    self.now = current_time()
                     self.bytes_read = 0
                     turns.run_after(read)
                     if not may_wait or others.tasks or self._left or self.waiting_writers:

@@ -20,11 +20,10 @@ from typing import Final
 
 import trio
 
-from broker.peers.protocol import PeerProtocolError
 from broker.remoting.addresses import split_address
 from broker.requests.connection import Buffer, Connection
 from broker.shell.reading import PASS_S, Reading
-from broker.shell.tls import RefusedError, TlsSession
+from broker.shell.tls import TlsSession
 from log.record import pack_host
 
 RECEIVE_BYTES: Final = 120 * 1024
@@ -42,9 +41,6 @@ _ENCRYPTED_AT_ONCE: Final = 256 * 1024
 
 _BUFFERS_PER_CALL: Final = 512
 """Slices given to one `sendmsg`; the system's limit is 1024."""
-
-_ITS_FAULT: Final = (PeerProtocolError, RefusedError)
-"""What ends one connection. Anything else that comes of its bytes is the failure of the node, which must stop."""
 
 
 class SocketConnection:
@@ -70,13 +66,10 @@ class SocketConnection:
         self._reading = reading
         self._received: Callable[[bytes], None] = _drop
         self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
-        self._failure: Exception | None = None
         self._paused = False
         self._read_to_end = trio.Event()
         self._unsent_bytes_high = unsent_bytes_high
         self.closed = False
-        self._last_active = trio.current_time()
-        self._has_written = False
         self._unsent: deque[memoryview] = deque()
         self._not_encrypted: deque[memoryview] = deque()
         """With TLS, what comes behind `_unsent`; nothing while that is empty."""
@@ -101,8 +94,6 @@ class SocketConnection:
             except OSError:
                 return  # the system does not watch any more sockets
             await self._read_to_end.wait()
-            if self._failure is not None:
-                raise self._failure
         finally:
             self.close()
 
@@ -119,14 +110,13 @@ class SocketConnection:
                 return  # reset by the remote end, or closed here: the same to the caller
             if not data:
                 return
-            self._last_active = trio.current_time()
             received(data)
             while self.connection.unsent_bytes > self._unsent_bytes_high:
                 self._sent = trio.Event()
                 await self._sent.wait()
 
     def _read_once(self) -> None:
-        """The socket is readable. What the connection is to blame for is for the task in `read`, all else is raised."""
+        """The socket is readable. What comes of its bytes as an error is the failure of the node, and is raised."""
         assert self._reading is not None
         try:
             data = self.socket.recv(self._receive_bytes_now)
@@ -135,14 +125,9 @@ class SocketConnection:
         except OSError:
             data = b""  # reset by the remote end: the same to the caller
         if data:
-            self._last_active = self._reading.now
             self._reading.bytes_read += len(data)
             began = perf_counter()
-            try:
-                self._received(data)
-            except _ITS_FAULT as error:
-                self._failure = error
-                data = b""
+            self._received(data)
             took = perf_counter() - began
             if took > PASS_S:
                 self._receive_bytes_now = max(self._receive_bytes_now // 2, RECEIVE_BYTES_LEAST)
@@ -263,7 +248,7 @@ class SocketConnection:
             sent = self.socket.send(buffers[0]) if len(buffers) == 1 else self.socket.sendmsg(buffers)
         except (BlockingIOError, InterruptedError):
             return 0
-        self._has_written = True
+        self.connection.was_written = True
         return sent
 
     def _keep(self, buffers: list[Buffer]) -> None:
@@ -309,13 +294,6 @@ class SocketConnection:
             await trio.lowlevel.wait_writable(sock)
         finally:
             reading.waiting_writers -= 1
-
-    def last_active(self) -> float:
-        """When something was read, or written as far as these calls see it: a write costs no look at the clock."""
-        if self._has_written:
-            self._has_written = False
-            self._last_active = trio.current_time()
-        return self._last_active
 
     def close(self) -> None:
         """Closes the socket and ends both tasks; may be called more than once."""
@@ -388,14 +366,14 @@ async def accept_forever(
 async def connect(address: str) -> socket.socket:
     """A connected, non-blocking socket; `OSError` when the remote end cannot be reached, whatever its address is."""
     try:
-        host, port = split_address(address)
-        sock = trio.socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            await sock.connect((host, port))
-        except BaseException:
-            sock.close()
-            raise
+        stream = await trio.open_tcp_stream(*split_address(address))
+    except OSError as error:
+        if isinstance(error.__cause__, ExceptionGroup):  # one for each address of a host
+            raise OSError(str(error.__cause__.exceptions[0])) from error
+        raise
     except ValueError as error:
         # No host has such a name: one of more than 63 characters between two dots, say.
         raise OSError(f"cannot connect to {address!r}: {error}") from error
-    return socket.socket(fileno=sock.detach())
+    sock = socket.socket(fileno=stream.socket.detach())
+    sock.setblocking(False)
+    return sock

@@ -8,8 +8,8 @@ from typing import Final
 from simulation.faults.operations import hand_over_leadership
 from simulation.faults.stage import Stage
 from simulation.machines.broker_host import BrokerHost
+from simulation.machines.frame_faults import FrameFaults
 from simulation.machines.network import DELAY_MAX_NS, DELAY_MIN_NS, Link
-from simulation.machines.peer_links import FrameFaults
 from simulation.plans.plan import Fault
 from simulation.scheduler import MILLISECOND
 
@@ -188,7 +188,7 @@ def link(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     """A connection between two brokers breaks; the one in the other direction goes on."""
     if host.process is None:
         return
-    accepted = host.process.links.accepted()
+    accepted = host.process.accepted_from_peers()
     if accepted:
         chosen = accepted[int(fault.amount * len(accepted))]
         chosen.reset()

@@ -52,7 +52,7 @@ def rivals(stage: Stage, host: BrokerHost, fault: Fault) -> None:
     called = []
     for other in stage.members.in_service():
         process = None if other is leader or other.paused else other.process
-        if process is not None and process.links.call_to_arms(leader.name, term):
+        if process is not None and process.frames.call_to_arms(leader.name, term):
             called.append(other.name)
     if called:
         stage.done(fault, leader.name, f"{' '.join(called)} stand against it")

@@ -39,7 +39,7 @@ def stop(stage: Stage, host: BrokerHost, fault: Fault) -> None:
 
     By the amount: below a fifth its next flush fails; from a half on power fails behind the close, from 0.8 on inside.
     """
-    if host.process is None or host.process.stop is not None:
+    if host.process is None or host.process.is_stopping:
         return
     stage.armed(fault, host.name)
     if fault.amount < 0.2:

@@ -1,13 +1,12 @@
 """A machine that runs a broker: disk, clock and network name outlive the process, which crashes and starts again.
 
-`BrokerProcess` does for a `broker.node.node.Node` what the Trio shell does in production, and nothing else: it
-brings bytes and
-time, lets a turn follow a few microseconds after whatever arrived, writes the outboxes, runs the jobs that a turn
-asks for with a duration of their own, and keeps links and registrations alive.
+`BrokerProcess` does for a `broker.node.running.RunningNode` what the Trio shell does in production, and nothing else:
+it brings bytes and time, lets a turn follow a few microseconds after whatever arrived, writes the outboxes, dials, and
+runs jobs, which take a time of their own.
 
-How a process ends: in order (`orderly_stop`), killed (its page cache stays), by a power failure (what was not flushed
-is at the disk model's mercy, connections vanish without a word), by a disk error that the code under test lets through
-because it must stop, or by any other exception, which is a finding.
+How a process ends: in order (broker/node/orderly_stop.py), killed (its page cache stays), by a power failure (what
+was not flushed is at the disk model's mercy, connections vanish without a word), by a disk error that the code under
+test lets through because it must stop, or by any other exception, which is a finding.
 """
 
 from __future__ import annotations
@@ -19,10 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from broker.assembly import build_node
+from broker.node.links import UNACKNOWLEDGED_NS_MAX
 from broker.node.node import Node
-from broker.remoting.frame import BrokenStreamError, FrameDecoder
-from broker.replica.jobs import Job, flush_job, other_jobs
+from broker.node.running import RunningNode
+from broker.replica.jobs import Job
 from broker.requests.connection import Connection, Outgoing
+from broker.requests.line import Line
 from broker.settings.tables import BrokerConfig
 from broker.trace import TraceWriter
 from log.errors import DamagedFileError, DiskError, LogFault
@@ -32,16 +33,13 @@ from simulation.journal import Journal, Violation
 from simulation.machines.clock import HostClock
 from simulation.machines.data_files import cached_files
 from simulation.machines.disk import PowerFailure, SimulatedDisk
+from simulation.machines.frame_faults import FrameFaults, PeerFrames
 from simulation.machines.network import Endpoint, Network
-from simulation.machines.orderly_stop import OrderlyStop
-from simulation.machines.peer_links import FrameFaults, PeerLinks
-from simulation.machines.registrar import Registrar
 from simulation.randomness import Random, branch, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
 
 __all__ = ["BrokerHost", "BrokerProcess", "BrokerWatcher", "PowerWatcher", "Surroundings"]
 
-_SWEEP_NS = 30 * SECOND
 _TURN_DELAY_NS_MIN = 20 * MICROSECOND
 _TURN_DELAYS_NS = (120 * MICROSECOND, 400 * MICROSECOND, 1500 * MICROSECOND)
 _RESTART_NS = 200 * MILLISECOND
@@ -295,8 +293,8 @@ class BrokerHost:
             return
         text = "".join(traceback.format_exception(error))
         state = self.describe_state()
-        if self.process is not None and self.process.stop is not None:
-            self.process.stop.failed()
+        if self.process is not None and self.process.is_stopping:
+            self.process.close_after_failure()
         self.kill()
         if isinstance(error, DiskError) and self.disk_faulty:
             self.note(f"stops: {error}")
@@ -348,10 +346,13 @@ class BrokerProcess:
         self.dead = False
         self.outgoing = Outgoing()
         self.endpoints: dict[Connection, Endpoint] = {}
-        self._clients: dict[Connection, int] = {}
-        self.stop: OrderlyStop | None = None
-        """Its way out, once it was asked to stop."""
-        self._jobs_out: list[Callable[[], None]] = []
+        self._lost: dict[Connection, Callable[[str], object]] = {}
+        """Told, with the reason, when an endpoint of `endpoints` is closed."""
+        self.is_stopping = False
+        """It was asked to stop."""
+        self._is_closed = False
+        self.jobs_out: list[Callable[[], None]] = []
+        """What ends the jobs that are out."""
         self._turn_planned = False
         self._deadline_ns = 0
         self._timer: Timer | None = None
@@ -372,8 +373,17 @@ class BrokerProcess:
             boot=f"{host.name} boot {host.boots}",
             hour_of_day=_hour_of_day,
         )
-        self.links = PeerLinks(self)
-        self.registrars = [Registrar(self, address) for address in host.config.node.name_servers]
+        self.frames = PeerFrames(
+            self,
+            host.name,
+            surroundings.network,
+            surroundings.journal,
+            surroundings.watcher.voted,
+            lambda: host.frame_faults,
+        )
+        self.running = RunningNode(
+            self.node, self, address=host.address, nonce=host.random.randbytes, deliver=self.frames.deliver
+        )
 
     def run(self) -> None:
         """Begins to listen, to dial and to register."""
@@ -381,12 +391,8 @@ class BrokerProcess:
         network = host.surroundings.network
         host.surroundings.watcher.started(host, self.node)
         network.listen(host.address, host.name, self.guarded_accept(self._accept_client))
-        network.listen(host.peer_address, host.name, self.guarded_accept(self.links.accept))
-        self.links.follow_membership()
-        for registrar in self.registrars:
-            registrar.dial()
-        self.call_after(_SWEEP_NS, self._sweep)
-        self.wake()
+        network.listen(host.peer_address, host.name, self.guarded_accept(self._accept_peer))
+        self.running.start()
 
     # ---- how anything gets in ------------------------------------------------------------------------
 
@@ -433,13 +439,8 @@ class BrokerProcess:
             clock.true_ns(clock.now_ns() + delay_ns), self.guarded(callback), *arguments
         )
 
-    def stop_in_order(self, before_close: Callable[[], object], stopped: Callable[[], object]) -> None:
-        """SIGTERM: see `OrderlyStop`. It comes to nothing if the process ends in another way first."""
-        self.stop = OrderlyStop(self, before_close, stopped)
-        self.guarded(self.stop.begin)()
-
     def begin(self) -> None:
-        """See `Node.begin`."""
+        """See `broker.requests.line.Surroundings`."""
         self.node.begin(*self.host.clock.read())
 
     # ---- turns ---------------------------------------------------------------------------------------
@@ -455,33 +456,50 @@ class BrokerProcess:
     def _turn(self) -> None:
         host = self.host
         self._turn_planned = False
-        deadline_ns = self.node.turn(*host.clock.read(), self._send)
+        deadline_ns = self.running.turn(*host.clock.read(), self._send)
         host.surroundings.watcher.turned(host, self.node)
         self._send()
-        replica = self.node.replica
-        if replica.members.peers is not self.links.peers:
-            self.links.follow_membership()
-        if (flush := flush_job(replica)) is not None:
-            self._run_job(flush)
-        for job in other_jobs(replica):
+        for job in self.running.jobs.others():
             self._run_job(job)
-        version = self.node.registration_version
-        for registrar in self.registrars:
-            if version != registrar.said_version:
-                registrar.changed()
         self._arm(deadline_ns)
-        if self.stop is not None:
-            self.stop.turned()
 
     def _send(self) -> None:
         for connection in self.outgoing.take() if self.outgoing.connections else ():
             endpoint = self.endpoints.get(connection)
             buffers = connection.take()
-            if endpoint is not None:
-                endpoint.send(buffers)
-                if connection.close_requested:
-                    endpoint.close_when_sent()
-                    self.call_after(0, self._client_closed, connection)
+            if endpoint is None:
+                continue
+            if connection.aborted:
+                endpoint.close()
+                self.call_after(0, self._closed, connection, "closed here")
+                continue
+            endpoint.send(buffers)
+            if endpoint.has_unsent:
+                connection.unsent_bytes = endpoint.unsent_bytes
+                endpoint.on_writable = self.guarded(lambda one=connection: self._written(one))
+                if connection.unsent_bytes > self.host.config.limits.max_pending_bytes_per_connection:
+                    endpoint.readable = False
+            else:
+                connection.was_written = True
+            if connection.close_requested:
+                endpoint.close_when_sent()
+                if endpoint.closed:
+                    self.call_after(0, self._closed, connection, "closed here")
+        if (flush := self.running.jobs.flush()) is not None:
+            self._run_job(flush)
+
+    def _written(self, connection: Connection) -> None:
+        """Everything that was queued for a connection has been taken by the system."""
+        endpoint = self.endpoints.get(connection)
+        if endpoint is None:
+            return
+        connection.unsent_bytes = endpoint.unsent_bytes
+        connection.was_written = True
+        if endpoint.closed:
+            self._closed(connection, "closed here")
+        elif not endpoint.readable:
+            endpoint.readable = True
+            endpoint.peer.kick()
 
     def _arm(self, deadline_ns: int) -> None:
         self._deadline_ns = deadline_ns
@@ -515,60 +533,112 @@ class BrokerProcess:
             host.disk_slowed()
 
         def ended() -> None:
-            self._jobs_out.remove(ended)
+            self.jobs_out.remove(ended)
             if failure is not None and job.failure_stops_node:
                 raise failure
             host.disk.end_job(handle)
-            self.begin()
-            job.done()
-            if job.wants_turn:
-                self.wake()
+            self.running.job_done(job)
 
         host.was_held_up(self._scheduler.now_ns + delay)
-        self._jobs_out.append(ended)
+        self.jobs_out.append(ended)
         self._scheduler.after(delay, self.guarded(ended))
 
-    def await_jobs(self) -> None:
-        """All jobs that are out come back, now. Raises what the first of them failed with."""
-        for ended in [*self._jobs_out]:
-            ended()
+    # ---- connections ---------------------------------------------------------------------------------
 
-    # ---- clients -------------------------------------------------------------------------------------
+    def dial_peer(self, line: Line) -> None:
+        """See `broker.node.running.NodeSurroundings`."""
+        self._dial(line, UNACKNOWLEDGED_NS_MAX)
+
+    def dial_name_server(self, line: Line) -> None:
+        """See `broker.node.running.NodeSurroundings`."""
+        self._dial(line, None)
+
+    def _dial(self, line: Line, user_timeout_ns: int | None) -> None:
+        host, connection = self.host, line.connection
+
+        def opened(endpoint: Endpoint | None, reason: str) -> None:
+            if endpoint is None:
+                line.lost(connection, reason)
+            elif connection.aborted:
+                endpoint.close()
+            else:
+                if user_timeout_ns is not None:
+                    endpoint.user_timeout_ns = user_timeout_ns
+                self._attach(connection, endpoint, line.received, lambda why: line.lost(connection, why))
+                line.opened(connection)
+
+        guarded = self.guarded(opened)
+
+        def arrived(endpoint: Endpoint | None, reason: str) -> None:
+            if self.dead and endpoint is not None:
+                endpoint.close()  # by the system, which knows of no process for it
+            guarded(endpoint, reason)
+
+        host.surroundings.network.connect(host.name, host.ip, line.address, arrived)
+
+    def _accept_peer(self, endpoint: Endpoint) -> None:
+        endpoint.user_timeout_ns = UNACKNOWLEDGED_NS_MAX
+        connection = Connection(self.outgoing, f"peer at {endpoint.address}")
+        link = self.running.links.accept(connection, endpoint.address)
+        self._attach(connection, endpoint, link.received, lambda _: link.lost())
 
     def _accept_client(self, endpoint: Endpoint) -> None:
         ip, _, port = endpoint.address.rpartition(":")
-        node = self.node
-        connection = node.client_connected(endpoint.address, pack_host(ip, int(port)))
-        decoder = FrameDecoder()
+        session = self.running.accept_client(endpoint.address, pack_host(ip, int(port)))
+        self._attach(session.connection, endpoint, session.received, lambda _: session.lost())
+
+    def _attach(
+        self,
+        connection: Connection,
+        endpoint: Endpoint,
+        received: Callable[[bytes], None],
+        lost: Callable[[str], object],
+    ) -> None:
         self.endpoints[connection] = endpoint
-        self._clients[connection] = self._scheduler.now_ns
-        received_one = node.received
-
-        def received(data: bytes) -> None:
-            self._clients[connection] = self._scheduler.now_ns
-            self.begin()
-            try:
-                commands = decoder.feed(data)
-            except BrokenStreamError as error:
-                commands = error.commands
-                connection.close()
-            for command in commands:
-                received_one(connection, command)
-            self.wake()
-
+        self._lost[connection] = lost
         endpoint.on_data = self.guarded(received)
-        endpoint.on_closed = self.guarded(lambda _: self._client_closed(connection))
+        endpoint.on_closed = self.guarded(lambda reason: self._closed(connection, reason))
 
-    def _client_closed(self, connection: Connection) -> None:
+    def _closed(self, connection: Connection, reason: str) -> None:
         if self.endpoints.pop(connection, None) is not None:
-            del self._clients[connection]
-            self.begin()
-            self.node.client_disconnected(connection)
-            self.wake()
+            self._lost.pop(connection)(reason)
 
-    def _sweep(self) -> None:
-        oldest = self._scheduler.now_ns - self.host.config.limits.idle_seconds * SECOND
-        for connection in [connection for connection, active in self._clients.items() if active < oldest]:
-            self.endpoints[connection].close()
-            self._client_closed(connection)
-        self.call_after(_SWEEP_NS, self._sweep)
+    def accepted_from_peers(self) -> list[Endpoint]:
+        """The ends of the links that peers have dialled, for faults that break them."""
+        return [self.endpoints[link.connection] for link in self.running.links.accepted.values()]
+
+    # ---- the end -------------------------------------------------------------------------------------
+
+    def stop_in_order(self, before_close: Callable[[], object], stopped: Callable[[], object]) -> None:
+        """SIGTERM. `before_close` and `stopped` are called right before the replica is closed, and right behind.
+
+        It comes to nothing if the process ends in another way first.
+        """
+        self.is_stopping = True
+
+        def close() -> None:
+            before_close()
+            self._close()
+            stopped()
+
+        def end() -> None:
+            self._scheduler.after(0, self.guarded(close))
+
+        self.guarded(self.running.stop)(end)
+
+    def close_after_failure(self) -> None:
+        """A process that meets an error on its way out closes its replica all the same, as the shell does."""
+        if not self._is_closed:
+            self.host.disk.arm_power_failure(0)
+            try:
+                self._close()
+            except LogFault as error:
+                self.host.note(f"cannot close its replica either: {error}")
+
+    def _close(self) -> None:
+        self._is_closed = True
+        host, replica = self.host, self.node.replica
+        if replica.raft.commit_index > replica.applied_index:
+            # No turn applies it any more, and so no trace tells of it, but the store's notes do.
+            host.surroundings.watcher.committed(host, replica.raft.commit_index, replica.term)
+        replica.close(host.clock.now_ns())

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from broker.name_server import NameServer
+from broker.name_server.sessions import NameServerSessions
 from broker.remoting.command import RemotingCommand
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import FrameDecoder
+from broker.requests.client_sessions import SWEEP_NS, ClientSession
+from broker.requests.connection import Connection, Outgoing
+from broker.requests.deadline import Time
 from broker.settings.tables import NameServerConfig
 from log.errors import DiskError
 from simulation.journal import Journal
@@ -26,7 +28,6 @@ from simulation.scheduler import SECOND
 
 __all__ = ["KeptConfiguration", "NameServerHost", "NameServerWatcher"]
 
-_EXPIRY_CHECK_NS = 5 * SECOND
 _DARK_NS = SECOND
 """How long a name server is down whose power failed in the middle of a change."""
 _FILE: Final = "kvConfig.json"
@@ -105,7 +106,11 @@ class NameServerHost:
         self.address = f"{ip}:9876"
         self._clock = clock
         self._core: NameServer | None = None
-        self._endpoints: dict[int, Endpoint] = {}
+        self._sessions: NameServerSessions | None = None
+        self._outgoing = Outgoing()
+        self._time = Time(0, 0)
+        self._endpoints: dict[Connection, tuple[int, Endpoint, ClientSession]] = {}
+        """Of the running process, with the numbers that watchers know them by."""
         self._next_number = 0
         network.name_address(self.address, name)
 
@@ -128,11 +133,15 @@ class NameServerHost:
         if self._core is None:
             if self._disk is not None:
                 self.storage = KeptConfiguration(self._disk)
-            self._core = NameServer(NameServerConfig(listen=self.address), self.storage)
+            config = NameServerConfig(listen=self.address)
+            self._core = NameServer(config, self.storage)
+            self._sessions = NameServerSessions(
+                self._core, self, self._time, config.idle_seconds * SECOND, self._answer
+            )
             for watcher in self._watchers:
                 watcher.name_server_started(self, self._core)
             self._network.listen(self.address, self.name, self._accept)
-            self._network.scheduler.after(_EXPIRY_CHECK_NS, self._expire, self._core)
+            self._network.scheduler.after(SWEEP_NS, self._sweep, self._sessions)
 
     def fail(self, amount: float) -> None:
         """Its process ends, and something may happen to its disk."""
@@ -165,72 +174,96 @@ class NameServerHost:
                 watcher.name_server_stopped(self)
             if self._disk is not None:
                 self._disk.lose_process()
-        self._core = None
+        self._core = self._sessions = None
         self._endpoints.clear()
         self._network.stop_listening(self.address)
         for endpoint in self._network.endpoints_of(self.name):
             endpoint.close()
 
+    # ---- connections ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """See `broker.requests.line.Surroundings`."""
+        self._time.now_ns = self._clock.now_ns()
+
+    def wake(self) -> None:
+        """Writes what is queued, at once as the shell does it."""
+        for connection in self._outgoing.take():
+            buffers = connection.take()
+            if connection not in self._endpoints:
+                continue
+            endpoint = self._endpoints[connection][1]
+            if connection.aborted:
+                endpoint.close()
+                self._closed(connection)
+                continue
+            endpoint.send(buffers)
+            connection.unsent_bytes = endpoint.unsent_bytes
+            connection.was_written = not endpoint.has_unsent
+            if connection.close_requested:
+                endpoint.close_when_sent()
+                if endpoint.closed:
+                    self._closed(connection)
+
     def _accept(self, endpoint: Endpoint) -> None:
-        core = self._core
-        assert core is not None, "it listens only while it runs"
-        number = self._next_number
+        sessions = self._sessions
+        assert sessions is not None, "it listens only while it runs"
+        connection = Connection(self._outgoing, endpoint.address)
+        session = sessions.accept(connection)
+        self._endpoints[connection] = self._next_number, endpoint, session
         self._next_number += 1
-        self._endpoints[number] = endpoint
-        decoder = FrameDecoder()
 
         def received(data: bytes) -> None:
-            if self._core is not core:
-                return
-            try:
-                commands = decoder.feed(data)
-            except FrameError:
-                endpoint.close()
-                closed("damaged")
-                return
-            for command in commands:
-                if self.storage is not None:
-                    self.storage.failed = False
+            if connection in self._endpoints:
                 try:
-                    answer = core.answer(number, command, self._clock.now_ns())
+                    session.received(data)
                 except PowerFailure:
-                    self._goes_dark(command)
-                    return
-                for watcher in self._watchers:
-                    watcher.name_server_asked(self, number, command, answer)
-                if answer is not None:
-                    endpoint.send([answer])
+                    self._goes_dark()
 
-        def closed(_: str) -> None:
-            if self._core is core and self._endpoints.pop(number, None) is not None:
-                core.connection_closed(number)
-                for watcher in self._watchers:
-                    watcher.name_server_lost(self, number)
+        def written() -> None:
+            if connection in self._endpoints:
+                connection.unsent_bytes = endpoint.unsent_bytes
+                connection.was_written = True
+                if endpoint.closed:
+                    self._closed(connection)
 
         endpoint.on_data = received
-        endpoint.on_closed = closed
+        endpoint.on_writable = written
+        endpoint.on_closed = lambda _: self._closed(connection)
 
-    def _goes_dark(self, command: RemotingCommand) -> None:
+    def _answer(self, connection: Connection, command: RemotingCommand, now_ns: int) -> bytes | None:
+        assert self._core is not None, "only a running process is asked"
+        number = self._endpoints[connection][0]
+        if self.storage is not None:
+            self.storage.failed = False
+        try:
+            answer = self._core.answer(connection, command, now_ns)
+        except PowerFailure:
+            for watcher in self._watchers:
+                watcher.name_server_interrupted(self, command)
+            raise
+        for watcher in self._watchers:
+            watcher.name_server_asked(self, number, command, answer)
+        return answer
+
+    def _closed(self, connection: Connection) -> None:
+        if connection in self._endpoints:
+            number, _, session = self._endpoints.pop(connection)
+            session.lost()
+            for watcher in self._watchers:
+                watcher.name_server_lost(self, number)
+
+    def _goes_dark(self) -> None:
         assert self._disk is not None, "without a disk nothing is saved"
         self._journal.note(self.name, "power fails while it saves a change")
-        for watcher in self._watchers:
-            watcher.name_server_interrupted(self, command)
         self.kill()
         self._disk.lose_power()
         self._network.scheduler.after(_DARK_NS, self.start)
 
-    def _expire(self, core: NameServer) -> None:
-        if self._core is not core:
+    def _sweep(self, sessions: NameServerSessions) -> None:
+        if self._sessions is not sessions:
             return
-        silent = core.expire(self._clock.now_ns())
         for watcher in self._watchers:
             watcher.name_server_expired(self)
-        for number in silent:
-            assert isinstance(number, int)
-            endpoint = self._endpoints.pop(number, None)
-            if endpoint is not None:
-                endpoint.close()
-                core.connection_closed(number)
-                for watcher in self._watchers:
-                    watcher.name_server_lost(self, number)
-        self._network.scheduler.after(_EXPIRY_CHECK_NS, self._expire, core)
+        sessions.sweep()
+        self._network.scheduler.after(SWEEP_NS, self._sweep, sessions)

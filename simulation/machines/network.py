@@ -107,6 +107,11 @@ class Endpoint:
         """True while the kernel has not taken everything."""
         return bool(self._unsent)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How much the kernel has not taken yet."""
+        return sum(map(len, self._unsent))
+
     def send(self, buffers: Sequence[Buffer]) -> None:
         """Sends the buffers in order; what does not fit is sent later, as it is then."""
         if self._closed or self._close_when_sent or not buffers:
@@ -200,8 +205,7 @@ class Endpoint:
         if not unsent:
             if self._close_when_sent:
                 self.close()
-            else:
-                self.on_writable()
+            self.on_writable()
 
     def _enqueue(self, data: bytes) -> None:
         network = self._network

@@ -25,7 +25,8 @@ import msgspec
 
 from broker.assembly import build_node
 from broker.node.node import Node
-from broker.peers.protocol import Frame, PeerDecoder
+from broker.node.running import RunningNode
+from broker.peers.protocol import Frame
 from broker.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -42,8 +43,9 @@ from broker.remoting.headers import (
     SendMessageResponseHeader,
 )
 from broker.remoting.json_body import encode_body
-from broker.replica.jobs import flush_job, other_jobs
+from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import LOOPBACK_HOST, Connection, Outgoing
+from broker.requests.line import Line
 from broker.settings.tables import (
     BrokerConfig,
     BrokerSettings,
@@ -71,26 +73,63 @@ SMALL_STORE = StoreOptions(
     index_entries=4096,
 )
 WAIT_LIMIT_S = 60
+FAR_NS = 1 << 62
 
 
 @dataclass
 class Member:
-    """One node of the group; `node` is None while its process is dead."""
+    """One node of the group; `node` and `running` are None while its process is dead."""
 
     id: str
     config: BrokerConfig
     disk: MemoryDisk
     outgoing: Outgoing = field(default_factory=Outgoing)
     node: Node | None = None
+    running: RunningNode | None = None
     clients: dict[Connection, Client] = field(default_factory=dict)
-    links: dict[Connection, str] = field(default_factory=dict)
-    decoders: dict[str, PeerDecoder] = field(default_factory=dict)
     due_ns: int = 0
 
     @property
     def alive(self) -> Node:
         assert self.node is not None, f"{self.id} is dead"
         return self.node
+
+    @property
+    def process(self) -> RunningNode:
+        assert self.running is not None, f"{self.id} is dead"
+        return self.running
+
+
+class _Surroundings:
+    """The time and the ways of one node of a group."""
+
+    def __init__(self, group: Group, member: Member) -> None:
+        self._group = group
+        self._member = member
+
+    def begin(self) -> None:
+        self._member.alive.begin(self._group.now_ns, self._group.wall_ms)
+
+    def wake(self) -> None:
+        self._member.due_ns = self._group.now_ns
+
+    def dial_peer(self, line: Line) -> None:
+        self._group.dial(self._member, line)
+
+    def dial_name_server(self, line: Line) -> None:
+        raise AssertionError("there are none")
+
+
+@dataclass
+class _Pipe:
+    """One end's way to the other: bytes that `source` sends on a connection are `received` at `target`."""
+
+    source: str
+    target: str
+    received: Callable[[bytes], None]
+    lost: Callable[[], None]
+    """Tells the target that the connection is closed."""
+    far_end: Connection
 
 
 class Group:
@@ -117,7 +156,11 @@ class Group:
         self._broker = dict(broker or {})
         self._limits = dict(limits or {})
         self._retention = dict(retention or {})
-        self._in_flight: deque[tuple[str, str, bytes]] = deque()
+        self._pipes: dict[Connection, _Pipe] = {}
+        """Between nodes, by the connection that bytes are sent on."""
+        self._lines: dict[Connection, Line] = {}
+        """The dialled ends of `_pipes`."""
+        self._in_flight: deque[tuple[str, str, Connection, bytes]] = deque()
         self._cut: dict[tuple[str, str], None] = {}
         self.lose: Callable[[str, str, Frame], bool] = lambda source, target, frame: False
         """Which frames between nodes get lost, by source and target."""
@@ -141,7 +184,7 @@ class Group:
             raft=raft,
             storage=StorageSettings(path="store", flush=self._flush, max_message_bytes=256 * 1024),  # type: ignore[arg-type]
             broker=BrokerSettings(**self._broker),
-            limits=LimitSettings(**self._limits),
+            limits=LimitSettings(**{"idle_seconds": 10**9, **self._limits}),
             retention=RetentionSettings(**self._retention),
         )
 
@@ -175,10 +218,16 @@ class Group:
             ),
             process_id=lambda: 4711,
         )
-        member.due_ns = self.now_ns
-        for peer in self.members.values():
-            if peer.id != node_id and peer.node is not None:
-                self._connect_pair(node_id, peer.id)
+        member.running = RunningNode(
+            member.node,
+            _Surroundings(self, member),
+            address=member.config.node.listen,
+            nonce=self.random.randbytes,
+            deliver=lambda source, frame: (
+                not self.lose(source, node_id, frame) and member.alive.peer_received(source, frame)
+            ),
+        )
+        member.running.start()
 
     def replace_disk(self, node_id: str) -> None:
         """A dead node gets an empty disk."""
@@ -187,17 +236,12 @@ class Group:
     def kill(self, node_id: str) -> None:
         """The process dies at once; the other nodes and the clients see their connections break."""
         member = self.members[node_id]
-        member.node = None
+        member.node = member.running = None
         member.disk = member.disk.kill()
-        member.links.clear()
-        member.decoders.clear()
-        self._in_flight = deque(item for item in self._in_flight if node_id not in item[:2])
         for client in list(member.clients.values()):
             client.closed = True
         member.clients.clear()
-        for peer in self.members.values():
-            if peer.node is not None and peer.id != node_id:
-                self._lose_link(peer, node_id)
+        self._break_links(lambda source, target: node_id in {source, target})
 
     def restart(self, node_id: str) -> None:
         """Starts a killed node again."""
@@ -211,45 +255,55 @@ class Group:
                     self._cut[inside, outside] = self._cut[outside, inside] = None
 
     def heal(self) -> None:
-        """Ends the partition; the links between the two sides, which lost bytes, are made anew."""
-        pairs = [pair for pair in self._cut if pair[0] < pair[1]]
+        """Ends the partition; the links between the two sides, which lost bytes, are made anew at once."""
+        cut = {*self._cut}
         self._cut.clear()
-        for one, other in pairs:
-            if self.members[one].node is not None and self.members[other].node is not None:
-                self._lose_link(self.members[one], other)
-                self._lose_link(self.members[other], one)
-                self._connect_pair(one, other)
+        lines = [
+            self._lines[end]
+            for end in self._lines
+            if (self._pipes[end].source, self._pipes[end].target) in cut
+        ]
+        self._break_links(lambda source, target: (source, target) in cut)
+        for line in lines:
+            line.start()
 
-    def _connect_pair(self, one: str, other: str) -> None:
-        """As the shell does it: whoever knows the other's address dials, and is answered there."""
-        if (
-            other not in self.node(one).replica.members.peers
-            and one not in self.node(other).replica.members.peers
-        ):
+    def dial(self, member: Member, line: Line) -> None:
+        """A node wants to connect with another, which it does at once, or never."""
+        target = next((one for one in self.members.values() if peer_address(one.id) == line.address), None)
+        if target is not None and (member.id, target.id) in self._cut:
+            return  # the line's own time limit ends this
+        near = line.connection
+        if target is None or target.running is None:
+            line.lost(near, "connection refused")
             return
-        for source, target in ((one, other), (other, one)):
-            self.members[target].decoders[source] = PeerDecoder()
-            self.node(target).replica.members.met(source, peer_address(source))
-        for source, target in ((one, other), (other, one)):
-            member = self.members[source]
-            link = Connection(member.outgoing, f"{source} to {target}")
-            member.links[link] = target
-            member.alive.replica.links[target] = link
-            member.alive.begin(self.now_ns, self.wall_ms)
-            member.alive.peer_connected(target)
-            member.due_ns = self.now_ns
-
-    def _lose_link(self, member: Member, peer: str) -> None:
-        link = member.alive.replica.links.pop(peer, None)
-        if link is not None:
-            del member.links[link]
-        member.decoders.pop(peer, None)
-        self._in_flight = deque(
-            item for item in self._in_flight if item[:2] not in {(peer, member.id), (member.id, peer)}
+        far = Connection(target.outgoing, f"peer at {member.id}")
+        link = target.running.links.accept(far, member.id)
+        self._pipes[near] = _Pipe(member.id, target.id, link.received, link.lost, far)
+        self._pipes[far] = _Pipe(
+            target.id, member.id, line.received, lambda: line.lost(near, "it closed the connection"), near
         )
-        member.alive.begin(self.now_ns, self.wall_ms)
-        member.alive.peer_lost(peer)
-        member.due_ns = self.now_ns
+        self._lines[near] = line
+        line.opened(near)
+
+    def _break_links(self, chosen: Callable[[str, str], bool]) -> None:
+        for connection, pipe in list(self._pipes.items()):
+            if chosen(pipe.source, pipe.target):
+                self._break(connection)
+
+    def _break(self, connection: Connection) -> None:
+        """Closes both ends of a connection between nodes; what is under way is lost."""
+        pipe = self._pipes.pop(connection, None)
+        if pipe is None:
+            return
+        back = self._pipes.pop(pipe.far_end)
+        self._lines.pop(connection, None)
+        self._lines.pop(pipe.far_end, None)
+        self._in_flight = deque(
+            item for item in self._in_flight if item[2] is not connection and item[2] is not pipe.far_end
+        )
+        for end in (pipe, back):
+            if self.members[end.target].node is not None:
+                end.lost()
 
     @property
     def leader(self) -> str:
@@ -309,7 +363,7 @@ class Group:
         """Does everything that can happen without time passing."""
         for _ in range(100_000):
             if self._in_flight:
-                self._deliver(*self._in_flight.popleft())
+                self._deliver(self._in_flight.popleft())
                 continue
             due = [member for member in self.alive() if member.due_ns <= self.now_ns]
             if not due:
@@ -325,7 +379,7 @@ class Group:
             place = next(place for place, item in enumerate(self._in_flight) if item[:2] == link)
             item = self._in_flight[place]
             del self._in_flight[place]
-            self._deliver(*item)
+            self._deliver(item)
         due = [member for member in self.alive() if member.due_ns <= self.now_ns]
         if due:
             self._turn(random.choice(due))
@@ -363,21 +417,24 @@ class Group:
         )
 
     def _next_due_ns(self) -> int:
-        return min((member.due_ns for member in self.alive()), default=1 << 62)
+        return min((member.due_ns for member in self.alive()), default=FAR_NS)
 
     def _turn(self, member: Member) -> None:
-        node = member.alive
-        member.due_ns = node.turn(self.now_ns, self.wall_ms, lambda: self._send(member))
+        member.due_ns = FAR_NS
+        due_ns = member.process.turn(self.now_ns, self.wall_ms, lambda: self._send(member))
+        member.due_ns = min(member.due_ns, due_ns)
         self._run_jobs(member)
         self._send(member)
 
     def _send(self, member: Member) -> None:
         for connection in member.outgoing.take():
             data = b"".join(connection.take())
-            peer = member.links.get(connection)
-            if peer is not None:
-                if (member.id, peer) not in self._cut:
-                    self._in_flight.append((member.id, peer, data))
+            pipe = self._pipes.get(connection)
+            if pipe is not None:
+                if data and (pipe.source, pipe.target) not in self._cut:
+                    self._in_flight.append((pipe.source, pipe.target, connection, data))
+                if connection.close_requested:
+                    self._break(connection)
                 continue
             client = member.clients.get(connection)
             if client is not None:
@@ -386,23 +443,17 @@ class Group:
                     client.close()
 
     def _run_jobs(self, member: Member) -> None:
-        replica = member.alive.replica
-        flush = flush_job(replica)
-        for job in [*([flush] if flush is not None else []), *other_jobs(replica)]:
+        jobs = member.process.jobs
+        flush = jobs.flush()
+        for job in [*([flush] if flush is not None else []), *jobs.others()]:
             job.run()
-            job.done()
-            if job.wants_turn:
-                member.due_ns = self.now_ns
+            member.process.job_done(job)
 
-    def _deliver(self, source: str, target: str, data: bytes) -> None:
-        member = self.members[target]
-        decoder = member.decoders.get(source)
-        if member.node is None or decoder is None or (source, target) in self._cut:
-            return
-        member.node.begin(self.now_ns, self.wall_ms)
-        for frame in decoder.feed(data):
-            if not self.lose(source, target, frame) and member.node.peer_received(source, frame):
-                member.due_ns = self.now_ns
+    def _deliver(self, item: tuple[str, str, Connection, bytes]) -> None:
+        source, target, connection, data = item
+        pipe = self._pipes.get(connection)
+        if pipe is not None and (source, target) not in self._cut:
+            pipe.received(data)
 
     # ------------------------------------------------------------------ clients
 
@@ -414,25 +465,26 @@ class Group:
         number = sum(len(other.clients) for other in self.members.values())
         port = 40_000 + number
         packed = LOOPBACK_HOST if host == "127.0.0.1" else pack_host(host, port)
-        connection = member.alive.client_connected(f"{host}:{port}", packed)
-        client = Client(self, member, connection, name or f"127.0.0.1@{number}")
-        member.clients[connection] = client
+        session = member.process.accept_client(f"{host}:{port}", packed)
+        client = Client(self, member, session, name or f"127.0.0.1@{number}")
+        member.clients[session.connection] = client
         return client
 
 
 class Client:
     """A client's end of one connection: sends requests, keeps what comes back."""
 
-    def __init__(self, group: Group, member: Member, connection: Connection, client_id: str) -> None:
+    def __init__(self, group: Group, member: Member, session: ClientSession, client_id: str) -> None:
         self.group = group
         self.client_id = client_id
-        self.connection = connection
+        self.connection = session.connection
         self.closed = False
         self.notices: list[RemotingCommand] = []
         """Requests that the broker has sent to this client."""
         self.answers: dict[int, RemotingCommand] = {}
         self.serialization = JSON
         self._member = member
+        self._session = session
         self._decoder = FrameDecoder()
         self._next_opaque = 0
 
@@ -459,11 +511,8 @@ class Client:
             one_way=one_way,
             serialization=self.serialization,
         )
-        node = self._member.alive
-        node.begin(self.group.now_ns, self.group.wall_ms)
-        for received in FrameDecoder().feed(encode(command)):
-            node.received(self.connection, received)
-        self._member.due_ns = self.group.now_ns
+        assert self._member.running is not None, "its node is dead"
+        self._session.received(encode(command))
         return self._next_opaque
 
     def reuse_opaque(self, opaque: int) -> None:
@@ -500,6 +549,7 @@ class Client:
 
     def receive(self, data: bytes) -> None:
         """Bytes from the node."""
+        self.connection.was_written = True
         for command in self._decoder.feed(data):
             if command.is_response:
                 assert command.opaque not in self.answers, f"two answers to {command.opaque}"
@@ -512,10 +562,7 @@ class Client:
         if not self.closed:
             self.closed = True
             del self._member.clients[self.connection]
-            node = self._member.alive
-            node.begin(self.group.now_ns, self.group.wall_ms)
-            node.client_disconnected(self.connection)
-            self._member.due_ns = self.group.now_ns
+            self._session.lost()
 
     # ------------------------------------------------------------------ common requests
 

@@ -143,7 +143,8 @@ def test_what_nodes_that_have_stopped_hold_is_what_their_data_files_show() -> No
         hosts = world.members.in_service()
         for host in hosts:
             assert host.process is not None
-            host.process.await_jobs()
+            for end_job in [*host.process.jobs_out]:
+                end_job()
             host.process.node.replica.close(host.clock.now_ns())
             host.stopped_in_order()
             directory = f"{host.options.dledger_directory}/index"

@@ -73,7 +73,7 @@ def test_a_leader_still_sends_to_a_peer_whose_own_link_broke() -> None:
         leader = world.members.leader()
         assert leader is not None
         assert leader.process is not None
-        inbound = leader.process.links.accepted()
+        inbound = leader.process.accepted_from_peers()
         assert len(inbound) == 2
         inbound[0].peer.reset()  # of one follower: a majority goes on, and nobody elects a new leader
 

@@ -12,11 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from broker.peers.protocol import PeerProtocolError
 from broker.requests.connection import Connection, Outgoing
 from broker.shell.reading import AWAY_S, PASS_S, Reading
 from broker.shell.sockets import RECEIVE_BYTES, RECEIVE_BYTES_LEAST, UNSENT_BYTES_HIGH, SocketConnection
-from broker.shell.tls import RefusedError
 from broker.shell.turns import Turns
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll")
@@ -323,27 +321,6 @@ async def test_a_reset_ends_that_connection_only(remotes: list[socket.socket]) -
         other.send(b"x")
         await trio.testing.wait_all_tasks_blocked()
         assert server.turns == [[("other", b"x")]]
-
-
-@pytest.mark.parametrize("error", [PeerProtocolError, RefusedError])
-async def test_what_a_connection_is_to_blame_for_ends_that_connection_only(
-    remotes: list[socket.socket], error: type[Exception]
-) -> None:
-    def refuse(data: bytes) -> None:
-        raise error(data.decode())
-
-    async with serving() as server:
-        bad, good = server.connect("bad", refuse), server.connect("good")
-        remotes += [bad, good]
-        await trio.testing.wait_all_tasks_blocked()
-        bad.send(b"nonsense")
-        good.send(b"x")
-        await trio.testing.wait_all_tasks_blocked()
-        failure = server.failures["bad"]
-        assert isinstance(failure, error)
-        assert str(failure) == "nonsense"
-        assert server.turns == [[("good", b"x")]]
-        assert bad.recv(1) == b""
 
 
 @pytest.mark.parametrize("together", [True, False])

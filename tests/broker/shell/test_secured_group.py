@@ -117,10 +117,10 @@ async def test_silent_strangers_are_few_and_leave(tmp_path: Path, monkeypatch: p
         async with running(tmp_path, nodes=3, change=with_secret) as servers:
             await send_and_read_back(servers)
             await wait_linked(servers)
-            monkeypatch.setattr("broker.shell.peer_links._STRANGERS_MAX", 3)
+            monkeypatch.setattr("broker.node.links.STRANGERS_MAX", 3)
             host, _, port = servers.configs["n0"].raft.peers["n0"].partition(":")
             for patience_s, count, sent_away in ((0.2, 3, 3), (3600.0, 4, 1)):
-                monkeypatch.setattr("broker.shell.peer_links._HELLO_TIMEOUT_S", patience_s)
+                monkeypatch.setattr("broker.node.links.HANDSHAKE_NS", int(patience_s * 1e9))
                 streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(count)]
                 for stream in streams[:sent_away]:
                     assert await closed_by(stream) == b""
@@ -144,8 +144,8 @@ async def test_neither_silent_strangers_nor_clients_keep_peers_out(
         async with running(tmp_path, nodes=3, change=crowded) as servers:
             await send_and_read_back(servers)
             await wait_linked(servers)
-            monkeypatch.setattr("broker.shell.peer_links._HELLO_TIMEOUT_S", 3600.0)
-            monkeypatch.setattr("broker.shell.peer_links._STRANGERS_MAX", 3)
+            monkeypatch.setattr("broker.node.links.HANDSHAKE_NS", 3600 * 10**9)
+            monkeypatch.setattr("broker.node.links.STRANGERS_MAX", 3)
             host, _, client_port = servers.brokers["n0"].address.partition(":")
             clients = [await trio.open_tcp_stream(host, int(client_port)) for _ in range(3)]
             assert await closed_by(clients[2]) == b"", "there are as many clients as there may be"

@@ -162,23 +162,19 @@ def test_hosts_are_packed_as_records_hold_them() -> None:
     assert len(packed_host(("::ffff:0:a00:1", 1))) == 20, "translated, not mapped"
 
 
-async def test_neither_reading_nor_writing_is_idle(autojump_clock: trio.testing.MockClock) -> None:
-    """A client that only takes what it is sent is not: it is closed when both have ceased."""
-    connection, remote = _pair()
-    began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection.read, lambda _: None)
-        await trio.sleep(50)
-        assert connection.last_active() == began
-        connection.connection.send(b"notice")
-        connection.flush()
-        assert connection.last_active() == began + 50
-        await trio.sleep(50)
-        assert connection.last_active() == began + 50
-        remote.send(b"request")
-        await trio.testing.wait_all_tasks_blocked()
-        assert connection.last_active() == began + 100
-        nursery.cancel_scope.cancel()
+async def test_what_a_socket_has_taken_is_told_to_whoever_looks_for_idle_connections() -> None:
+    link, remote = _pair()
+
+    def takes(data: bytes) -> bool:
+        link.connection.was_written = False
+        link.connection.send(data)
+        link.flush()
+        return link.connection.was_written
+
+    assert takes(b"notice")
+    assert takes(bytes(1 << 24))
+    assert not takes(b"behind what the remote end does not read")
+    link.close()
     remote.close()
 
 
@@ -186,8 +182,8 @@ async def test_neither_reading_nor_writing_is_idle(autojump_clock: trio.testing.
 async def test_idle_connection_is_closed_and_one_in_use_is_not(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("broker_server", "name_server"):
-        monkeypatch.setattr(f"broker.shell.{module}._SWEEP_S", 0.05)
+    for module in ("broker.node.running", "broker.shell.name_server"):
+        monkeypatch.setattr(f"{module}.SWEEP_NS", 50_000_000)
     base = NameServerConfig(idle_seconds=IDLE_S)
 
     def short(config: BrokerConfig) -> BrokerConfig:

@@ -8,7 +8,7 @@ import structlog
 import trio
 
 from broker.requests.connection import Connection, Outgoing
-from broker.shell.incoming import IncompleteFrames
+from broker.requests.incoming import IncompleteFrames
 from tests.broker.shell.servers import LIMIT_S, running
 
 MIB = 1024 * 1024
@@ -38,7 +38,7 @@ def test_who_holds_most_is_closed_and_what_is_whole_counts_no_more() -> None:
 async def test_unfinished_frames_do_not_take_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.shell.incoming.INCOMPLETE_BYTES_MAX", 2 * MIB)
+    monkeypatch.setattr("broker.requests.incoming.INCOMPLETE_BYTES_MAX", 2 * MIB)
     async with running(tmp_path) as servers:
         for server in (servers.brokers["n0"], next(iter(servers.name_servers.values()))):
             host, _, port = server.address.partition(":")

@@ -1,0 +1,322 @@
+"""The links between the nodes of a group: one that this node dials to each peer, and one accepted from each.
+
+A node sends on the links that it has dialled and receives on those that it has accepted (broker/peers/protocol.py).
+A link that breaks is the first sign of a peer's death, and the node is told at once, whichever of the two it was.
+
+Before the node hears of a link both ends have proved that they belong to the group (broker/peers/handshake.py). Until
+then whoever has connected is a stranger: of those there may be a few at a time, for a few seconds, and each can make
+the node keep no more than one short frame. A dialled link is a line (broker/requests/line.py), AWAITS meaning the
+challenge; an accepted one has the states AWAITS, UP and ENDED of the same table.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from broker.node.node import Node
+from broker.peers.handshake import HANDSHAKE_FRAME_BYTES_MAX, NONCE_BYTES, Accepting, Dialling
+from broker.peers.protocol import (
+    PROTOCOL_VERSION,
+    Frame,
+    Hello,
+    PeerDecoder,
+    PeerProtocolError,
+    encode_frame,
+    take_frame,
+)
+from broker.requests.connection import Connection
+from broker.requests.deadline import NEVER
+from broker.requests.line import TRANSITIONS, Line, LineState, Patience, Surroundings
+
+log = structlog.get_logger("trivet.peers")
+
+_MS: Final = 1_000_000
+
+HANDSHAKE_NS: Final = 5_000 * _MS
+"""How long the other end may take to prove that it is a peer, TLS included."""
+
+PATIENCE: Final = Patience(
+    connect_ns=2_000 * _MS,
+    answer_ns=HANDSHAKE_NS,
+    rest_ns_min=20 * _MS,
+    rest_ns_max=500 * _MS,
+    refused_rest_ns=2_000
+    * _MS,  # with a peer that does not believe this node, or that this node does not believe
+)
+
+STRANGERS_MAX: Final = 64
+"""Connections at a time that have not yet proved that they are a peer's. For the next one the oldest is closed.
+
+A peer proves itself within two round trips, so that the one that has waited longest is the least likely to be one:
+silent strangers, however many, cannot keep peers out for the seconds that each may stay.
+"""
+
+UNACKNOWLEDGED_NS_MAX: Final = 5_000 * _MS
+"""A link whose bytes the other end's system does not acknowledge for so long is broken: for those who own sockets."""
+
+
+class _DialledLink:
+    """The link that this node sends on to one peer: the user of a `Line`. Its methods are described there."""
+
+    def __init__(self, links: "PeerLinks", peer: str, address: str) -> None:
+        self._links = links
+        self._peer = peer
+        self._pending = b""
+        self._handshake: Dialling
+        self._complaint = ""
+        self.line = links.line(f"peer {peer}", address, self)
+
+    def opened(self) -> None:
+        links = self._links
+        replica = links.node.replica
+        own_address = replica.membership.addresses.get(replica.node_id, "")
+        nonce = links.nonce(NONCE_BYTES)
+        hello = Hello(PROTOCOL_VERSION, links.node.group, replica.node_id, self._peer, own_address, nonce)
+        self._handshake = Dialling(hello, links.secret)
+        self._pending = b""
+        self.line.connection.send(*encode_frame(hello))
+        self.line.awaits()
+
+    def received(self, data: bytes) -> None:
+        if self.line.state is LineState.UP:
+            log.warning("a peer answers on a link that only this node sends on", peer=self._peer)
+            self.line.refuse("it answers on a link that only this node sends on")
+            return
+        try:
+            assert self.line.state is LineState.AWAITS, "only the handshake is answered"
+            self._pending += data
+            taken = take_frame(self._pending, HANDSHAKE_FRAME_BYTES_MAX)
+            if taken is None:
+                return
+            proof = self._handshake.answered(taken[0])
+        except PeerProtocolError as error:
+            self.line.refuse(str(error))
+            return
+        self.line.connection.send(*encode_frame(proof))
+        self.line.up()
+        self._complaint = ""
+        node = self._links.node
+        node.replica.links[self._peer] = self.line.connection
+        node.peer_connected(self._peer)
+
+    def due(self) -> None:
+        raise AssertionError("a link that is up waits for nothing")
+
+    def lost(self, was: LineState, reason: str) -> None:
+        node = self._links.node
+        if was is LineState.UP and node.replica.links.get(self._peer) is self.line.connection:
+            del node.replica.links[self._peer]
+            node.peer_lost(self._peer)
+            return
+        refused = was is LineState.AWAITS and self.line.state is LineState.RESTS
+        if refused and reason != self._complaint:
+            self._complaint = reason
+            log.warning("no link to a peer", peer=self._peer, address=self.line.address, reason=reason)
+
+
+class AcceptedLink:
+    """A link that another node has dialled: this node receives on it."""
+
+    __slots__ = (
+        "_accepting",
+        "_address",
+        "_decoder",
+        "_links",
+        "_pending",
+        "_source",
+        "_state",
+        "connection",
+        "until_ns",
+    )
+
+    def __init__(self, links: "PeerLinks", connection: Connection, address: str, until_ns: int) -> None:
+        node = links.node
+        self.connection = connection
+        self.until_ns = until_ns
+        """When a stranger is sent away."""
+        self._links = links
+        self._address = address
+        self._accepting = Accepting(node.group, node.replica.node_id, links.secret, links.nonce)
+        self._pending = b""
+        self._decoder = PeerDecoder()
+        self._state = LineState.AWAITS
+        self._source: str | None = None
+        """The peer, if and only if the state is UP."""
+
+    def received(self, data: bytes) -> None:
+        """Bytes have come. What they are to blame for ends this link; all else that is raised must stop the node."""
+        links = self._links
+        links.begin()
+        wants_turn = False
+        try:
+            source = self._source
+            if source is None:
+                data = self._shake_hands(data)
+                source = self._source
+                if source is None:
+                    return
+                wants_turn = True
+            deliver = links.deliver
+            for frame in self._decoder.feed(data):
+                if deliver(source, frame):
+                    wants_turn = True
+        except PeerProtocolError as error:
+            self.close(str(error))
+        if wants_turn:
+            links.wake()
+
+    def lost(self) -> None:
+        """The connection is closed."""
+        if self._state is LineState.AWAITS:
+            self.close("closed before it proved that it is a peer")
+        elif self._state is LineState.UP:
+            self._links.begin()
+            self._end_up()
+
+    def close(self, reason: str) -> None:
+        """Ends the link for a reason that is worth a line in the log. Does nothing when it has ended."""
+        if self._state is LineState.ENDED:
+            return
+        peer = self._accepting.source
+        log.warning("link of a peer closed", peer=peer, address=self._address, reason=reason)
+        if self._state is LineState.UP:
+            self._end_up()
+        else:
+            del self._links.strangers[self]
+            self.end()
+
+    def _end_up(self) -> None:
+        assert self._source is not None, "a link that is up is that of a peer"
+        source = self._source
+        self.end()
+        self._links.accepted_link_lost(source, self)
+
+    def end(self) -> None:
+        """Closes the connection, and believes nothing more that comes."""
+        self._become(LineState.ENDED)
+        self._source = None
+        self.connection.abort()
+        self._links.wake()
+
+    def _shake_hands(self, data: bytes) -> bytes:
+        """Takes the frames of the handshake. Returns what follows them, once `_source` is known."""
+        if self._state is LineState.ENDED:
+            return b""
+        self._pending += data
+        accepting = self._accepting
+        while accepting.source is None:
+            taken = take_frame(self._pending, HANDSHAKE_FRAME_BYTES_MAX)
+            if taken is None:
+                return b""
+            frame, self._pending = taken
+            challenge = accepting.received(frame)
+            if challenge is not None:
+                self.connection.send(*encode_frame(challenge))
+                self._links.wake()
+        self._become(LineState.UP)
+        self._source = accepting.source
+        self._links.accepted_link_up(self, accepting.source, accepting.hello.address)
+        rest, self._pending = self._pending, b""
+        return rest
+
+    def _become(self, state: LineState) -> None:
+        assert state in TRANSITIONS[self._state], f"{self._state.value} to {state.value}"
+        self._state = state
+
+
+class PeerLinks:
+    """All links of one node.
+
+    `deliver` is given what peers send, as `Node.peer_received`, which it is by default. `nonce` gives so many random
+    bytes. `dial`: see `Line`.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        surroundings: Surroundings,
+        *,
+        secret: str,
+        nonce: Callable[[int], bytes],
+        dial: Callable[[Line], None],
+        deliver: Callable[[str, Frame], bool] | None = None,
+    ) -> None:
+        self.node = node
+        self.secret = secret
+        self.nonce = nonce
+        self.begin = surroundings.begin
+        self.wake = surroundings.wake
+        self.deliver = deliver or node.peer_received
+        self.accepted: dict[str, AcceptedLink] = {}
+        """The links that are up, by peer: the newest of each."""
+        self.strangers: dict[AcceptedLink, None] = {}
+        """The accepted links that are not up, oldest first: so the first one's `until_ns` is the earliest."""
+        self.peers: dict[str, str] = {}
+        """What the links were made for, by peer, with addresses: `Members.peers`, which is replaced when it changes."""
+        self._surroundings = surroundings
+        self._dial = dial
+        self._dialled: dict[str, _DialledLink] = {}
+        self._strangers_due = node.time.add_deadline(self._send_strangers_away)
+
+    def line(self, name: str, address: str, user: _DialledLink) -> Line:
+        """A line of this node to one peer."""
+        return Line(
+            name,
+            address,
+            PATIENCE,
+            user,
+            surroundings=self._surroundings,
+            time=self.node.time,
+            outgoing=self.node.outgoing,
+            dial=self._dial,
+        )
+
+    def follow_membership(self) -> None:
+        """Begins links with new peers and ends those with others; to be called when `peers` is not the members'."""
+        peers = self.peers = self.node.replica.members.peers
+        for peer in [peer for peer in self._dialled if peer not in peers]:
+            self._dialled.pop(peer).line.end("it is no member of the group")
+        for peer, address in peers.items():
+            link = self._dialled.get(peer)
+            if link is not None:
+                link.line.address = address
+            else:
+                link = self._dialled[peer] = _DialledLink(self, peer, address)
+                link.line.start()
+
+    # ------------------------------------------------------------------ accepted
+
+    def accept(self, connection: Connection, address: str) -> AcceptedLink:
+        """Somebody has connected from `address`: a stranger, for whom the oldest one may have to go."""
+        if len(self.strangers) >= STRANGERS_MAX:
+            next(iter(self.strangers)).close(f"{STRANGERS_MAX} others came after it")
+        self.begin()
+        link = AcceptedLink(self, connection, address, self.node.time.now_ns + HANDSHAKE_NS)
+        self.strangers[link] = None
+        self._strangers_due.due_ns = min(self._strangers_due.due_ns, link.until_ns)
+        self.wake()
+        return link
+
+    def accepted_link_up(self, link: AcceptedLink, source: str, address: str) -> None:
+        """The peer has proved itself. If it dials again it has lost its earlier link, even if that is not seen here."""
+        del self.strangers[link]
+        earlier = self.accepted.pop(source, None)
+        self.accepted[source] = link
+        if earlier is not None:
+            earlier.end()
+            self.node.peer_lost(source)
+        self.node.replica.members.met(source, address)
+
+    def accepted_link_lost(self, source: str, link: AcceptedLink) -> None:
+        """A link that was up has ended, and no newer one has taken its place."""
+        assert self.accepted.get(source) is link, "an earlier link is ended when a newer one is up"
+        del self.accepted[source]
+        self.node.replica.members.parted(source)
+        self.node.peer_lost(source)
+
+    def _send_strangers_away(self) -> None:
+        now_ns = self.node.time.now_ns
+        for link in [link for link in self.strangers if link.until_ns <= now_ns]:
+            link.close(f"it did not prove within {HANDSHAKE_NS / 1e9:g} s that it is a peer")
+        self._strangers_due.due_ns = next(iter(self.strangers)).until_ns if self.strangers else NEVER

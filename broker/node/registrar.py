@@ -1,0 +1,140 @@
+"""Keeps a node registered with one name server.
+
+The registration is repeated at an interval, and sent at once when there is something new to say (a role, a topic) or
+when the connection was lost: a name server forgets a broker whose connection closes. Each name server has a registrar
+of its own, so that one that is down delays no other. A registrar is the user of a line (broker/requests/line.py):
+AWAITS means the response to a registration, UP that nothing is to be said before the interval is over.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from broker.remoting.command import RemotingCommand, encode
+from broker.remoting.frame import BrokenStreamError, FrameDecoder
+from broker.requests.connection import Outgoing
+from broker.requests.deadline import Time
+from broker.requests.line import Line, LineState, Patience, Surroundings
+
+log = structlog.get_logger("trivet.registrar")
+
+_MS: Final = 1_000_000
+
+PATIENCE: Final = Patience(
+    connect_ns=6_000 * _MS,
+    answer_ns=6_000 * _MS,
+    rest_ns_min=100 * _MS,
+    rest_ns_max=1_000 * _MS,
+)
+
+
+class Registrar:
+    """One name server's. `registration` and `unregistration` give None where there is nothing to say yet."""
+
+    def __init__(
+        self,
+        address: str,
+        registration: Callable[[], RemotingCommand | None],
+        unregistration: Callable[[], RemotingCommand | None],
+        interval_ns: int,
+        *,
+        surroundings: Surroundings,
+        time: Time,
+        outgoing: Outgoing,
+        dial: Callable[[Line], None],
+    ) -> None:
+        self._registration = registration
+        self._unregistration = unregistration
+        self._interval_ns = interval_ns
+        self._time = time
+        self._decoder = FrameDecoder()
+        self._opaque = 0
+        """Of the newest request."""
+        self._has_news = False
+        """There is more to say than the registration that is under way says."""
+        self._complaint = ""
+        self.line = Line(
+            f"name server {address}",
+            address,
+            PATIENCE,
+            self,
+            surroundings=surroundings,
+            time=time,
+            outgoing=outgoing,
+            dial=dial,
+        )
+
+    def changed(self) -> None:
+        """There is something new to say."""
+        self._has_news = True
+        if self.line.state is LineState.UP:
+            self._register()
+
+    def say_goodbye(self) -> None:
+        """Unregisters the node, if it is connected, and ends; `line.is_closed` when that is written."""
+        if self.line.state is LineState.AWAITS or self.line.state is LineState.UP:
+            command = self._unregistration()
+            if command is not None:
+                self._send(command)
+        self.line.finish()
+
+    # ------------------------------------------------------------------ as the user of a line
+
+    def opened(self) -> None:
+        """A new connection: whatever the name server knew of this node it has forgotten, or will soon."""
+        self._decoder = FrameDecoder()
+        self._register()
+
+    def received(self, data: bytes) -> None:
+        """Only the response to the newest registration counts: name servers of RocketMQ 5 send requests, too."""
+        try:
+            commands = self._decoder.feed(data)
+        except BrokenStreamError as error:
+            self.line.refuse(str(error))
+            return
+        for command in commands:
+            if command.is_response and command.opaque == self._opaque and self.line.state is LineState.AWAITS:
+                self._answered(command)
+
+    def due(self) -> None:
+        """The interval is over."""
+        self._register()
+
+    def lost(self, was: LineState, reason: str) -> None:
+        """A reason is told once, however often it is met."""
+        if reason != self._complaint and self.line.state is LineState.RESTS:
+            self._complaint = reason
+            event = "no connection to a name server" if was is LineState.CONNECTS else "name server lost"
+            log.warning(event, address=self.line.address, reason=reason)
+
+    # ------------------------------------------------------------------ inside
+
+    def _register(self) -> None:
+        self._has_news = False
+        command = self._registration()
+        if command is None:
+            self.line.up(self._time.now_ns + self._interval_ns)
+            return
+        if self.line.state is not LineState.AWAITS:
+            self.line.awaits()
+        try:
+            self._send(command)
+        except ValueError as error:  # more topics than a frame can name
+            self.line.refuse(f"the registration cannot be sent: {error}")
+
+    def _answered(self, command: RemotingCommand) -> None:
+        if command.code != 0:
+            log.warning(
+                "registration refused", address=self.line.address, code=command.code, remark=command.remark
+            )
+        self._complaint = ""
+        self.line.up(self._time.now_ns + self._interval_ns)
+        if self._has_news:
+            self._register()
+
+    def _send(self, command: RemotingCommand) -> None:
+        """Raises ValueError where no frame can carry it."""
+        self._opaque += 1
+        command.opaque = self._opaque
+        self.line.connection.send(encode(command))

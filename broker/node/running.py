@@ -1,0 +1,142 @@
+"""A node that runs: with its links to peers, its clients, its registrations, the jobs that are out, and its stop.
+
+The shell, the simulator and the tests' group run nodes by this class and have no logic of their own: they bring bytes
+and time, write what `Connection`s hold, dial, and run jobs. How they do that:
+
+    accept_client, links.accept     for each connection that comes; what they return is given its bytes
+    turn                            when `Surroundings.wake` was called, or the last turn's deadline has come
+    jobs.flush, jobs.others         within and behind each turn; each job is run, and reported with `job_done`
+    stop                            at a signal
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.node.links import PeerLinks
+from broker.node.node import Node
+from broker.node.orderly_stop import OrderlyStop
+from broker.node.registrar import Registrar
+from broker.node.registration import registration, unregistration
+from broker.peers.protocol import Frame
+from broker.replica.jobs import Job, Jobs
+from broker.requests.client_sessions import SWEEP_NS, ClientSession, ClientSessions
+from broker.requests.line import Line, Surroundings
+
+_SECOND = 1_000_000_000
+
+
+class NodeSurroundings(Surroundings, Protocol):
+    """The time of a node, and its ways to others."""
+
+    def dial_peer(self, line: Line) -> None:
+        """Begins to connect `line.connection` with `line.address`; reports to the line what comes of it."""
+
+    def dial_name_server(self, line: Line) -> None:
+        """As `dial_peer`."""
+
+
+class RunningNode:
+    """One node that runs.
+
+    `address` is the ``host:port`` that clients are told. `nonce` gives so many random bytes. `deliver` stands in for
+    `Node.peer_received`.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        surroundings: NodeSurroundings,
+        *,
+        address: str,
+        nonce: Callable[[int], bytes],
+        deliver: Callable[[str, Frame], bool] | None = None,
+    ) -> None:
+        self.node = node
+        self._surroundings = surroundings
+        self.jobs = Jobs(node.replica)
+        config = node.config
+        self.links = PeerLinks(
+            node,
+            surroundings,
+            secret=config.raft.peer_secret,
+            nonce=nonce,
+            dial=surroundings.dial_peer,
+            deliver=deliver,
+        )
+        self.clients = ClientSessions(
+            surroundings,
+            node.time,
+            node.received,
+            node.client_disconnected,
+            config.limits.idle_seconds * _SECOND,
+        )
+        self.registrars = [
+            Registrar(
+                name_server,
+                lambda: registration(node, node.config, address),
+                lambda: unregistration(node, node.config, address),
+                config.broker.register_interval_ms * 1_000_000,
+                surroundings=surroundings,
+                time=node.time,
+                outgoing=node.outgoing,
+                dial=surroundings.dial_name_server,
+            )
+            for name_server in config.node.name_servers
+        ]
+        self._told_version = node.registration_version
+        """`Node.registration_version` as the registrars have heard of it."""
+        self._stop: OrderlyStop | None = None
+        self._sweep = node.time.add_deadline(self._sweep_clients, node.time.now_ns + SWEEP_NS)
+
+    def start(self) -> None:
+        """Begins to dial peers and name servers."""
+        self.links.follow_membership()
+        for registrar in self.registrars:
+            registrar.line.start()
+        self._surroundings.wake()
+
+    def accept_client(self, name: str, host: bytes) -> ClientSession:
+        """A client has connected from `host`, packed as in a record; `name` is for the log."""
+        return self.clients.accept(self.node.client_connected(name, host))
+
+    def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
+        """Everything that has become possible. Returns when the next turn is due at the latest, in nanoseconds.
+
+        `send` is called in the turn when others wait for what is queued so far, and is to be called behind it.
+        """
+        node = self.node
+        deadline_ns = node.turn(now_ns, wall_ms, send)
+        if node.replica.members.peers is not self.links.peers:
+            self.links.follow_membership()
+        if node.registration_version != self._told_version:
+            self._told_version = node.registration_version
+            for registrar in self.registrars:
+                registrar.changed()
+        if self._stop is not None:
+            self._stop.turned()
+        return deadline_ns  # what has set another one since has asked for another turn
+
+    def job_done(self, job: Job) -> None:
+        """A job has run, without an error or with one that stops no node."""
+        self._surroundings.begin()
+        self.jobs.done(job)
+        if job.wants_turn or self._stop is not None:
+            self._surroundings.wake()
+
+    # ------------------------------------------------------------------ the end
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stop is not None
+
+    def stop(self, stopped: Callable[[], None]) -> None:
+        """Stops in order, once; `stopped` is called at the end of a turn when nothing is left to wait for."""
+        if self._stop is None:
+            self._stop = OrderlyStop(
+                self.node.replica, self.jobs, self.registrars, self._surroundings, self.node.time, stopped
+            )
+
+    def _sweep_clients(self) -> None:
+        self.clients.sweep()
+        self._sweep.due_ns = self.node.time.now_ns + SWEEP_NS

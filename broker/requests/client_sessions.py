@@ -1,0 +1,101 @@
+"""The connections of the clients of one server, a broker or a name server: bytes in, requests out, until they go idle.
+
+A client that neither reads nor writes for `idle_ns` is closed, as RocketMQ's remoting server does it
+(IdleStateHandler), and so is one that sends what is no frame, after the good requests before it have been handled.
+All together hold no more of frames that are not whole than `broker.requests.incoming` allows.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from broker.remoting.command import RemotingCommand
+from broker.remoting.frame import BrokenStreamError, FrameDecoder
+from broker.requests.connection import Connection
+from broker.requests.deadline import Time
+from broker.requests.incoming import IncompleteFrames
+from broker.requests.line import Surroundings
+
+log = structlog.get_logger("trivet")
+
+SWEEP_NS: Final = 5_000_000_000
+"""How often idle clients are looked for."""
+
+
+class ClientSession:
+    """One connection of a client."""
+
+    __slots__ = ("_decoder", "_sessions", "active_ns", "connection")
+
+    def __init__(self, sessions: "ClientSessions", connection: Connection) -> None:
+        self.connection = connection
+        self.active_ns = sessions.time.now_ns
+        """When something came last, or, as far as the sweeps have seen it, was written."""
+        self._sessions = sessions
+        self._decoder = FrameDecoder()
+
+    def received(self, data: bytes) -> None:
+        """Bytes have come."""
+        sessions, connection, decoder = self._sessions, self.connection, self._decoder
+        sessions.begin()
+        self.active_ns = sessions.time.now_ns
+        handle = sessions.handle
+        held = decoder.pending_size
+        try:
+            for command in decoder.feed(data):
+                handle(connection, command)
+        except BrokenStreamError as error:
+            for command in error.commands:
+                handle(connection, command)
+            log.warning("connection closed", client=connection.name, reason=str(error))
+            connection.close()
+        if held or decoder.pending_size:
+            sessions.incomplete.holds(connection, decoder.pending_size)
+        sessions.wake()
+
+    def lost(self) -> None:
+        """The connection is closed. To be called once."""
+        sessions = self._sessions
+        sessions.incomplete.holds(self.connection, 0)
+        del sessions.open[self.connection]
+        sessions.begin()
+        sessions.closed(self.connection)
+        sessions.wake()
+
+
+class ClientSessions:
+    """All of one server. `handle` is given each request, `closed` each connection that has ended."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        time: Time,
+        handle: Callable[[Connection, RemotingCommand], None],
+        closed: Callable[[Connection], None],
+        idle_ns: int,
+    ) -> None:
+        self.time = time
+        self.begin = surroundings.begin
+        self.wake = surroundings.wake
+        self.handle = handle
+        self.closed = closed
+        self.open: dict[Connection, ClientSession] = {}
+        self.incomplete = IncompleteFrames(Connection.abort)
+        self._idle_ns = idle_ns
+
+    def accept(self, connection: Connection) -> ClientSession:
+        """A client has connected."""
+        self.begin()
+        session = self.open[connection] = ClientSession(self, connection)
+        return session
+
+    def sweep(self) -> None:
+        """Closes the connections that are idle."""
+        now_ns = self.time.now_ns
+        for connection, session in self.open.items():
+            if connection.was_written:
+                connection.was_written = False
+                session.active_ns = now_ns
+            elif session.active_ns < now_ns - self._idle_ns:
+                connection.abort()

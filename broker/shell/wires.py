@@ -1,0 +1,172 @@
+"""A node's connections to its peers and name servers: each is made, encrypted, read and written by one task.
+
+What is said on a connection, how long it may take and when it is made anew is decided without I/O, by lines
+(broker/requests/line.py) and accepted links (broker/node/links.py). They are told what becomes of a connection; they
+send, and end it, through its `Connection`.
+"""
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+import trio
+
+from broker.node.links import UNACKNOWLEDGED_NS_MAX, PeerLinks
+from broker.remoting.addresses import split_address
+from broker.requests.connection import Connection, Outgoing
+from broker.requests.line import Line
+from broker.shell.reading import Reading
+from broker.shell.sockets import SocketConnection, connect
+from broker.shell.tls import RefusedError, accept_tls, dial_tls
+from broker.shell.tls_contexts import PeerContexts
+
+_RECEIVE_BYTES: Final = 256 * 1024
+"""One receive from a peer: appends are long."""
+
+_CLOSED: Final = "it closed the connection: its log says why"
+
+
+class Wire(Protocol):
+    """The place where bytes for a connection go."""
+
+    def flush(self) -> None:
+        """Writes what the connection has queued, or closes it if that was asked for."""
+
+
+class _Attempt:
+    """A connection that is not ready yet: bytes for it wait in its outbox, and an abort ends the attempt."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.scope = trio.CancelScope()
+        self._connection = connection
+
+    def flush(self) -> None:
+        if self._connection.aborted:
+            self.scope.cancel()
+
+
+class Wires:
+    """The `broker.node.running.NodeSurroundings` of a process, and all its open connections."""
+
+    def __init__(
+        self,
+        outgoing: Outgoing,
+        begin: Callable[[], None],
+        wake: Callable[[], None],
+        reading: Reading | None = None,
+        *,
+        peers: PeerContexts | None = None,
+        name_servers: ssl.SSLContext | None = None,
+    ) -> None:
+        """`peers` and `name_servers` are None for connections in the clear."""
+        self.begin = begin
+        self.wake = wake
+        self.open: dict[Connection, Wire] = {}
+        """By what the core knows of them. The owner puts the connections of clients here, too."""
+        self.tasks: trio.Nursery | None = None
+        """Where the tasks of dialled connections run; set before the first is dialled."""
+        self._outgoing = outgoing
+        self._reading = reading
+        self._peers = peers
+        self._name_servers = name_servers
+
+    def hand_out(self) -> None:
+        """Writes what is queued, as far as the sockets take it now."""
+        wires = self.open
+        for connection in self._outgoing.take():
+            wire = wires.get(connection)
+            if wire is None:
+                connection.take()
+            else:
+                wire.flush()
+
+    # ------------------------------------------------------------------ dialled
+
+    def dial_peer(self, line: Line) -> None:
+        """See `broker.node.running.NodeSurroundings`."""
+        self._dial(line, None if self._peers is None else self._peers.dialling, _detect_silence)
+
+    def dial_name_server(self, line: Line) -> None:
+        """See `broker.node.running.NodeSurroundings`."""
+        self._dial(line, self._name_servers, lambda _: None)
+
+    def _dial(
+        self, line: Line, context: ssl.SSLContext | None, prepare: Callable[[socket.socket], None]
+    ) -> None:
+        assert self.tasks is not None, "nothing is dialled before the node serves"
+        attempt = self.open[line.connection] = _Attempt(line.connection)
+        self.tasks.start_soon(self._serve_line, line, line.connection, attempt, context, prepare)
+
+    async def _serve_line(
+        self,
+        line: Line,
+        connection: Connection,
+        attempt: _Attempt,
+        context: ssl.SSLContext | None,
+        prepare: Callable[[socket.socket], None],
+    ) -> None:
+        reason = _CLOSED
+        try:
+            with attempt.scope:
+                address = line.address
+                sock = await connect(address)
+                with _closed_unless_done(sock):
+                    prepare(sock)
+                    line.opened(connection)
+                    tls = (
+                        None if context is None else await dial_tls(sock, context, split_address(address)[0])
+                    )
+                wire = SocketConnection(sock, connection, tls=tls, reading=self._reading)
+                self.open[connection] = wire
+                wire.flush()  # what was queued meanwhile
+                await wire.read_and_write(line.received)
+        except (OSError, RefusedError) as error:
+            reason = str(error)
+        finally:
+            del self.open[connection]
+            line.lost(connection, reason)
+
+    # ------------------------------------------------------------------ accepted
+
+    async def serve_accepted(self, links: PeerLinks, sock: socket.socket, address: str) -> None:
+        """Receives what comes on a connection to the port of the peers, until it is closed."""
+        connection = Connection(self._outgoing, f"peer at {address}")
+        attempt = self.open[connection] = _Attempt(connection)
+        link = links.accept(connection, address)
+        try:
+            with attempt.scope:
+                with _closed_unless_done(sock):
+                    _detect_silence(sock)
+                    tls = None if self._peers is None else await accept_tls(sock, self._peers.accepting)
+                wire = SocketConnection(sock, connection, tls=tls, reading=self._reading)
+                self.open[connection] = wire
+                # Nobody waits until it can be written to: its challenge is all that is ever sent on it, which the
+                # buffer of a new socket has room for.
+                await wire.read(link.received, _RECEIVE_BYTES)
+        except RefusedError as error:
+            link.close(str(error))
+        finally:
+            del self.open[connection]
+            link.lost()
+
+    def close(self) -> None:
+        """Closes all sockets, for a process that ends."""
+        for wire in list(self.open.values()):
+            if isinstance(wire, SocketConnection):
+                wire.close()
+
+
+@contextlib.contextmanager
+def _closed_unless_done(sock: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _detect_silence(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_NS_MAX // 1_000_000)

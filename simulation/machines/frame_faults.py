@@ -1,0 +1,127 @@
+"""What may happen to single Raft messages between a link and the node that it hands them to.
+
+TCP loses, repeats and reorders nothing, but Raft must bear all three; so messages can be dropped, doubled or held back
+here, and their bytes can change as TCP's own checksum lets one change in many through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from broker.node.node import Node
+from broker.node.running import RunningNode
+from broker.peers.protocol import Frame, RaftFrame
+from raft.messages import AppendRequest, TimeoutNow, VoteResponse
+from simulation.journal import Journal
+from simulation.machines.network import Network
+from simulation.scheduler import MICROSECOND, MILLISECOND
+
+__all__ = ["FrameFaults", "PeerFrames"]
+
+
+class _Process(Protocol):
+    """The process that frames come to."""
+
+    node: Node
+    running: RunningNode
+
+    def begin(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def call_after(self, delay_ns: int, callback: Callable[..., object]) -> Any: ...
+
+
+@dataclass(slots=True)
+class FrameFaults:
+    """Probabilities, per Raft message, on the links of one node."""
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    reordering: float = 0.0
+    corruption: float = 0.0
+    """Of messages with entries: a bit of them flips."""
+    told: Callable[[], object] = lambda: None
+    """Called for each message to which one of these happens."""
+
+
+class PeerFrames:
+    """The frames that come to one process: `deliver` stands between its links and `Node.peer_received`."""
+
+    def __init__(
+        self,
+        process: _Process,
+        name: str,
+        network: Network,
+        journal: Journal,
+        voted: Callable[[str, int, str], object],
+        faults: Callable[[], FrameFaults | None],
+    ) -> None:
+        """`name` is the node's own. `voted` is told of each vote that arrives: from whom, its term, and for whom."""
+        self._process = process
+        self._received = process.node.peer_received
+        self._name = name
+        self._random = network.random
+        self._journal = journal
+        self._voted = voted
+        self._faults = faults
+
+    def deliver(self, source: str, frame: Frame) -> bool:
+        """Hands a frame to the node, as the faults will have it. Returns False when the frame wants no turn."""
+        if isinstance(frame, RaftFrame):
+            message = frame.message
+            if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
+                self._voted(source, message.request_term, message.target)
+            faults = self._faults()
+            if faults is not None:
+                self._deliver_with_faults(source, frame, faults)
+                return True
+        return self._received(source, frame)
+
+    def call_to_arms(self, leader: str, term: int) -> bool:
+        """A `TimeoutNow` of that leader and term arrives late, or twice. Returns False when its link is down."""
+        if leader not in self._process.running.links.accepted:
+            return False
+        delay = self._random.randrange(MICROSECOND, MILLISECOND)
+        self._deliver_after(delay, leader, RaftFrame(TimeoutNow(leader, self._name, term)))
+        return True
+
+    def _deliver_with_faults(self, source: str, frame: RaftFrame, faults: FrameFaults) -> None:
+        random = self._random
+        is_append = isinstance(frame.message, AppendRequest) and bool(frame.body)
+        if is_append and random.random() < faults.corruption:
+            self._journal.fired("message corruption")
+            faults.told()
+            body = bytearray(frame.body)
+            body[random.randrange(len(body))] ^= 1 << random.randrange(8)
+            frame = frame._replace(body=body)
+        drawn = random.random()
+        for probability, fault in (
+            (faults.loss, "message loss"),
+            (faults.reordering, "message reordering"),
+            (faults.duplication, "message duplication"),
+        ):
+            if drawn < probability:
+                self._journal.fired(fault)
+                faults.told()
+                if fault != "message loss":
+                    self._deliver_after(random.randrange(MICROSECOND, 30 * MILLISECOND), source, frame)
+                if fault != "message duplication":
+                    return
+                break
+            drawn -= probability
+        self._received(source, frame)
+
+    def _deliver_after(self, delay_ns: int, source: str, frame: RaftFrame) -> None:
+        process, accepted = self._process, self._process.running.links.accepted
+        link = accepted[source]
+
+        def deliver() -> None:
+            if accepted.get(source) is link:
+                process.begin()
+                self._received(source, frame)
+                process.wake()
+
+        process.call_after(delay_ns, deliver)

@@ -1,0 +1,146 @@
+"""A node that stops hands over, says goodbye and waits for its jobs, each for a while and in this order."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.node.orderly_stop import OrderlyStop, StopState
+from broker.node.registrar import Registrar
+from broker.remoting.command import encode, request, response
+from broker.remoting.frame import FrameDecoder
+from broker.replica.jobs import Jobs
+from broker.replica.upkeep import Upkeep
+from log.tail import PrepareJob
+from tests.broker.harness import Group
+from tests.broker.lines import Desk
+
+REGISTER, UNREGISTER = 103, 104
+
+
+class Rig:
+    """The stop of a node that is registered with one name server."""
+
+    def __init__(self, group: Group, node_id: str) -> None:
+        self.desk = Desk()
+        self.replica = group.node(node_id).replica
+        self.jobs = Jobs(self.replica)
+        self.ended = 0
+        self.registrar = Registrar(
+            "ns:9876",
+            lambda: request(REGISTER),
+            lambda: request(UNREGISTER),
+            30 * 10**9,
+            surroundings=self.desk,
+            time=self.desk.time,
+            outgoing=self.desk.outgoing,
+            dial=self.desk.dial,
+        )
+        line = self.registrar.line
+        line.start()
+        line.opened(self.desk.connection)
+        line.received(encode(response(FrameDecoder().feed(self.desk.take())[0], 0)))
+
+    def stop(self) -> OrderlyStop:
+        def stopped() -> None:
+            self.ended += 1
+
+        return OrderlyStop(self.replica, self.jobs, [self.registrar], self.desk, self.desk.time, stopped)
+
+    def said(self) -> list[int]:
+        return [command.code for command in FrameDecoder().feed(self.desk.take())]
+
+    def written(self) -> None:
+        self.registrar.line.lost(self.desk.connection, "closed here")
+
+
+@pytest.fixture
+def group() -> Group:
+    group = Group(3)
+    group.elect()
+    return group
+
+
+def state_of(stop: OrderlyStop) -> StopState:
+    return stop.state
+
+
+def test_a_follower_says_goodbye_at_once(group: Group) -> None:
+    rig = Rig(group, group.follower)
+    stop = rig.stop()
+    assert (state_of(stop), rig.said()) == (StopState.SAYS_GOODBYE, [UNREGISTER])
+    stop.turned()
+    assert (state_of(stop), rig.ended) == (StopState.SAYS_GOODBYE, 0)
+    rig.written()
+    stop.turned()
+    assert (state_of(stop), rig.ended) == (StopState.STOPPED, 1)
+    stop.turned()
+    assert rig.ended == 1
+
+
+def test_a_leader_hands_over_first(group: Group) -> None:
+    leader = group.leader
+    rig = Rig(group, leader)
+    stop = rig.stop()
+    assert (state_of(stop), rig.said()) == (StopState.HANDS_OVER, [])
+    group.members[leader].due_ns = group.now_ns
+    group.run_until(lambda: not rig.replica.serving, "another leader")
+    stop.turned()
+    assert (state_of(stop), rig.said()) == (StopState.SAYS_GOODBYE, [UNREGISTER])
+
+
+def test_a_leader_that_nobody_follows_waits_for_a_second(group: Group) -> None:
+    leader = group.leader
+    group.partition(leader)
+    rig = Rig(group, leader)
+    stop = rig.stop()
+    rig.desk.advance(0.99)
+    stop.turned()
+    assert state_of(stop) is StopState.HANDS_OVER
+    rig.desk.advance(0.01)
+    assert (state_of(stop), rig.said()) == (StopState.SAYS_GOODBYE, [UNREGISTER])
+
+
+def test_a_leader_alone_has_nobody_to_hand_over_to() -> None:
+    group = Group(1)
+    group.elect()
+    assert state_of(Rig(group, "n0").stop()) is StopState.SAYS_GOODBYE
+
+
+def test_a_goodbye_that_cannot_be_written_is_waited_for_a_second(group: Group) -> None:
+    rig = Rig(group, group.follower)
+    stop = rig.stop()
+    rig.desk.advance(0.99)
+    stop.turned()
+    assert state_of(stop) is StopState.SAYS_GOODBYE
+    rig.desk.advance(0.01)
+    stop.turned()
+    assert (state_of(stop), rig.ended) == (StopState.STOPPED, 1)
+
+
+def test_a_name_server_that_was_not_connected_is_not_waited_for(group: Group) -> None:
+    rig = Rig(group, group.follower)
+    rig.written()
+    stop = rig.stop()
+    stop.turned()
+    assert rig.ended == 1
+
+
+def test_jobs_that_are_out_come_back_and_no_new_ones_begin(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Upkeep, "prepare_job", lambda self: PrepareJob([]))
+    monkeypatch.setattr(Upkeep, "prepared", lambda self, job: None)
+    rig = Rig(group, group.follower)
+    (job, *_) = rig.jobs.others()
+    assert not job.failure_stops_node
+    stop = rig.stop()
+    assert rig.jobs.others(), "until the goodbye everything goes on as before"
+    rig.written()
+    stop.turned()
+    assert (state_of(stop), rig.jobs.out) == (StopState.AWAITS_JOBS, 2)
+    assert (rig.jobs.others(), rig.jobs.flush()) == ([], None)
+    for _ in range(2):
+        assert rig.ended == 0
+        rig.jobs.done(job)
+        stop.turned()
+    assert (state_of(stop), rig.ended) == (StopState.STOPPED, 1)

@@ -1,0 +1,213 @@
+"""What a node says to a name server, and when."""
+
+from __future__ import annotations
+
+import structlog.testing
+
+from broker.node.registrar import PATIENCE, Registrar
+from broker.remoting.command import FRAME_SIZE_MAX, RemotingCommand, encode, request, response
+from broker.remoting.frame import FrameDecoder
+from tests.broker.lines import Desk
+
+REGISTER, UNREGISTER, NOTIFY = 103, 104, 905
+
+
+class Rig:
+    """A registrar, and the name server's end of its connection."""
+
+    def __init__(self) -> None:
+        self.desk = Desk()
+        self.body: bytes | None = b"topics"
+        """What there is to say; None for nothing."""
+        self.registrar = Registrar(
+            "ns:9876",
+            lambda: None if self.body is None else request(REGISTER, None, self.body),
+            lambda: request(UNREGISTER),
+            30 * 10**9,
+            surroundings=self.desk,
+            time=self.desk.time,
+            outgoing=self.desk.outgoing,
+            dial=self.desk.dial,
+        )
+        self.line = self.registrar.line
+        self.line.start()
+
+    @property
+    def state(self) -> str:
+        return self.line.state.value
+
+    def open(self) -> None:
+        self.line.opened(self.desk.connection)
+
+    def said(self) -> list[RemotingCommand]:
+        return FrameDecoder().feed(self.desk.take())
+
+    def answer(self, command: RemotingCommand, code: int = 0) -> None:
+        self.line.received(encode(response(command, code)))
+
+    def registered(self) -> None:
+        self.open()
+        (command,) = self.said()
+        self.answer(command)
+
+
+def test_it_registers_at_once_and_at_intervals() -> None:
+    rig = Rig()
+    rig.open()
+    (command,) = rig.said()
+    assert (command.code, command.body) == (REGISTER, b"topics")
+    assert rig.state == "awaits"
+    rig.answer(command)
+    assert rig.state == "up"
+    rig.desk.advance(29.9)
+    assert rig.said() == []
+    rig.desk.advance(0.2)
+    (again,) = rig.said()
+    assert again.opaque != command.opaque
+
+
+def test_what_is_new_is_said_at_once() -> None:
+    rig = Rig()
+    rig.registered()
+    rig.body = b"more topics"
+    rig.registrar.changed()
+    (command,) = rig.said()
+    assert command.body == b"more topics"
+
+
+def test_what_is_new_while_a_registration_is_under_way_is_said_behind_its_response() -> None:
+    rig = Rig()
+    rig.open()
+    (first,) = rig.said()
+    rig.body = b"more topics"
+    rig.registrar.changed()
+    rig.registrar.changed()
+    assert rig.said() == []
+    rig.answer(first)
+    (second,) = rig.said()
+    assert second.body == b"more topics"
+    rig.answer(second)
+    assert rig.said() == []
+
+
+def test_a_node_without_a_role_waits_for_one() -> None:
+    rig = Rig()
+    rig.body = None
+    rig.open()
+    assert (rig.said(), rig.state) == ([], "up")
+    rig.body = b"topics"
+    rig.registrar.changed()
+    assert [command.body for command in rig.said()] == [b"topics"]
+
+
+def test_a_node_without_a_role_looks_again_after_the_interval() -> None:
+    """As shipped; the simulated registrar waited for a change for ever."""
+    rig = Rig()
+    rig.body = None
+    rig.open()
+    rig.body = b"topics"
+    rig.desk.advance(30)
+    assert [command.body for command in rig.said()] == [b"topics"]
+
+
+def test_the_longest_rest_is_a_second() -> None:
+    """As shipped; the simulated registrar rested for up to five."""
+    rig = Rig()
+    for _ in range(7):
+        rig.line.lost(rig.desk.connection, "refused")
+        count = len(rig.desk.dialled)
+        while len(rig.desk.dialled) == count:
+            rig.desk.advance(0.01)
+    assert rig.desk.rests_ms() == [100, 200, 400, 800, 1000, 1000, 1000]
+    assert PATIENCE.rest_ns_max == 10**9
+
+
+def test_a_connection_that_is_lost_is_made_anew_and_used() -> None:
+    rig = Rig()
+    rig.registered()
+    rig.line.lost(rig.desk.connection, "closed")
+    rig.desk.advance(0.1)
+    rig.registered()
+    rig.line.received(b"\xff" * 8)  # no frame at all
+    assert rig.desk.connection.aborted
+    rig.desk.advance(0.2)
+    rig.registered()
+    assert len(rig.desk.dialled) == 3
+
+
+def test_a_name_server_that_does_not_answer_is_left() -> None:
+    rig = Rig()
+    rig.open()
+    rig.desk.advance(5.9)
+    assert rig.state == "awaits"
+    rig.desk.advance(0.1)
+    assert rig.state == "rests"
+
+
+def test_only_the_response_to_the_newest_registration_counts() -> None:
+    """Name servers of RocketMQ 5 send requests (NOTIFY_MIN_BROKER_ID_CHANGE); either side took one for a response."""
+    rig = Rig()
+    rig.open()
+    (command,) = rig.said()
+    with structlog.testing.capture_logs() as logs:
+        rig.line.received(encode(request(NOTIFY, opaque=command.opaque)))
+        rig.line.received(encode(response(request(REGISTER, opaque=command.opaque + 7), 0)))
+        assert rig.state == "awaits"
+        rig.answer(command)
+    assert rig.state == "up"
+    assert logs == []
+
+
+def test_a_refusal_is_told() -> None:
+    """As shipped; the simulated registrar did not look at the code."""
+    rig = Rig()
+    rig.open()
+    with structlog.testing.capture_logs() as logs:
+        rig.answer(rig.said()[0], 1)
+    assert [(entry["event"], entry["code"]) for entry in logs] == [("registration refused", 1)]
+    assert rig.state == "up"
+
+
+def test_a_registration_that_no_frame_can_carry_ends_nothing() -> None:
+    """As shipped; in the simulator it would have ended the node."""
+    rig = Rig()
+    rig.body = bytes(FRAME_SIZE_MAX)
+    with structlog.testing.capture_logs() as logs:
+        rig.open()
+        assert rig.desk.connection.aborted
+        rig.desk.advance(0.1)
+        rig.open()
+    assert len(logs) == 1
+    assert "cannot be sent" in logs[0]["reason"]
+    rig.body = b"topics"
+    rig.desk.advance(0.3)
+    rig.registered()
+    assert rig.state == "up"
+
+
+def test_a_name_server_that_cannot_be_reached_is_told_once() -> None:
+    rig = Rig()
+    with structlog.testing.capture_logs() as logs:
+        for reason in ["refused"] * 3 + ["no such host"] * 2:
+            rig.line.lost(rig.desk.connection, reason)
+            rig.desk.advance(1)
+        rig.desk.advance(20)
+    assert [entry["reason"] for entry in logs] == ["refused", "no such host", "no connection within 6 s"]
+    assert {entry["event"] for entry in logs} == {"no connection to a name server"}
+    assert {entry["address"] for entry in logs} == {"ns:9876"}
+
+
+def test_the_goodbye_is_the_last_word() -> None:
+    """Shipped, a registrar whose node changed its role behind the goodbye registered it again."""
+    rig = Rig()
+    rig.open()
+    (first,) = rig.said()
+    rig.registrar.say_goodbye()
+    assert [command.code for command in rig.said()] == [UNREGISTER], "even while a response is awaited"
+    assert rig.desk.connection.close_requested
+    rig.registrar.changed()
+    rig.answer(first)
+    rig.line.lost(rig.desk.connection, "closed here")
+    rig.desk.advance(100)
+    assert rig.said() == []
+    assert (len(rig.desk.dialled), rig.line.is_closed) == (1, True)

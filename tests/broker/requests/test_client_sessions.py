@@ -1,0 +1,101 @@
+"""Clients' connections: requests are handled in order, nonsense and silence end a connection."""
+
+from __future__ import annotations
+
+import pytest
+import structlog.testing
+
+from broker.remoting.command import RemotingCommand, encode, request
+from broker.requests import incoming
+from broker.requests.client_sessions import ClientSession, ClientSessions
+from broker.requests.connection import Connection
+from tests.broker.lines import Desk
+
+IDLE_S = 120
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.desk = Desk()
+        self.handled: list[tuple[str, int]] = []
+        self.closed: list[str] = []
+        self.sessions = ClientSessions(
+            self.desk,
+            self.desk.time,
+            self._handle,
+            lambda connection: self.closed.append(connection.name),
+            IDLE_S * 10**9,
+        )
+
+    def _handle(self, connection: Connection, command: RemotingCommand) -> None:
+        self.handled.append((connection.name, command.code))
+
+    def connect(self, name: str) -> ClientSession:
+        return self.sessions.accept(Connection(self.desk.outgoing, name))
+
+    def sweep(self) -> set[str]:
+        """Who has been closed for silence."""
+        self.sessions.sweep()
+        return {connection.name for connection in self.sessions.open if connection.aborted}
+
+
+def data(*codes: int) -> bytes:
+    return b"".join(encode(request(code)) for code in codes)
+
+
+def test_requests_are_handled_in_order_and_a_turn_follows() -> None:
+    rig = Rig()
+    session = rig.connect("a")
+    both = data(10, 11)
+    session.received(both[:30])
+    session.received(both[30:] + data(12))
+    assert rig.handled == [("a", 10), ("a", 11), ("a", 12)]
+    assert rig.desk.turns_wanted == 2
+    session.lost()
+    assert (rig.closed, rig.sessions.open) == (["a"], {})
+
+
+def test_what_is_no_frame_closes_behind_the_requests_before_it() -> None:
+    """The simulated name server did not answer those."""
+    rig = Rig()
+    session = rig.connect("a")
+    with structlog.testing.capture_logs() as logs:
+        session.received(data(10) + b"\xff" * 8)
+    assert rig.handled == [("a", 10)]
+    assert (session.connection.close_requested, session.connection.aborted) == (True, False)
+    assert [entry["event"] for entry in logs] == ["connection closed"]
+
+
+def test_who_neither_reads_nor_writes_is_closed() -> None:
+    """The simulator counted what came only, so that a client that was sent to all the time was closed."""
+    rig = Rig()
+    silent, sends, takes = rig.connect("silent"), rig.connect("sends"), rig.connect("takes")
+    rig.desk.advance(IDLE_S)
+    assert rig.sweep() == set()
+    sends.received(data(10))
+    takes.connection.was_written = True
+    rig.desk.advance(1)
+    assert rig.sweep() == {"silent"}
+    assert silent.connection in rig.desk.outgoing.connections
+    silent.lost()
+    rig.desk.advance(IDLE_S - 1)
+    assert rig.sweep() == set()
+    rig.desk.advance(2)
+    assert rig.sweep() == {"sends", "takes"}
+
+
+def test_who_holds_most_of_what_is_not_whole_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As shipped; the simulator had no limit."""
+    monkeypatch.setattr(incoming, "INCOMPLETE_BYTES_MAX", 1000)
+    rig = Rig()
+    one, other = rig.connect("one"), rig.connect("other")
+    frame = encode(request(10, None, bytes(900)))
+    one.received(frame[:400])
+    other.received(frame[:500])
+    assert not other.connection.aborted
+    one.received(frame[400:450])
+    other.received(frame[500:600])
+    assert (one.connection.aborted, other.connection.aborted) == (False, True)
+    other.lost()
+    one.received(frame[450:])
+    assert rig.handled == [("one", 10)]

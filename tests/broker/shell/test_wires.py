@@ -1,0 +1,98 @@
+"""Connections to others: whatever becomes of one is told, and a node that fails of one has no further turn."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import trio
+import trio.testing
+
+from broker.node.running import RunningNode
+from broker.shell.reading import Reading
+from broker.shell.sockets import listen
+from broker.shell.turns import Turns
+from broker.shell.wires import Wires
+from tests.broker.harness import Group
+
+
+@pytest.mark.parametrize(
+    "address", ["nowhere", "a" * 64 + ".example:1", "zero\0:1", "two..dots:1", "127.0.0.1:1"]
+)
+async def test_an_address_that_is_none_ends_no_node(address: str) -> None:
+    """Whoever dials says where it listens, and a member may be added with any name for its host."""
+    node = Group(3).node("n0")
+    node.replica.members.peers = {"n7": address}
+    wires = Wires(node.outgoing, lambda: None, lambda: None)
+    running = RunningNode(node, wires, address="127.0.0.1:1", nonce=bytes)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            wires.tasks = nursery
+            running.start()
+            assert wires.open
+            while wires.open:
+                await trio.testing.wait_all_tasks_blocked(0.001)
+
+
+async def test_an_attempt_that_is_given_up_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(address: str) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr("broker.shell.wires.connect", connect)
+    node = Group(3).node("n0")
+    wires = Wires(node.outgoing, lambda: None, lambda: None)
+    running = RunningNode(node, wires, address="127.0.0.1:1", nonce=bytes)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            wires.tasks = nursery
+            running.start()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(wires.open) == 2
+            node.replica.members.peers = {}
+            running.links.follow_membership()
+            wires.hand_out()
+            await trio.testing.wait_all_tasks_blocked()
+            assert wires.open == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it needs epoll")
+async def test_no_turn_follows_when_the_node_fails_of_a_new_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(3)
+    dialling, accepting = group.node("n0"), group.node("n1")
+    listener = listen("127.0.0.1:0")
+    dialling.replica.members.peers = {"n1": f"127.0.0.1:{listener.getsockname()[1]}"}
+    failed = False
+
+    def turn() -> int:
+        assert not failed, "a turn after the failure"
+        near.hand_out()
+        return 1 << 62
+
+    def fail(node: str) -> None:
+        nonlocal failed
+        failed = True
+        turns.wake()
+        raise AssertionError("broken")
+
+    monkeypatch.setattr(dialling, "peer_connected", fail)
+    turns = Turns(turn, lambda: 0)
+    reading = Reading.begin(turns)
+    near = Wires(dialling.outgoing, lambda: None, turns.wake, reading)
+    far = Wires(accepting.outgoing, lambda: None, lambda: None)
+    far.wake = far.hand_out
+    running = RunningNode(dialling, near, address="127.0.0.1:1", nonce=bytes)
+    other = RunningNode(accepting, far, address="127.0.0.1:2", nonce=bytes)
+
+    async def accept() -> None:
+        await trio.lowlevel.wait_readable(listener)
+        sock, _ = listener.accept()
+        await far.serve_accepted(other.links, sock, "n0")
+
+    with trio.fail_after(30), pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match="broken")):
+        async with trio.open_nursery() as nursery:
+            near.tasks = nursery
+            assert reading is not None
+            for task in (turns.run, reading.run, accept):
+                nursery.start_soon(task)
+            running.start()
+    listener.close()
