@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,6 +10,7 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 from broker.tools.cli.options import AsJson
+from broker.tools.cli.progress import Progress
 from broker.tools.cli.run_directory import UNDECIDED, judge_traces, log_clients_to, prepare_directory
 from broker.tools.cli.signals import stop_signals
 
@@ -58,7 +58,7 @@ def chaos(
     print(f"seed {seed}", flush=True, file=sys.stderr if json else sys.stdout)
     log_clients_to(directory / "clients.log")
     seconds = minutes * 60
-    display = _Display()
+    display = Progress(10.0)
     storage = StorageSettings(
         flush=flush,
         data_file_bytes=1024 * 1024,
@@ -107,20 +107,7 @@ _RESULTS = {
 }
 
 
-class _Display:
-    """Prints events line by line, and on a terminal the present state below them."""
-
-    def __init__(self) -> None:
-        from broker.tools.cli.output import console
-
-        self.console = console(stderr=True)
-        self.begin = time.monotonic()
-
-    def tell(self, text: str) -> None:
-        self.console.print(f"{time.monotonic() - self.begin:6.1f} s  {text}", markup=False, soft_wrap=True)
-
-
-async def _run_with_progress(run: ChaosRun, display: _Display) -> bool:
+async def _run_with_progress(run: ChaosRun, display: Progress) -> bool:
     """Run it to its end or until it is interrupted, which returns True; either way every process is gone then."""
     import trio
 
@@ -142,35 +129,21 @@ async def _run_with_progress(run: ChaosRun, display: _Display) -> bool:
     return interrupted
 
 
-async def _show_progress(run: ChaosRun, display: _Display) -> None:
-    """The present faults and rates: a line that is kept up to date on a terminal, elsewhere one now and then."""
+async def _show_progress(run: ChaosRun, display: Progress) -> None:
+    """Show the present faults and rates, until it is cancelled."""
     import trio
-    from rich.live import Live
-    from rich.text import Text
 
-    terminal = display.console.is_terminal
-    pause_s = 0.5 if terminal else 10.0
     acknowledged = 0
-    with Live(console=display.console, auto_refresh=False, transient=True) if terminal else _NoLive() as live:
+    try:
         while True:
-            await trio.sleep(pause_s)
+            await trio.sleep(display.pause_s)
             counters = run.counters
-            rate = (counters.acknowledged - acknowledged) / pause_s
+            rate = (counters.acknowledged - acknowledged) / display.pause_s
             acknowledged = counters.acknowledged
             phase = run.phase if run.phase != "faults" else f"faults: {'; '.join(run.current) or 'none now'}"
-            text = f"{acknowledged:,} acknowledged ({rate:,.0f}/s), {counters.read:,} read; {phase}"
-            if isinstance(live, Live):
-                live.update(Text(f"{time.monotonic() - display.begin:6.1f} s  {text}"), refresh=True)
-            else:
-                display.tell(text)
-
-
-class _NoLive:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
+            display.show(f"{acknowledged:,} acknowledged ({rate:,.0f}/s), {counters.read:,} read; {phase}")
+    finally:
+        display.clear()
 
 
 def _print_summary(summary: Summary, code: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,10 +10,11 @@ from cyclopts import Parameter
 
 from broker.tools.cli.errors import USAGE, CommandError
 from broker.tools.cli.options import AsJson
+from broker.tools.cli.progress import Progress
 from broker.tools.cli.run_directory import judge_traces, prepare_directory
 
 if TYPE_CHECKING:
-    from broker.tools.demo.scenario import Demonstration, Narrate, Summary
+    from broker.tools.demo.scenario import Demonstration, Summary
 
 
 def demo(
@@ -46,15 +46,12 @@ def demo(
     directory = dir.absolute()
     prepare_directory(directory, "demo")
     begin = time.monotonic()
-
-    def narrate(text: str) -> None:
-        print(f"{time.monotonic() - begin:6.1f} s  {text}", file=sys.stderr, flush=True)
-
-    narrate(f"{len(lines):,} lines to send; everything goes to {dir}")
-    demonstration = Demonstration(directory, lines, narrate)
-    trio.run(_run_with_progress, demonstration)
+    progress = Progress(2.0)
+    progress.tell(f"{len(lines):,} lines to send; everything goes to {dir}")
+    demonstration = Demonstration(directory, lines, progress.tell)
+    trio.run(_run_with_progress, demonstration, progress)
     summary = demonstration.summary
-    code = _judge(summary, directory, narrate) if analysis else 0
+    code = _judge(summary, directory, progress) if analysis else 0
     summary.seconds = time.monotonic() - begin
     if json:
         from broker.tools.cli.output import print_json
@@ -65,34 +62,33 @@ def demo(
     return code
 
 
-async def _run_with_progress(demonstration: Demonstration) -> None:
+async def _run_with_progress(demonstration: Demonstration, progress: Progress) -> None:
     import trio
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_show_progress, demonstration)
+        nursery.start_soon(_show_progress, demonstration, progress)
         await demonstration.run()
         nursery.cancel_scope.cancel()
 
 
-async def _show_progress(demonstration: Demonstration) -> None:
-    """Show how far sending and reading are: a line that is rewritten on a terminal, now and then a line elsewhere."""
+async def _show_progress(demonstration: Demonstration, progress: Progress) -> None:
+    """Show how far sending and reading are, until it is cancelled."""
     import trio
 
     counters = demonstration.counters
-    terminal = sys.stderr.isatty()
-    shown = (0, 0)
-    while True:
-        await trio.sleep(0.2 if terminal else 2.0)
-        state = (counters.acknowledged, counters.read)
-        if state != shown:
-            shown = state
-            text = f"          {state[0]:,} of {counters.total:,} acknowledged, {state[1]:,} read"
-            print(text, end="\r" if terminal else "\n", file=sys.stderr, flush=True)
+    try:
+        while True:
+            await trio.sleep(progress.pause_s)
+            progress.show(
+                f"{counters.acknowledged:,} of {counters.total:,} acknowledged, {counters.read:,} read"
+            )
+    finally:
+        progress.clear()
 
 
-def _judge(summary: Summary, directory: Path, narrate: Narrate) -> int:
+def _judge(summary: Summary, directory: Path, progress: Progress) -> int:
     """Ask Spark; fills in the verdict and returns the exit code."""
-    narrate("Spark judges the traces")
+    progress.tell("Spark judges the traces")
     code, summary.verdict, summary.report = judge_traces(directory)
     return code
 

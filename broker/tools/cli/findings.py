@@ -10,7 +10,6 @@ import contextlib
 import os
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,16 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from broker.tools.cli.progress import Progress
 from broker.tools.cli.simulation_run import run_once
 
 if TYPE_CHECKING:
-    from simulation.findings.shrink import Progress
+    from simulation.findings.shrink import Progress as Shrinking
     from simulation.plans.plan import Plan
     from simulation.world.end_checks import JudgeHistory
     from simulation.world.running import Result
-
-_LINE_EVERY_S = 10.0
-"""Pause between two lines of progress where a line cannot be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +70,17 @@ def shrink_finding(failed: Result, directory: Path, budget: ShrinkBudget, judge:
     judged = partial(run_until, judge_history=judge)
     run = judged if failed.violation.invariant == "linearizability" else run_until
     begin = time.monotonic()
-    display = _Display(begin)
+    display = Progress(10.0)
     smallest = failed.plan
     path = keep_plan(smallest, directory, "-shrunk")
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: Shrinking) -> None:
         nonlocal smallest
         if progress.best.plan != smallest:
             smallest = progress.best.plan
             keep_plan(smallest, directory, "-shrunk")
-        display.show(progress)
+        state = f"{progress.runs} of {progress.runs_max} runs, at {progress.what}: {describe_size(progress.best.plan)}"
+        display.show(state)
 
     limit = f", at most {budget.seconds:g} s" if budget.seconds else ""
     print(f"shrinking: at most {budget.runs} runs{limit}; Ctrl-C keeps the smallest so far", flush=True)
@@ -126,32 +124,3 @@ def _remembered_interrupt() -> Iterator[Callable[[], bool]]:
         yield lambda: interrupted
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-class _Display:
-    """Progress on stderr: a line that is kept up to date on a terminal, elsewhere one now and then."""
-
-    def __init__(self, begin: float) -> None:
-        self._begin = begin
-        self._terminal = sys.stderr.isatty()
-        self._told = begin
-        self._width = 0
-
-    def show(self, progress: Progress) -> None:
-        from simulation.findings.report import describe_size
-
-        now = time.monotonic()
-        text = (
-            f"{progress.runs} of {progress.runs_max} runs, {now - self._begin:.0f} s, at {progress.what}: "
-            f"{describe_size(progress.best.plan)}"
-        )
-        if self._terminal:
-            print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
-            self._width = len(text)
-        elif now - self._told >= _LINE_EVERY_S:
-            self._told = now
-            print(text, file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self._terminal and self._width:
-            print(f"\r{'':<{self._width}}\r", end="", file=sys.stderr, flush=True)
