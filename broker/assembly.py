@@ -208,7 +208,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
         DelayService(replica, settings.config.broker.delay_level_ms, time, listeners),
         TimerService(replica, stats, time, listeners),
         decisions,
-        TransactionChecks(decisions, replica, requests, registry, settings, time, listeners),
+        TransactionChecks(decisions, replica, registry, settings, time, listeners),
     )
 
 

@@ -1,13 +1,13 @@
 """Questions about undecided transactions: CHECK_TRANSACTION_STATE 39, giving up, RESUME_CHECK_HALF_MESSAGE 323.
 
-Every `transaction_check_interval_ms` a leader looks at all that is open. Whoever is older than `transaction_timeout_ms`
-(or than the CHECK_IMMUNITY_TIME_IN_SECONDS that it was sent with) is asked about: the question goes to one client of
-its producer group, another one each time, through whatever node that client is connected to. After
-`transaction_check_max` questions, or when it is older than what the log is kept for, it is given up into
-TRANS_CHECK_MAX_TIME_TOPIC, where an operator finds it and may have it asked about again (323).
+Every `transaction_check_interval_ms` a leader looks at all open transactions. For each that is older than
+`transaction_timeout_ms` (or than the CHECK_IMMUNITY_TIME_IN_SECONDS that it was sent with) it asks one client of the
+producer group, another one each time, through the node that the client is connected to. After `transaction_check_max`
+questions, or when it is older than the log is kept for, a transaction is given up into TRANS_CHECK_MAX_TIME_TOPIC:
+there an operator finds it and may have it asked about again (323).
 
-Only questions that can be sent are counted. The reference counts on while no producer of the group lives, and so gives
-up the transactions of an application that was down for some minutes.
+Only questions that can be sent are counted. RocketMQ counts on while no producer of the group lives, and so gives up
+the transactions of an application that was down for some minutes.
 
 A pass is cut into slices, one at a time under way, so that a hundred thousand open transactions neither fill the log's
 window nor keep clients waiting.
@@ -22,7 +22,7 @@ import structlog
 
 from broker.node.client_registry import ClientRegistry, RegisteredClient
 from broker.node.listeners import Listeners
-from broker.node.ports import Appends, Requests
+from broker.node.ports import Appends
 from broker.reading.queries_processor import committed_record
 from broker.remoting.admin_headers import ResumeCheckHalfMessageHeader
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -39,12 +39,11 @@ from broker.state.commands import CheckTransactions, CommitOffsets, PutTopic, Re
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC, topic_config
 from broker.state.transaction_records import (
     CHECK_TIMES,
-    HALF_TOPIC_BYTES,
     check_immunity_ms,
     resumed_properties,
 )
 from broker.state.waiting_messages import destination
-from broker.transactions.decisions import Decisions
+from broker.transactions.decisions import Decisions, records_with_key
 from log.errors import DiskFullError, EntryTooLargeError, OutOfRangeError, RecordError
 from log.message_id import offset_message_id, parse_offset_message_id
 from log.properties import PRODUCER_GROUP, UNIQ_KEY, get_property, with_property, without_properties
@@ -57,24 +56,27 @@ PROGRESS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 SLICE_MAX: Final = 256
 SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Half messages looked at in one slice, and how much of them is read for questions."""
+"""Half messages that are looked at in one slice, and bytes of bodies that are read for its questions."""
 UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A producer that leaves so much unread is asked nothing more."""
+"""A producer that leaves more unread is not asked."""
 RETRY_NS: Final = 500_000_000
 GROUPS_REMEMBERED_MAX: Final = 10_000
-"""Producer groups of which it is known whose turn it is to be asked; of more, all begin again."""
+"""Producer groups whose turns are remembered; with more, all begin again."""
 
 _HOUR_MS: Final = 3_600_000
 
 
 class TransactionChecks:
-    """Asks while this node serves. `reserved_ms` is for how long the log is kept."""
+    """Asks producers while this node serves.
+
+    A slice is under way from the proposal of its command until that is applied; then its questions are sent. A node
+    that does not serve has nothing under way and nothing remaining.
+    """
 
     def __init__(
         self,
         decisions: Decisions,
         appends: Appends,
-        requests: Requests,
         registry: ClientRegistry[Connection],
         settings: LiveConfig,
         time: Time,
@@ -82,7 +84,6 @@ class TransactionChecks:
     ) -> None:
         self._decisions = decisions
         self._appends = appends
-        self._requests = requests
         self._registry = registry
         self._settings = settings
         self._time = time
@@ -90,10 +91,12 @@ class TransactionChecks:
         self._interval_ns = settings.config.broker.transaction_check_interval_ms * 1_000_000
         self._pass_due_ns = NEVER
         self._remaining: deque[int] = deque()
-        """What this pass has yet to look at."""
-        self._under_way = self._topic_under_way = False
+        """The open half messages that this pass has yet to look at."""
+        self._under_way = False
+        self._topic_under_way = False
+        """The creation of TRANS_CHECK_MAX_TIME_TOPIC was proposed in this term."""
         self._asked: dict[str, int] = {}
-        """By producer group, how many questions: whose turn it is."""
+        """By producer group, the number of questions so far; it says which client's turn it is."""
         self._resuming: dict[str, None] = {}
         """Message ids whose new half message is not committed yet."""
         self._next_opaque = 0
@@ -101,14 +104,15 @@ class TransactionChecks:
         self._deadline = time.add_deadline(self._run)
 
     def routes(self) -> Iterable[Route]:
-        """The operators' part."""
+        """Only an operator's order is a request; questions come by themselves."""
         return (Route(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume, Place.LEADER_READ),)
 
     def _role_changed(self) -> None:
         if not self._appends.serving:
             self._deadline.due_ns = self._pass_due_ns = NEVER
             self._remaining.clear()
-            self._under_way = self._topic_under_way = False
+            self._under_way = False
+            self._topic_under_way = False
             self._resuming.clear()
         elif self._deadline.due_ns == NEVER:
             self._deadline.due_ns = self._pass_due_ns = self._time.now_ns + self._interval_ns
@@ -116,6 +120,7 @@ class TransactionChecks:
     # ------------------------------------------------------------------ a pass
 
     def _run(self) -> None:
+        """Begins a pass when it is time, and looks at a slice of it unless one is under way."""
         now_ns = self._time.now_ns
         if now_ns >= self._pass_due_ns:
             self._pass_due_ns = now_ns + self._interval_ns
@@ -135,7 +140,10 @@ class TransactionChecks:
                 self._deadline.due_ns = now_ns
 
     def _check_slice(self) -> None:
-        """Raises, with nothing lost, when nothing can be appended now."""
+        """Looks at the next transactions, and has the questions counted that they need.
+
+        Raises as `Replica.check_may_append`; then the slice is looked at again.
+        """
         questions: list[Record] = []
         size = 0
         looked_at = 0
@@ -147,7 +155,8 @@ class TransactionChecks:
                 size += len(half.body)
             looked_at += 1
         if questions:
-            self._appends.check_may_append()  # while nobody may commit, nobody is asked: questions are counted
+            # Questions are counted: while no producer could commit, because the disk is full, nobody is asked.
+            self._appends.check_may_append()
             self._appends.propose_command(
                 CheckTransactions(tuple(half.queue_offset for half in questions)),
                 lambda _: self._ask(questions),
@@ -157,7 +166,7 @@ class TransactionChecks:
             remaining.popleft()
 
     def _look_at(self, half_offset: int) -> Record | None:
-        """An open half message that is to be asked about now; gives up what is to be given up."""
+        """The half message, if it is to be asked about now; gives it up if that is due. Raises as `give_up`."""
         decisions = self._decisions
         if not decisions.is_open(half_offset):
             return None
@@ -182,6 +191,7 @@ class TransactionChecks:
         return decode_record(record)
 
     def _half(self, half_offset: int) -> tuple[memoryview, RecordHead] | None:
+        """The record of a half message; None where retention or damage took it."""
         store = self._appends.store
         queue = store.queues.get(HALF_TOPIC, 0)
         unit = None if queue is None else queue.unit(half_offset)
@@ -209,7 +219,7 @@ class TransactionChecks:
             self._decisions.forget(half.queue_offset)
 
     def _note_progress(self) -> None:
-        """Offsets as the reference stores them: what lies before needs no second look."""
+        """Stores offsets as RocketMQ does: what lies before them needs no second look."""
         metadata = self._appends.metadata
         state = metadata.transactions
         end = self._decisions.half_queue_end()
@@ -232,7 +242,7 @@ class TransactionChecks:
     # ------------------------------------------------------------------ questions
 
     def _ask(self, halves: list[Record]) -> None:
-        """The questions are counted: send them."""
+        """Sends the questions, which are counted now."""
         self._under_way = False
         self._deadline.due_ns = self._time.now_ns
         for half in halves:
@@ -246,7 +256,7 @@ class TransactionChecks:
                 try:
                     question = self._question(half, *target)
                 except (RecordError, ValueError) as error:
-                    # One that was taken before there had to be room for this; it is counted, and so given up some day.
+                    # The message was taken by a version that left no room for this; it is given up some day.
                     log.warning("question not sent", offset=half.queue_offset, reason=str(error))
                     continue
                 client.connection.send(question)
@@ -256,7 +266,10 @@ class TransactionChecks:
                 self._asked[group] = self._asked.get(group, 0) + 1
 
     def _question(self, half: Record, topic: str, queue_id: int) -> bytes:
-        """The half message as its producer made it, with the places by which it answers."""
+        """The frame of a question: the half message as its producer made it, and where it is in the log.
+
+        Raises `RecordError` or `ValueError` for one that is too long.
+        """
         times = self._decisions.state.times(half.queue_offset)
         shown = replace(
             half,
@@ -287,7 +300,7 @@ class TransactionChecks:
         return encode(question)
 
     def _producer(self, group: str) -> RegisteredClient[Connection] | None:
-        """Whose turn it is to be asked; those that do not read are passed over."""
+        """The client of a producer group whose turn it is to be asked; clients that do not read are passed over."""
         clients = self._registry.producer_members(group)
         first = self._asked.get(group, 0)
         for number in range(len(clients)):
@@ -300,7 +313,10 @@ class TransactionChecks:
     # ------------------------------------------------------------------ RESUME_CHECK_HALF_MESSAGE
 
     def resume(self, connection: Connection, command: RemotingCommand) -> None:
-        """A transaction that was given up becomes open again, or one that is open is asked about from the start."""
+        """Makes a transaction open again that was given up, or has an open one asked about from the start.
+
+        Raises `RequestError` for an id of no such message, and as `Replica.check_may_append`.
+        """
         header = command.decode_fields(ResumeCheckHalfMessageHeader)
         try:
             _, physical_offset = parse_offset_message_id(header.message_id)
@@ -336,7 +352,7 @@ class TransactionChecks:
         self._resuming[header.message_id] = None
 
     def _resumed(self, message_id: str, connection: Connection, command: RemotingCommand, done: bool) -> None:
-        """The new half message is committed, or its outcome is unknown."""
+        """Answers an order whose new half message is committed (`done`), or of unknown outcome."""
         self._resuming.pop(message_id, None)
         if done:
             reply(connection, command, ResponseCode.SUCCESS)
@@ -344,6 +360,7 @@ class TransactionChecks:
             reply_unknown(connection, command)
 
     def _ask_from_the_start(self, connection: Connection, command: RemotingCommand, half_offset: int) -> None:
+        """Has the questions counted anew. Raises `RequestError` for a transaction that is decided."""
         if not self._decisions.is_open(half_offset):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -358,22 +375,11 @@ class TransactionChecks:
     def _resumed_already(self, given_up: Record) -> Record | None:
         """The half message that an earlier order has made of one that was given up."""
         key = get_property(given_up.properties, UNIQ_KEY)
-        offsets = (
-            []
-            if key is None
-            else self._appends.store.find_by_key(HALF_TOPIC, key.decode("utf-8", "replace"), 64)
-        )
-        for offset in offsets:
-            view = committed_record(self._appends, offset) if offset > given_up.physical_offset else None
-            if view is None:
-                continue
-            head = peek(view)
-            properties = bytes(view[head.properties_begin : head.properties_end])
-            if (
-                view[head.topic_begin : head.topic_end] == HALF_TOPIC_BYTES
-                and get_property(properties, UNIQ_KEY) == key
-            ):
-                return decode_record(view)
+        if key is not None:
+            for view in records_with_key(self._appends, HALF_TOPIC, key, given_up.physical_offset):
+                record = decode_record(view)
+                if get_property(record.properties, UNIQ_KEY) == key:
+                    return record
         return None
 
 

@@ -1,20 +1,20 @@
 """Decisions: END_TRANSACTION 37, and the operation messages that tell tools of them (see the head of this package).
 
-A decision is appended if the state calls the transaction open and no decision of it is under way; what is under way is
-known to this leader alone and forgotten with its term, when its entries are applied or can never be committed. A
-repetition of a decision (by the client, by a node that forwards, by an answer to a question) waits for the first one,
-or is answered from the log: with success if it says the same, else with TRANSACTION_FAILED (4). The reference answers 0
-to whatever comes second; here nobody is told that a transaction was rolled back that was committed.
+A decision is appended if the state calls the transaction open and no decision of it is under way. Only this leader
+knows what is under way, and forgets it with its term: then the entries are applied or can never be committed. A
+repeated decision (of the client, of a node that forwards, of an answered question) waits for the first one, or gets its
+response from the log: success if it says the same, else TRANSACTION_FAILED (4). RocketMQ answers every second decision
+with success; here nobody is told that a transaction was rolled back that was committed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from broker.node.listeners import Listeners
-from broker.node.ports import Appends, Requests
+from broker.node.ports import Appends, Requests, State
 from broker.reading.queries_processor import committed_record
 from broker.remoting.codes import RequestCode, ResponseCode, TransactionOutcome
 from broker.remoting.command import RemotingCommand
@@ -29,7 +29,6 @@ from broker.settings.live import LiveConfig
 from broker.state.open_transactions import Transactions
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from broker.state.transaction_records import (
-    EXHAUSTED_TOPIC_BYTES,
     HALF_TOPIC_BYTES,
     OPERATION_BYTES_MAX,
     check_immunity_ms,
@@ -47,11 +46,14 @@ from log.record import Record, decode_record, peek
 log = structlog.get_logger("trivet.transactions")
 
 OPERATION_DELAY_NS: Final = 3_000_000_000
-"""How long the operation message of a commit waits for others (`transactionOpBatchInterval`)."""
+"""The operation message of a commit waits for others, for so long (`transactionOpBatchInterval`)."""
 OPERATIONS_WAITING_MAX: Final = 400
-"""It waits for no more than so many: their offsets nearly fill one."""
+"""It waits no longer once there are so many: their offsets nearly fill one."""
 RETRY_NS: Final = 500_000_000
-"""When to try again what could not be appended."""
+"""After what could not be appended, the time to the next attempt."""
+
+_CANDIDATES_MAX: Final = 64
+"""Records that are looked at for one key."""
 
 _NAMES: Final = {TransactionOutcome.COMMIT: "committed", TransactionOutcome.ROLLBACK: "rolled back"}
 
@@ -79,7 +81,10 @@ class _Deciding:
 
 
 class Decisions:
-    """Everything that decides a transaction passes here. `store_host` is this node's address, packed."""
+    """Appends all that decides a transaction. `store_host` is this node's address, packed as in a record.
+
+    The keys of `_deciding` are half messages that the committed state still calls open, as long as this node serves.
+    """
 
     def __init__(
         self,
@@ -99,29 +104,33 @@ class Decisions:
         self._deciding: dict[int, _Deciding] = {}
         """By half offset, what this leader has appended and not seen committed."""
         self._operations_under_way = False
+        """An operation message is appended and not committed; the next one waits for that."""
         listeners.role_changes.append(self._role_changed)
         self._operations = time.add_deadline(self._write_operations)
 
     def routes(self) -> Iterable[Route]:
-        """The leader's, who alone knows what is open."""
+        """Decisions are for the leader, who alone knows which transactions are open."""
         return (Route(RequestCode.END_TRANSACTION, self.end, Place.LEADER),)
 
     @property
     def state(self) -> Transactions:
-        """What is committed."""
+        """The open transactions, as far as decisions are committed."""
         return self._appends.metadata.transactions
 
     def is_open(self, half_offset: int) -> bool:
-        """Whether a half message may be decided now."""
+        """Tells whether a half message may be decided now."""
         return half_offset not in self._deciding and self.state.is_open(half_offset)
 
     # ------------------------------------------------------------------ END_TRANSACTION
 
     def end(self, connection: Connection, command: RemotingCommand) -> None:
-        """A producer commits or rolls back; the answer comes when that is committed."""
+        """Handles a producer's commit or rollback; the response comes when the decision is committed.
+
+        Raises `RequestError`, and as `Replica.check_may_append`, with nothing appended.
+        """
         header = command.decode_fields(EndTransactionHeader)
         if committed_record(self._appends, header.commit_log_offset) is None:
-            # A leader that was deposed may not have it: it must not say that there is none.
+            # This leader may be deposed, and the next one have it: only behind a barrier may it say that there is none.
             self._requests.handle_after_barrier(connection, command, self._end)
         else:
             self._end(connection, command)
@@ -138,14 +147,18 @@ class Decisions:
         half = self._half(header)
         self._check_access(connection, command, half)
         if outcome is TransactionOutcome.UNKNOWN:
-            # The reference answers nothing, since nobody waits; the producer will be asked.
+            # `EndTransactionProcessor` answers nothing, since nobody waits; the producer will be asked.
             reply(connection, command, ResponseCode.SUCCESS)
             return
         half_offset = half.queue_offset
         deciding = self._deciding.get(half_offset)
         if deciding is None and self.state.is_open(half_offset):
             self._check_immunity(half, header)
-            deciding = self._commit(half) if outcome is TransactionOutcome.COMMIT else self._roll_back(half)
+            deciding = (
+                self._commit(half)
+                if outcome is TransactionOutcome.COMMIT
+                else self._append_rollback(half_offset)
+            )
         if deciding is not None:
             if deciding.outcome is not outcome:
                 raise self._decided_otherwise(deciding.outcome)
@@ -157,7 +170,7 @@ class Decisions:
         reply(connection, command, ResponseCode.SUCCESS)
 
     def _half(self, header: EndTransactionHeader) -> Record:
-        """The half message that a request names, if all that it says of it is true."""
+        """The half message that a request names. Raises `RequestError` where it says something untrue."""
         view = committed_record(self._appends, header.commit_log_offset)
         if view is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
@@ -178,9 +191,9 @@ class Decisions:
         return half
 
     def _check_access(self, connection: Connection, command: RemotingCommand, half: Record) -> None:
-        """Who decides a transaction publishes its message, or takes it back: its topic must be theirs to publish to.
+        """Raises `RequestError` for a client that may not publish to the transaction's topic.
 
-        Judged here, for requests that came to other nodes, too: those may not have the half message yet.
+        It is checked here for requests that came to other nodes, too: those may not have the half message yet.
         """
         target = destination(half)
         access = self._requests.access
@@ -188,7 +201,10 @@ class Decisions:
             access.check_publish(connection.host, command, target.topic)
 
     def _check_immunity(self, half: Record, header: EndTransactionHeader) -> None:
-        """Who asked not to be asked for a while must decide within it, or be asked (5.x)."""
+        """Raises `RequestError` for a decision that comes too late (5.x).
+
+        A producer that asked not to be asked for a while decides within that time, or waits until it is asked.
+        """
         immunity_ms = check_immunity_ms(half.properties, self._settings.config.broker.transaction_timeout_ms)
         if immunity_ms is None or header.from_transaction_check:
             return
@@ -204,26 +220,24 @@ class Decisions:
         return RequestError(ResponseCode.TRANSACTION_FAILED, f"the transaction is decided: it was {what}")
 
     def _outcome_of(self, half: Record) -> TransactionOutcome | None:
-        """How a decided transaction was decided; None for one that was given up."""
+        """The outcome of a decided transaction, from the log; None for one that was given up."""
         target = destination(half)
         key = get_property(half.properties, UNIQ_KEY)
         if target is None or key is None:
             return TransactionOutcome.ROLLBACK  # it could not be committed
-        for topic in (target.topic, CHECK_EXHAUSTED_TOPIC):
-            for offset in self._appends.store.find_by_key(topic, key.decode("utf-8", "replace"), 64):
-                view = committed_record(self._appends, offset)
-                if view is None or offset <= half.physical_offset:
-                    continue
-                head = peek(view)
-                found = bytes(view[head.topic_begin : head.topic_end])
-                if found == topic.encode() and head.prepared_transaction_offset == half.physical_offset:
-                    return None if found == EXHAUSTED_TOPIC_BYTES else TransactionOutcome.COMMIT
-        return TransactionOutcome.ROLLBACK
+        for topic, outcome in (
+            (target.topic, TransactionOutcome.COMMIT),
+            (CHECK_EXHAUSTED_TOPIC, None),
+        ):
+            for view in records_with_key(self._appends, topic, key, half.physical_offset):
+                if peek(view).prepared_transaction_offset == half.physical_offset:
+                    return outcome
+        return TransactionOutcome.ROLLBACK  # which leaves no message
 
     # ------------------------------------------------------------------ the entries that decide
 
     def _commit(self, half: Record) -> _Deciding:
-        """Appends the message itself, in its true topic."""
+        """Appends the message itself, in its true topic. Raises `RequestError` where that cannot take it."""
         target = destination(half)
         config = None if target is None else self._appends.metadata.topics.get(target.topic)
         if target is None or config is None:
@@ -241,21 +255,20 @@ class Decisions:
         message.sys_flag = committed_sys_flag(half)
         return self._decide(half, TransactionOutcome.COMMIT, message)
 
-    def _roll_back(self, half: Record) -> _Deciding:
-        """Appends the operation message, which is all that there is of a rollback."""
-        return self._append_rollback(half.queue_offset, half.born_timestamp)
-
     def give_up(self, half: Record, times_checked: int) -> None:
-        """Appends the copy for operators; raises as `Replica.check_may_append` and `append_message`."""
+        """Appends the copy for operators.
+
+        Raises `RequestError` for one that is too long, and as `Replica.check_may_append`.
+        """
         copy = stored_again(half, CHECK_EXHAUSTED_TOPIC, 0, given_up_properties(half, times_checked))
         self._decide(half, None, copy)
 
     def forget(self, half_offset: int) -> None:
-        """Ends a transaction whose half message the log does not have any more; raises as `give_up`."""
-        self._append_rollback(half_offset, self._time.wall_ms)
+        """Ends a transaction whose half message is not in the log any more; raises as `Replica.check_may_append`."""
+        self._append_rollback(half_offset)
 
     def _decide(self, half: Record, outcome: TransactionOutcome | None, message: NewMessage) -> _Deciding:
-        """Appends the message that decides, which says whose half message it is of."""
+        """Appends the message that decides; it says of which half message it is."""
         self._appends.check_may_append()
         message.prepared_transaction_offset = half.physical_offset
         deciding = _Deciding(self, half.queue_offset, outcome)
@@ -266,7 +279,8 @@ class Decisions:
         self._deciding[half.queue_offset] = deciding
         return deciding
 
-    def _append_rollback(self, half_offset: int, born_ms: int) -> _Deciding:
+    def _append_rollback(self, half_offset: int) -> _Deciding:
+        """Appends the operation message, which is all that there is of a rollback."""
         self._appends.check_may_append()
         deciding = _Deciding(self, half_offset, TransactionOutcome.ROLLBACK)
         self._append_operation((half_offset,), deciding)
@@ -281,13 +295,14 @@ class Decisions:
         self._plan_operations()
 
     def _plan_operations(self) -> None:
+        """Sets the time of the next operation message, if one is owed."""
         owed = len(self.state.operations_owed)
         if owed and not self._operations_under_way:
             delay_ns = 0 if owed >= OPERATIONS_WAITING_MAX else OPERATION_DELAY_NS
             self._operations.due_ns = min(self._operations.due_ns, self._time.now_ns + delay_ns)
 
     def _write_operations(self) -> None:
-        """One operation message with as many as it takes; the next when this one is committed."""
+        """Appends one operation message, for as many decisions as it takes; the next when this one is committed."""
         self._operations.due_ns = NEVER
         listed: list[int] = []
         size = 0
@@ -300,7 +315,7 @@ class Decisions:
             return
         try:
             self._appends.check_may_append()
-            # Where this node stops leading first, the next leader finds them owed.
+            # If this node stops leading first, the next leader finds them owed.
             self._append_operation(tuple(listed), CallbackWaiter(self._operations_written, ignore))
         except (ReplicaError, DiskFullError) as error:
             log.info("operation messages wait", reason=str(error))
@@ -338,6 +353,19 @@ class Decisions:
             self._plan_operations()
 
     def half_queue_end(self) -> int:
-        """The end of what is committed of the half messages' queue."""
+        """The end of the committed half messages' queue."""
         queue = self._appends.store.queues.get(HALF_TOPIC, 0)
         return 0 if queue is None else queue.max_offset
+
+
+def records_with_key(state: State, topic: str, key: bytes, behind: int) -> Iterator[memoryview]:
+    """Committed records of a topic, at physical offsets behind `behind`, that the index has under a unique key.
+
+    Hashes collide: a record may have another key.
+    """
+    for offset in state.store.find_by_key(topic, key.decode("utf-8", "replace"), _CANDIDATES_MAX):
+        view = committed_record(state, offset) if offset > behind else None
+        if view is not None:
+            head = peek(view)
+            if view[head.topic_begin : head.topic_end] == topic.encode():
+                yield view

@@ -1,4 +1,4 @@
-"""Half messages as they come in, on the way of all sends (behaviour.md 4 and 7)."""
+"""Half messages as they come in, on the way of all sends (RocketMQ's `SendMessageProcessor`)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -31,10 +31,10 @@ _DELIVERED_LATER: Final = (DELAY, TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_
 
 
 def check_sys_flag(sys_flag: int, properties: Mapping[bytes, bytes]) -> None:
-    """Raises `RequestError` for flags that are none of a message which could be sent with these properties.
+    """Raises `RequestError` for flags that a message with these properties cannot be sent with.
 
-    Transaction bits without a half message: nobody would ever see it. An inner batch: its consumers would take its body
-    apart for messages.
+    A message with transaction bits that is no half message would never be seen. An inner batch's consumers would take
+    its body apart for messages.
     """
     if sys_flag & SYS_FLAG_INNER_BATCH:
         raise RequestError(
@@ -72,10 +72,10 @@ def check_room(appends: Appends, config: BrokerConfig) -> None:
 
 
 def sent_as_half(header: SendHeader, properties: Mapping[bytes, bytes]) -> bool:
-    """Whether a send is one of a half message.
+    """Tells whether a message is sent as a half message.
 
-    Consumers before 4.6.1 give a message back with the TRAN_MSG that it was once sent with, and a delay, or it is a
-    dead letter by now.
+    Consumers before 4.6.1 send a message back with the TRAN_MSG that it was once sent with: such a message has a delay,
+    or is a dead letter by now.
     """
     return is_half(properties) and not (
         header.reconsume_times and (DELAY in properties or header.topic.startswith(DEAD_LETTER_PREFIX))
@@ -104,6 +104,7 @@ def hide_half(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"a transaction message cannot be delivered later ({name.decode()})",
             )
+    # What is added later must find room: a decision could otherwise not be stored.
     stored = half_properties(
         message.properties, message.topic, message.queue_id, unique_key.encode(), header.producer_group
     )

@@ -67,7 +67,7 @@ def only_operation_messages_decide(patch: pytest.MonkeyPatch) -> None:
         original(self, half_offset)
         try:
             if self.state.is_open(half_offset):
-                self._append_rollback(half_offset, self._time.wall_ms)
+                self._append_rollback(half_offset)
         except ReplicaError:
             pass  # it leads no longer
 
