@@ -17,21 +17,28 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import isfunction
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import structlog
 
+from broker.node.links import AcceptedLink
+from broker.node.running import RunningNode
 from broker.remoting.codes import RequestCode
-from broker.remoting.command import encode, request
-from broker.remoting.frame import FrameDecoder
+from broker.requests.client_sessions import ClientSession
 from tests.broker.harness import Client, Group
 
 ROOT = Path(__file__).parent.parent
 ROOMS = tuple(str(ROOT / room) for room in ("raft", "log", "broker"))
-ENTRANCES = ("begin", "received", "peer_received", "turn")
-"""The methods of a node that its surroundings call while messages travel."""
+ENTRANCES: tuple[tuple[type, str], ...] = (
+    (ClientSession, "received"),
+    (AcceptedLink, "received"),
+    (RunningNode, "turn"),
+    (RunningNode, "job_done"),
+)
+"""What the surroundings of a node call while messages travel."""
 
 KEYED = "KEYS\x01order-1\x02TAGS\x01paid\x02UNIQ_KEY\x01AC11000100002A9F0000000000000001\x02WAIT\x01true\x02"
 """What RocketMQ's own producer says of a message with a key and a tag."""
@@ -68,18 +75,18 @@ class MessagePath:
 def follow(group: Group, client: Client, code: int, fields: dict[str, str], body: bytes = b"") -> MessagePath:
     """One request's path on the leader; its response must come without time passing."""
     path = MessagePath()
-    leader = group.node(group.leader)
-    kind = type(leader)
-    originals = {name: getattr(kind, name) for name in ENTRANCES}
+    leader = group.members[group.leader].process
+    ours = {leader, *leader.clients.open.values(), *leader.links.accepted.values()}
+    originals = {(kind, name): getattr(kind, name) for kind, name in ENTRANCES}
 
     def watched(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(node: object, *arguments: Any) -> Any:
-            if node is not leader:
-                return original(node, *arguments)
+        def call(entered: object, *arguments: Any) -> Any:
+            if entered not in ours:
+                return original(entered, *arguments)
             # a turn is given what writes to the sockets, which is the harness's and not the node's
-            inner = [outside(argument) if callable(argument) else argument for argument in arguments]
+            inner = [outside(argument) if isfunction(argument) else argument for argument in arguments]
             with path.counted():
-                return original(node, *inner)
+                return original(entered, *inner)
 
         return call
 
@@ -90,16 +97,13 @@ def follow(group: Group, client: Client, code: int, fields: dict[str, str], body
 
         return call
 
-    data = encode(request(code, fields, body, opaque=1))
-    with path.counted():
-        list(FrameDecoder().feed(data))
     try:
-        for name, original in originals.items():
+        for (kind, name), original in originals.items():
             setattr(kind, name, watched(original))
         opaque = client.start_call(code, fields, body)
         group.settle()
     finally:
-        for name, original in originals.items():
+        for (kind, name), original in originals.items():
             setattr(kind, name, original)
     answer = client.answers.pop(opaque)
     assert answer.code == 0, answer.remark

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from broker.assembly import build_node
+from broker.node.links import AcceptedLink
 from broker.node.node import Node
 from broker.node.running import RunningNode
 from broker.peers.protocol import Frame
@@ -122,11 +123,12 @@ class _Surroundings:
 
 @dataclass
 class _Pipe:
-    """One end's way to the other: bytes that `source` sends on a connection are `received` at `target`."""
+    """One end's way to the other: what `source` sends on a connection is given to the end that `target` has."""
 
     source: str
     target: str
-    received: Callable[[bytes], None]
+    end: AcceptedLink | Line
+    """The target's."""
     lost: Callable[[], None]
     """Tells the target that the connection is closed."""
     far_end: Connection
@@ -278,9 +280,9 @@ class Group:
             return
         far = Connection(target.outgoing, f"peer at {member.id}")
         link = target.running.links.accept(far, member.id)
-        self._pipes[near] = _Pipe(member.id, target.id, link.received, link.lost, far)
+        self._pipes[near] = _Pipe(member.id, target.id, link, link.lost, far)
         self._pipes[far] = _Pipe(
-            target.id, member.id, line.received, lambda: line.lost(near, "it closed the connection"), near
+            target.id, member.id, line, lambda: line.lost(near, "it closed the connection"), near
         )
         self._lines[near] = line
         line.opened(near)
@@ -453,7 +455,7 @@ class Group:
         source, target, connection, data = item
         pipe = self._pipes.get(connection)
         if pipe is not None and (source, target) not in self._cut:
-            pipe.received(data)
+            pipe.end.received(data)
 
     # ------------------------------------------------------------------ clients
 
