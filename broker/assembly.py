@@ -62,7 +62,7 @@ _MS = 1_000_000
 _HOUR_MS = 3_600_000
 
 _MEMORY_BYTES_UNKNOWN = 4 << 30
-"""What a machine is taken to have that does not say."""
+"""A machine that does not say how much memory it has is taken to have so much."""
 
 COMMIT_NOTICE_DELAY_NS = 10 * _MS
 """Followers learn of a commit with the next append, or this much later: what they may not answer, they forward."""

@@ -38,7 +38,7 @@ KeyText = Annotated[str, msgspec.Meta(min_length=7)]
 
 
 class Permission(enum.IntFlag):
-    """What an account may do with a topic or group; none of both is DENY."""
+    """The permissions of an account for a topic or group; none of both is DENY."""
 
     DENY = 0
     PUB = 1
@@ -73,7 +73,9 @@ class Account:
     groups: dict[str, Permission]
 
     def topic(self, name: str) -> Permission:
-        """What is written for the topic, else the default; where messages of all topics wait there is no default."""
+        """Returns the permission that is written for the topic, else the default; there is none for topics where
+        messages of all topics wait.
+        """
         if name in WAITING_TOPICS:
             return self.topics.get(name, Permission.DENY)
         return self.topics.get(name, self.default_topic)

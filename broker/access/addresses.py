@@ -19,7 +19,7 @@ class AddressPatternError(ValueError):
 
 
 def parse(text: str) -> Matcher:
-    """Whether an address (without port) is meant. Raises `AddressPatternError`. An empty text means nobody."""
+    """Tells whether an address (without port) is meant. Raises `AddressPatternError`. An empty text means nobody."""
     matchers = [_parse_one(part.strip()) for part in _COMMA_OUTSIDE_BRACES.split(text) if part.strip()]
     return lambda address: any(matcher(address) for matcher in matchers)
 

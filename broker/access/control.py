@@ -1,7 +1,7 @@
-"""Decides on each request of a client, before any processor sees it (the reference's PlainPermissionManager).
+"""Decides on each request of a client, before any processor sees it (RocketMQ's `PlainPermissionManager`).
 
 In order: an address that the file trusts passes; so does one that the named account trusts; else the signature must be
-the account's, and the account must have what the request needs. An answer to a refused request says what is missing.
+the account's, and the account must have what the request needs. The response to a refused request says what is missing.
 Requests that another node of the group forwards were decided on there; peers are believed (broker/peers/handshake.py).
 What only the leader can judge, because the topic stands in a message that a request merely points to, it judges itself
 (`AccessControl.check_publish`): a forwarded request still bears its signature and the address that it came from.
@@ -31,7 +31,7 @@ class AccessControl:
             self._check_permissions(account, command)
 
     def check_again(self, host: bytes, command: RemotingCommand) -> None:
-        """As `check`, of a request that was let in by earlier rules and has waited.
+        """Does as `check` for a request that was let in by earlier rules and has waited.
 
         Its signature was looked at then, and need not hold any more: what waits may have been changed by the broker.
         """
@@ -40,7 +40,7 @@ class AccessControl:
             self._check_permissions(account, command)
 
     def check_publish(self, host: bytes, command: RemotingCommand, topic: str) -> None:
-        """As `check`, of a request that publishes to a topic which it does not name."""
+        """Does as `check` for a request that publishes to a topic which it does not name."""
         account = self._bound_account(host, command)
         if account is not None:
             bound = publishing(topic)

@@ -1,4 +1,4 @@
-"""What a request needs to be allowed (the reference's PlainAccessValidator and Permission).
+"""The permissions that a request needs (RocketMQ's `PlainAccessValidator` and `Permission`).
 
 A topic is published to or subscribed, a group is subscribed; the retry topic of a group counts as the group. What
 changes a broker needs an administrator. Everything else needs a good signature and no more.
@@ -47,13 +47,15 @@ class Need(NamedTuple):
 
 
 def needs(command: RemotingCommand) -> list[Need]:
-    """What a request needs, beside an administrator for `ADMIN_CODES`. Raises RemotingError where it is unreadable."""
+    """Returns what a request needs, beside an administrator for `ADMIN_CODES`. Raises `RemotingError` if it is
+    unreadable.
+    """
     find = _FINDERS.get(command.code)
     return [] if find is None else find(command)
 
 
 def publishing(topic: str) -> list[Need]:
-    """What publishing to a topic needs: for requests that only point to a message (END_TRANSACTION)."""
+    """Returns what publishing to a topic needs: for requests that only point to a message (END_TRANSACTION)."""
     return _topic(topic, Permission.PUB)
 
 

@@ -1,1 +1,1 @@
-"""What operators ask of a broker: connections, statistics, status, settings, members of the group."""
+"""Requests of operators to a broker: connections, statistics, status, settings, members of the group."""

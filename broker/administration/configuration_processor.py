@@ -1,4 +1,4 @@
-"""The node's settings, told and changed on request (remoting.md 9)."""
+"""The node's settings, told and changed on request."""
 
 from collections.abc import Iterable
 
@@ -40,7 +40,7 @@ class ConfigurationProcessor:
         self._reply(connection, command)
 
     def get(self, connection: Connection, command: RemotingCommand) -> None:
-        """All settings but secrets, as properties."""
+        """Tells all settings but secrets, as properties."""
         self._reply(connection, command, self._live.as_properties().encode())
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes = b"") -> None:

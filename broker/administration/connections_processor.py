@@ -1,4 +1,4 @@
-"""What administrators ask about topics and groups: ranges, progress, who is connected (remoting.md 9).
+"""Requests of administrators about topics and groups: ranges, progress, who is connected.
 
 All of it is read on the leader, after a barrier, as the offsets that clients are told.
 """
@@ -42,7 +42,7 @@ from log.consume_queue import ConsumeQueue
 from log.record import unpack_host
 
 QUEUES_TOLD_MAX: Final = 100_000
-"""Queues whose progress one answer tells; of more it would be no frame, after seconds of work for it."""
+"""One response tells the progress in at most so many queues; of more it would be no frame, after seconds of work."""
 
 
 def check_number_told(queues: int, instead: str) -> None:
@@ -88,7 +88,7 @@ class AdministrationProcessor:
     # ------------------------------------------------------------------ queues
 
     def topic_stats(self, connection: Connection, command: RemotingCommand) -> None:
-        """The range of each queue of a topic, and when its last message was stored."""
+        """Tells the range of each queue of a topic, and when its last message was stored."""
         config = self._topic(command.decode_fields(TopicHeader).topic)
         offsets: dict[MessageQueue, TopicOffset] = {}
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
@@ -105,7 +105,7 @@ class AdministrationProcessor:
         self._reply(connection, command, TopicStats(offsets).encode())
 
     def consume_stats(self, connection: Connection, command: RemotingCommand) -> None:
-        """A group's progress in some topics, or in all that it consumes."""
+        """Tells a group's progress in some topics, or in all that it consumes."""
         header = command.decode_fields(GetConsumeStatsHeader)
         group = header.consumer_group
         metadata = self._replica.metadata
@@ -132,7 +132,7 @@ class AdministrationProcessor:
     # ------------------------------------------------------------------ clients
 
     def consumer_connections(self, connection: Connection, command: RemotingCommand) -> None:
-        """The live consumers of a group and what they subscribe to."""
+        """Tells the live consumers of a group and what they subscribe to."""
         name = command.decode_fields(ConsumerGroupHeader).consumer_group
         group = self._registry.consumer_group(name)
         if group is None:
@@ -147,7 +147,7 @@ class AdministrationProcessor:
         self._reply(connection, command, encode_body(body))
 
     def producer_connections(self, connection: Connection, command: RemotingCommand) -> None:
-        """The live producers of a group."""
+        """Tells the live producers of a group."""
         name = command.decode_fields(ProducerGroupHeader).producer_group
         producers = _each_once(self._registry.producers(name))
         if not producers:
@@ -156,7 +156,7 @@ class AdministrationProcessor:
         self._reply(connection, command, encode_body(body))
 
     def all_producers(self, connection: Connection, command: RemotingCommand) -> None:
-        """The live producers of every group."""
+        """Tells the live producers of every group."""
         registry = self._registry
         data = {
             group: [
@@ -174,7 +174,7 @@ class AdministrationProcessor:
         self._reply(connection, command, encode_body({"data": data}))
 
     def groups_of_topic(self, connection: Connection, command: RemotingCommand) -> None:
-        """The groups that consume a topic: those that subscribe to it now or have an offset in it."""
+        """Tells the groups that consume a topic: those that subscribe to it now or have an offset in it."""
         topic = command.decode_fields(TopicHeader).topic
         groups = dict.fromkeys(self._registry.consumer_groups_of(topic))
         groups |= dict.fromkeys(
@@ -183,12 +183,12 @@ class AdministrationProcessor:
         self._reply(connection, command, encode_body(GroupList(list(groups))))
 
     def topics_of_group(self, connection: Connection, command: RemotingCommand) -> None:
-        """The topics in which a group has offsets."""
+        """Tells the topics in which a group has offsets."""
         group = command.decode_fields(GroupHeader).group
         self._reply(connection, command, encode_body(TopicList(topics=self._consumed_topics(group))))
 
     def subscription(self, connection: Connection, command: RemotingCommand) -> None:
-        """What a group's live consumers subscribe to in a topic; null without any."""
+        """Tells what a group's live consumers subscribe to in a topic; null without any."""
         header = command.decode_fields(QuerySubscriptionHeader)
         found = self._registry.subscription(header.group, header.topic or "")
         body: dict[str, object] = {
@@ -213,7 +213,7 @@ class AdministrationProcessor:
         return [topic for consumer, topic in self._replica.metadata.offsets if consumer == group]
 
     def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        """When the message at an offset was stored, 0 if it is not there."""
+        """Returns when the message at an offset was stored (ms), 0 if it is not there."""
         unit = queue.unit(offset)
         return 0 if unit is None else self._replica.store.store_time_of(unit[0], unit[1])
 

@@ -1,4 +1,4 @@
-"""What operators ask of a group: to add, promote and remove members, and to move leadership.
+"""Changes of a group that operators ask for: to add, promote and remove members, and to move leadership.
 
 A change is answered when it is committed; one that cannot be carried out is refused at once, with nothing changed:
 
@@ -34,7 +34,7 @@ from raft.errors import AlreadyMember, LastVoter, RaftError, UnknownMember
 from raft.status import PeerStatus
 
 _TRANSFER_GRACE_NS: Final = 1_000_000_000
-"""How much longer than raft tries a transfer its answer is waited for: the next leader has to be heard of."""
+"""A transfer is waited for so much longer than raft tries it: the next leader has to be heard of."""
 
 
 class ChangeGroupHeader(msgspec.Struct):
@@ -131,7 +131,7 @@ class GroupChangesProcessor:
                 raise RequestError(ResponseCode.INVALID_PARAMETER, f"{member} has the peer address {address}")
 
     def _check_majority(self, configuration: Configuration) -> None:
-        """A change that could not be committed is not begun: it would stop the group."""
+        """Raises `RequestError` for a change that could not be committed: it would stop the group."""
         replica = self._replica
         voters = configuration.voters
         reached = [

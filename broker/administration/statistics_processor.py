@@ -1,4 +1,4 @@
-"""Figures of topics, queues and groups for administrators (remoting.md 9).
+"""Figures of topics, queues and groups for administrators.
 
 Of what a node did, only what groups were given and gave back is counted for them: how many messages a topic took in the
 last minute follows from its queues, whose messages are ordered by time, and their bytes from the units
@@ -82,7 +82,7 @@ class StatisticsProcessor:
         ]
 
     def consume_time_span(self, connection: Connection, command: RemotingCommand) -> None:
-        """When the messages of each queue were stored that are the first, the last and the last consumed."""
+        """Tells, for each queue, when its first, its last and its last consumed message were stored."""
         header = command.decode_fields(ConsumeTimeSpanHeader)
         config = self._topic(header.topic)
         stored = self._replica.metadata.offsets.get((header.group, header.topic), {})
@@ -104,7 +104,8 @@ class StatisticsProcessor:
         self._reply(connection, command, encode_body({"consumeTimeSpanSet": spans}))
 
     def correction_offsets(self, connection: Connection, command: RemotingCommand) -> None:
-        """The lowest offset of any group in each queue of a topic; without limit where the compared group is behind it.
+        """Tells the lowest offset of any group in each queue of a topic; without limit where the compared group is
+        behind it.
 
         `filter_groups` are groups that do not count, joined by commas.
         """
@@ -123,7 +124,7 @@ class StatisticsProcessor:
         self._reply(connection, command, encode_body(body))
 
     def broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> None:
-        """The progress of every group in every topic that it consumes; `is_order` leaves unordered topics out.
+        """Tells the progress of every group in every topic that it consumes; `is_order` leaves unordered topics out.
 
         What a group with members has read once and does not subscribe to any more is left out, too.
         """
@@ -158,7 +159,9 @@ class StatisticsProcessor:
         self._reply(connection, command, encode_body(body))
 
     def consume_queue(self, connection: Connection, command: RemotingCommand) -> None:
-        """Units of a queue as they are stored: position, size, tags code; whether a group's tags let them by."""
+        """Tells units of a queue as they are stored (position, size, tags code), and whether a group's tags let them
+        by.
+        """
         header = command.decode_fields(QueryConsumeQueueHeader)
         queue = self._replica.store.queues.get(header.topic, header.queue_id)
         if queue is None:
@@ -197,7 +200,7 @@ class StatisticsProcessor:
     # ------------------------------------------------------------------ rates
 
     def broker_stats(self, connection: Connection, command: RemotingCommand) -> None:
-        """Sums and rates of one figure over a minute, an hour and a day."""
+        """Tells sums and rates of one figure over a minute, an hour and a day."""
         header = command.decode_fields(ViewBrokerStatsHeader)
         total = self._figure(header.stats_name, header.stats_key)
         if total is None:
@@ -211,7 +214,9 @@ class StatisticsProcessor:
         self._reply(connection, command, encode_body(body))
 
     def _figure(self, name: str, key: str) -> Callable[[int, int], Total] | None:
-        """What `name` counts of `key`, by span and its seconds; None where nothing is known of it."""
+        """Returns a function from a span and its seconds to what `name` counts of `key`; None where nothing is
+        known.
+        """
         stats = self._stats
         now_s = self._time.now_ns // 1_000_000_000
         windows: Windows | None = None
@@ -240,7 +245,7 @@ class StatisticsProcessor:
         return lambda span, seconds: counted.total(now_s, span)
 
     def _put_since(self, topic: str, seconds: int) -> Total:
-        """Messages of a topic that were stored within the last so many seconds."""
+        """Counts the messages of a topic that were stored within the last so many seconds."""
         store = self._replica.store
         since_ms = self._time.wall_ms - 1000 * seconds
         config = self._replica.metadata.topics[topic]
@@ -277,7 +282,7 @@ class StatisticsProcessor:
         return config
 
     def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        """When the message at an offset was stored, 0 if it is not there."""
+        """Returns when the message at an offset was stored (ms), 0 if it is not there."""
         unit = queue.unit(offset)
         return 0 if unit is None else self._replica.store.store_time_of(unit[0], unit[1])
 

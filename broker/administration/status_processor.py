@@ -1,4 +1,4 @@
-"""What a node tells about itself: its replica and its figures (remoting.md 9).
+"""A node's report on itself: its replica and its figures.
 
 These are answered by the node that is asked, in whatever role it is: an operator wants to see this one.
 """
@@ -127,13 +127,13 @@ class StatusProcessor:
         return cast(Role, raft.role)
 
     def node_status(self, connection: Connection, command: RemotingCommand) -> None:
-        """The replica's state as JSON."""
+        """Tells the replica's state as JSON."""
         reply(connection, command, ResponseCode.SUCCESS, body=self.status().encode())
 
     # ------------------------------------------------------------------ the reference's tables
 
     def runtime_info(self, connection: Connection, command: RemotingCommand) -> None:
-        """The figures that mqadmin prints, as texts by the reference's names."""
+        """Tells the figures that mqadmin prints, as texts by RocketMQ's names."""
         body = encode_body(KeyValueTable(self._runtime_table()))
         reply(connection, command, ResponseCode.SUCCESS, body=body)
 
@@ -202,7 +202,9 @@ class StatusProcessor:
         return table
 
     def _delays(self) -> dict[str, str]:
-        """For each delay level the first message that is not known to be delivered, and the end of the queue."""
+        """Returns for each delay level the first message that is not known to be delivered, and the end of the
+        queue.
+        """
         replica = self._replica
         table = {}
         for level in range(1, len(self._settings.config.broker.delay_level_ms) + 1):
@@ -213,7 +215,8 @@ class StatusProcessor:
         return table
 
     def _timers(self) -> dict[str, str]:
-        """Of messages for a time of their own: seconds that the first is late, how many wait, and rates.
+        """Returns the figures of messages for a time of their own: seconds that the first is late, how many wait,
+        rates.
 
         What was announced last counts as delivered. Deliveries are the leader's.
         """
@@ -237,7 +240,7 @@ class StatusProcessor:
         }
 
     def _bytes_after(self, index: int) -> int:
-        """What the log holds behind an entry."""
+        """Returns how many bytes the log holds behind an entry."""
         log = self._replica.store.log
         if index >= log.last_index:
             return 0
@@ -258,7 +261,7 @@ def _three_rates(rates: tuple[float, float, float]) -> str:
 
 
 def _size(count: int) -> str:
-    """Bytes as the reference writes them, for people."""
+    """Writes a number of bytes as RocketMQ does, for people."""
     if count < 1 << 10:
         return f"{count} B"
     size, unit = count / (1 << 10), 0

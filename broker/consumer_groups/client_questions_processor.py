@@ -1,7 +1,7 @@
-"""Questions of administrators that a consumer answers: the broker passes them on (remoting.md 8).
+"""Questions of administrators that a consumer answers: the broker passes them on (RocketMQ's `Broker2Client`).
 
-The leader knows which clients there are, whatever node each is connected to, and asks through that node. What a client
-says goes back as it is. One that does not answer is reported as such after ten seconds.
+The leader knows which clients there are, whatever node each is connected to, and asks through that node. A client's
+response goes back as it is. One that does not answer is reported as such after ten seconds.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ from log.errors import RecordError
 from log.message_id import parse_offset_message_id
 
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A client's answer that is larger is not passed on: with a head of its own it might be no frame any more."""
+"""A client's response that is larger is not passed on: with a head of its own it might be no frame any more."""
 
 CLIENTS_ASKED_MAX: Final = 1000
 """Consumers that one request may have asked; of more, the first ones."""
@@ -70,7 +70,7 @@ class ClientQuestionsProcessor:
         )
 
     def running_info(self, connection: Connection, command: RemotingCommand) -> None:
-        """What a consumer says of itself: queues, counts, threads."""
+        """Passes on what a consumer says of itself: queues, counts, threads."""
         header = command.decode_fields(GetConsumerRunningInfoHeader)
         self._pass_on(connection, command, header.consumer_group, header.client_id, header, b"")
 
@@ -124,7 +124,9 @@ class ClientQuestionsProcessor:
         self._calls.call(client.connection, command.code, header, body, command, answered)
 
     def consumer_status(self, connection: Connection, command: RemotingCommand) -> None:
-        """Where each consumer of a group stands in a topic, by its own account; those that do not say are left out."""
+        """Tells the offsets of each consumer of a group in a topic, by its own account; those that do not answer are
+        left out.
+        """
         header = command.decode_fields(GetConsumerStatusHeader)
         group = self._registry.consumer_group(header.group)
         clients = [] if group is None else group.members()

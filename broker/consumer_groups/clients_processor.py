@@ -1,4 +1,4 @@
-"""Heartbeats, and what they make known: who consumes what (remoting.md 7.3, behaviour.md 8.1).
+"""Heartbeats, and what they make known: who consumes what (RocketMQ's `ClientManageProcessor`).
 
 A client's heartbeat is registered on the node that it reached, and the leader is told too, so that its table is the
 group's: the list of a group's consumers, from which every consumer computes its share of the queues, must be one
@@ -86,7 +86,7 @@ class ClientsProcessor:
         listeners.leaders_reachable.append(self._tell_leader)
 
     def routes(self) -> Iterable[Route]:
-        """Only the leader's list of consumers is complete."""
+        """Heartbeats go to any node; only the leader's list of consumers is complete."""
         return (
             Route(RequestCode.HEART_BEAT, self.heartbeat, Place.ANY),
             Route(RequestCode.UNREGISTER_CLIENT, self.unregister, Place.ANY),
@@ -212,7 +212,7 @@ class ClientsProcessor:
         reply(connection, command, ResponseCode.SUCCESS)
 
     def consumer_list(self, connection: Connection, command: RemotingCommand) -> None:
-        """The members of a consumer group, each once."""
+        """Tells the members of a consumer group, each once."""
         group = command.decode_fields(GetConsumerListByGroupHeader).consumer_group
         members = self._registry.members(group)
         if not members:
@@ -294,7 +294,7 @@ class ClientsProcessor:
         self._was_serving = serving
 
     def _begin_serving(self) -> None:
-        """What was registered while nobody served: groups are created now, and members hear of each other."""
+        """Makes up for what was registered while nobody served: groups are created now, members hear of each other."""
         groups = self._registry.consumer_groups()
         missing = missing_for_consumers(
             self._replica.metadata,

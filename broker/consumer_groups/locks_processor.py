@@ -1,4 +1,4 @@
-"""Order locks: who may consume a queue in order (remoting.md 7.3, behaviour.md 8.5).
+"""Order locks: who may consume a queue in order (RocketMQ's `RebalanceLockManager`).
 
 A lock is granted by a command in the log, and so survives its leader: after a failover no second client can take a
 queue whose holder still consumes it. A renewal goes through the log as well, since the time of the last renewal is
@@ -51,7 +51,7 @@ class LocksProcessor:
         self._began_ms = 0
         self._began_ns = 0
         self._under_way = 0
-        """New locks that are in the log and not applied yet."""
+        """The number of new locks that are in the log and not applied yet."""
         listeners.role_changes.append(self._role_changed)
 
     def routes(self) -> Iterable[Route]:
@@ -173,7 +173,7 @@ class LocksProcessor:
         return body
 
     def _known_queues(self, body: LockBatchBody) -> tuple[_Queue, ...]:
-        """The queues that exist, each once: nobody can make this group remember locks of anything else."""
+        """Returns the queues that exist, each once: nobody can make this group remember locks of anything else."""
         topics = self._replica.metadata.topics
         known: dict[_Queue, None] = {}
         for queue in body.queues:

@@ -1,4 +1,4 @@
-"""Requests that the broker makes of its clients and that they answer (remoting.md 8).
+"""Requests that the broker makes of its clients and that they answer (RocketMQ's `Broker2Client`).
 
 The leader asks, on the client's own connection or through the node that the client is connected to. That node notes
 which relayed request of which client came from where, and sends the answer back as it sends on what clients ask. An
@@ -19,16 +19,16 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import NEVER, Time
 
 TIMEOUT_NS: Final = 10_000_000_000
-"""How long a client has to answer (remoting.md 8)."""
+"""A client has so long to answer."""
 RELAYED_MAX: Final = 20_000
 """Relayed requests without an answer that a node remembers; the oldest are forgotten first."""
 
 Done = Callable[[RemotingCommand | None], None]
-"""Takes the client's answer, or None: it was gone, or gave none in time."""
+"""Takes the client's response, or None if it was gone or gave none in time."""
 
 
 class _Call(NamedTuple):
-    """A client was asked, because of `asker`, and has time until `deadline_ns`."""
+    """A request to a client, which has time until `deadline_ns`; `asker` is the request that caused it."""
 
     deadline_ns: int
     done: Done
@@ -74,12 +74,12 @@ class _Table(Generic[Value]):
         return value
 
     def pop_all(self, connection: Connection) -> list[Value]:
-        """All of a connection, oldest first."""
+        """Removes and returns all values of a connection, oldest first."""
         return [self._values.pop((connection, opaque)) for opaque in self._opaques.pop(connection, ())]
 
 
 class ClientCalls:
-    """One node's requests to clients, and those that it passes on for others."""
+    """The requests of one node to clients, and those that it passes on for other nodes."""
 
     def __init__(self, node_number: int, time: Time) -> None:
         self._time = time
@@ -100,7 +100,8 @@ class ClientCalls:
         asker: RemotingCommand,
         done: Done,
     ) -> None:
-        """Asks a client; `done` is called once, never before this returns. `asker` is the request that waits for it.
+        """Sends a request to a client; `done` is called once, never before this returns. `asker` is the request that
+        waits for it.
 
         Raises `OverloadedError` when too much waits for clients that do not answer.
         """
@@ -113,7 +114,7 @@ class ClientCalls:
         connection.send(question)
 
     def answered(self, connection: Connection, answer: RemotingCommand) -> str | None:
-        """A client's answer: given to whoever waits for it here; the name of the node that asked, if one did."""
+        """Gives a client's response to who waits for it here, or returns the name of the node that asked."""
         call = self._waiting.pop(connection, answer.opaque)
         if call is not None:
             self._plan_expiry()
@@ -126,7 +127,7 @@ class ClientCalls:
         call.done(answer)
 
     def relayed(self, connection: Connection, opaque: int, asking: str) -> None:
-        """A request of another node passes through this one to its client."""
+        """Notes that a request of another node passes through this one to its client."""
         if len(self._relayed) >= RELAYED_MAX:
             self._relayed.pop_first()
         self._relayed.put(connection, opaque, asking)
@@ -143,7 +144,7 @@ class ClientCalls:
             self._end(call, None)
 
     def disconnected(self, connection: Connection) -> None:
-        """What a client was asked will not be answered."""
+        """Ends the calls to a client that is gone, and forgets what was relayed to it."""
         self._relayed.pop_all(connection)
         calls = self._waiting.pop_all(connection)
         self._plan_expiry()

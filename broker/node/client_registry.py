@@ -1,5 +1,5 @@
-"""Which clients there are: producers and consumers by group and connection, as their heartbeats say
-(behaviour.md 8.1).
+"""The clients that there are: producers and consumers by group and connection, as their heartbeats say (RocketMQ's
+`ConsumerManager` and `ProducerManager`).
 
 Nothing here is replicated: a node registers the clients that are connected to it and tells the leader, whose
 table is the group's (broker/consumer_groups/clients_processor.py). An entry ends with its connection, with an
@@ -40,7 +40,7 @@ from broker.requests.connection import RelayedConnection
 from broker.state.topic_rules import RETRY_PREFIX
 
 EXPIRY_NS: Final = 120 * 1_000_000_000
-"""How long an entry lives without a heartbeat (behaviour.md 8.1); clients send one every 30 s."""
+"""An entry lives for so long without a heartbeat; clients send one every 30 s."""
 
 ConnectionType = TypeVar("ConnectionType", bound=Hashable)
 
@@ -75,7 +75,7 @@ class ConsumerGroup(Generic[ConnectionType]):
     """By connection, a hash of what its last heartbeat subscribes to: texts of thousands would be too much."""
 
     def has_member(self, client_id: str) -> bool:
-        """Whether the client is here through any connection."""
+        """Tells whether the client is here through any connection."""
         return client_id in self._connections
 
     def add(self, client: RegisteredClient[ConnectionType]) -> RegisteredClient[ConnectionType] | None:
@@ -99,7 +99,7 @@ class ConsumerGroup(Generic[ConnectionType]):
         return self.remove(connection)
 
     def wants(self, connection: ConnectionType, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Whether the heartbeats of a connection say otherwise than before; the first one does not."""
+        """Notes the subscriptions of a connection's heartbeat; tells whether its last heartbeat had others."""
         wanted = hash(frozenset((each.topic, *filter_of(each)) for each in subscriptions))
         before = self._wanted.get(connection)
         self._wanted[connection] = wanted
@@ -126,7 +126,7 @@ def _each_once(
 
 
 def filter_of(subscription: SubscriptionData) -> tuple[str, str]:
-    """What a subscription lets through, as type and expression: its version may be another for the same."""
+    """Returns type and expression of a subscription: newer versions of it may say the same."""
     return subscription.expression_type or "TAG", subscription.sub_string
 
 
@@ -136,14 +136,14 @@ class FilterChange(Generic[ConnectionType]):
 
     group: str
     topics: frozenset[str]
-    """Whose messages are filtered otherwise for the whole group now."""
+    """Topics whose messages are filtered otherwise for the whole group now."""
     connection: ConnectionType | None
     """The sender's, if it was itself of another mind before, about any topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry(Generic[ConnectionType]):
-    """What `expire` did: the connections to close, and the consumer groups that changed."""
+    """The result of `expire`: the connections to close, and the consumer groups that changed."""
 
     connections: list[ConnectionType]
     changed_groups: list[str]
@@ -173,7 +173,7 @@ class ClientRegistry(Generic[ConnectionType]):
         self._filter_listeners: list[Callable[[FilterChange[ConnectionType]], None]] = []
 
     def on_filter_change(self, listener: Callable[[FilterChange[ConnectionType]], None]) -> None:
-        """Registers who must know at once when a heartbeat asks for other messages of a topic."""
+        """Registers a part that must know at once when a heartbeat asks for other messages of a topic."""
         self._filter_listeners.append(listener)
 
     def heartbeat(
@@ -206,7 +206,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return changed
 
     def groups_with(self, connection: ConnectionType, heartbeat: HeartbeatData) -> int:
-        """How many groups the connection would be in after a heartbeat."""
+        """Counts the groups that the connection would be in after a heartbeat."""
         entries = dict.fromkeys(self._entries.get(connection, ()))
         for consumer in heartbeat.consumer_data_set:
             entries[_Entry(connection, consumer.group_name, True)] = None
@@ -215,7 +215,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return len(entries)
 
     def new_groups_of(self, heartbeat: HeartbeatData) -> Iterator[tuple[str, int, int]]:
-        """Of consumer and of producer groups: what they are, how many have a client, and how many a heartbeat adds."""
+        """Yields, for both kinds of groups, the kind, how many have a client, and how many a heartbeat adds."""
         consumers = {consumer.group_name: None for consumer in heartbeat.consumer_data_set}
         producers = {producer.group_name: None for producer in heartbeat.producer_data_set}
         yield "consumer", len(self._consumers), sum(name not in self._consumers for name in consumers)
@@ -253,12 +253,14 @@ class ClientRegistry(Generic[ConnectionType]):
         return Expiry(list(dict.fromkeys(entry.connection for entry in expired)), self._remove(expired))
 
     def deadline_ns(self) -> int | None:
-        """When `expire` has something to do next, None while there are no clients. Costs nothing to ask."""
+        """Returns the time of the next `expire`, None while there are no clients. Costs nothing to ask."""
         first = next(iter(self._renewed_ns.values()), None)
         return None if first is None else first + self._expiry_ns
 
     def connections_to_notify(self, group: str) -> list[ConnectionType]:
-        """Who must rebalance when the group changes: each client once, none of a broadcasting group."""
+        """Returns the connections of clients that must rebalance when the group changes: each client once, none of a
+        group that is broadcast to.
+        """
         found = self._consumers.get(group)
         if found is None or found.message_model is MessageModel.BROADCASTING:
             return []
@@ -274,7 +276,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return list(self._consumers)
 
     def consumer_group(self, group: str) -> ConsumerGroup[ConnectionType] | None:
-        """All that is known of a consumer group, to be read only; None while it has no client."""
+        """Returns what is known of a consumer group, to be read only; None while it has no client."""
         return self._consumers.get(group)
 
     def consumer_groups_of(self, topic: str) -> list[str]:
@@ -287,12 +289,12 @@ class ClientRegistry(Generic[ConnectionType]):
         return None if found is None else found.subscriptions.get(topic)
 
     def may_consume(self, group: str, topic: str) -> bool:
-        """Whether a member of the group subscribes to the topic, or nobody can tell, for want of members."""
+        """Tells whether a member of the group subscribes to the topic, or nobody can tell, for want of members."""
         found = self._consumers.get(group)
         return found is None or topic in found.subscriptions
 
     def may_read(self, group: str, topics: Iterable[str]) -> bool:
-        """Whether consumers of a group subscribe to one of the topics, or one is the group's own for retries.
+        """Tells whether consumers of a group subscribe to one of the topics, or one is the group's own for retries.
 
         Subscriptions were checked when they came, where access is controlled.
         """
@@ -323,7 +325,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return list(self._producers)
 
     def local_heartbeats(self) -> Iterator[tuple[RegisteredClient[ConnectionType], HeartbeatData]]:
-        """What the clients connected to this very node would say now, for a leader that has yet to hear of them."""
+        """Yields a heartbeat for each client connected to this very node, for a leader that has yet to hear of them."""
         for connection, entries in self._entries.items():
             if isinstance(connection, RelayedConnection):
                 continue
@@ -377,7 +379,7 @@ class ClientRegistry(Generic[ConnectionType]):
     def _filter_change(
         self, connection: ConnectionType, consumer: ConsumerData
     ) -> FilterChange[ConnectionType] | None:
-        """How a heartbeat, whose subscriptions are yet to be taken over, will change what is given to consumers."""
+        """Returns the change that a heartbeat will make to what consumers are given."""
         group = self._consumers[consumer.group_name]
         topics = frozenset(
             new.topic
@@ -437,7 +439,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return list(changed)
 
     def _left_producers(self, client: RegisteredClient[ConnectionType]) -> None:
-        """It has left a producer group, maybe the last one that it announced on its connection."""
+        """Forgets the connection of a client that has left the last producer group that it announced on it."""
         connection = client.connection
         for entry in self._entries.get(connection, ()):
             if (

@@ -73,9 +73,9 @@ class Forwarding:
         self._by_connection: dict[Connection, _Client] = {}
         self._next_number = 0
         self._waiting_count = 0
-        """How many requests are in `waiting` of all clients."""
+        """The number of requests in `waiting` of all clients."""
         self._doubted: dict[WaitingRequest, _Client] = {}
-        """What is DOUBTED, the next to end first: all have equally long."""
+        """The requests that are DOUBTED; the first ends first, as all have equally long."""
         self._doubt_ends = time.add_deadline(self._end_doubts)
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ class Forwarding:
 
     @property
     def is_leader_reachable(self) -> bool:
-        """Whether another node leads, as far as this one knows, and there is a link to it."""
+        """Tells whether another node leads, as far as this one knows, and there is a link to it."""
         leader = self._replica.leader
         return leader is not None and leader != self._replica.node_id and leader in self._replica.links
 
@@ -234,7 +234,7 @@ class Forwarding:
         connection.send(body)
 
     def given_back(self, source: str, frame: NotDone) -> None:
-        """The leader of a term has not done what it was forwarded, and leads no more."""
+        """Asks the next leader: that of an earlier term has not done a request, and leads no more."""
         client = self._by_number.get(frame.connection)
         request = None if client is None else client.waiting.get(frame.opaque)
         # Nodes may have given back the same opaque of an earlier term: only the one that was asked last counts.
@@ -258,7 +258,7 @@ class Forwarding:
         self._plan_end_of_doubts()
 
     def link_lost(self, node: str) -> None:
-        """Nothing more can be heard of what `node` has not answered."""
+        """Ends the wait for responses of `node`: nothing more can be heard from it."""
         for client, request in self._all_waiting():
             if request.leader == node:
                 self._happens(client, request, Event.LINK_LOST)

@@ -23,7 +23,7 @@ class HeldRequests:
         """To be looked at only: every turn asks twice whether any waits."""
         self._budget = Budget("a leader", HELD_REQUESTS_MAX, HELD_BYTES_MAX)
         self._counts: dict[Connection, int] = {}
-        """How many of `waiting` each connection has; none has 0."""
+        """The number of requests in `waiting` by connection; never 0."""
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -35,7 +35,7 @@ class HeldRequests:
         self.waiting.append(WaitingRequest(connection, command, now_ns, State.HELD))
 
     def has_any_of(self, connection: Connection) -> bool:
-        """Whether a connection has a request here; does not look at those of others."""
+        """Tells whether a connection has a request here; does not look at those of others."""
         return connection in self._counts
 
     def take_all(self) -> list[WaitingRequest]:

@@ -1,4 +1,4 @@
-"""What happens to a node, and the parts of it that act then."""
+"""The events of a node, and the parts of it that act then."""
 
 from collections.abc import Callable, Iterable
 

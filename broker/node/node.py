@@ -1,12 +1,12 @@
-"""A broker node as clients see it: requests in, answers out, on a leader, a follower or a node that knows no leader.
+"""A broker node as clients see it: requests in, responses out, on a leader, a follower or a node that knows no leader.
 
-Any node takes any request (design, decision 8). What only the leader may do is forwarded to it over the peer link, as
+Any node takes any request. What only the leader may do is forwarded to it over the peer link, as
 the frame that the client sent; the leader answers through the same way, with the client's own opaque, so that a client
 with an old route does not notice. While there is no leader that serves, such requests are held for a moment instead
 of failing: most elections are over before a client's patience.
 
-What a request to another node may come to stands in `forwarding.py` (the client's node) and `relayed_clients.py` (the
-leader).
+`request_states.py` says what may happen to a request that waits for a leader; `forwarding.py` is the side of the
+client's node, `relayed_clients.py` that of the leader.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,7 +52,7 @@ log = structlog.get_logger("trivet.node")
 _ABOUT_THE_NODE: Final = frozenset(
     {RequestCode.TRIVET_NODE_STATUS, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO}
 )
-"""What a node that is no member of its group still answers."""
+"""Requests that a node answers although it is no member of its group."""
 
 
 class Node:
@@ -79,7 +79,7 @@ class Node:
         self.registration_version = 0
         """Rises whenever the name servers must be told something new."""
         self.permission_changes = 0
-        """How often the broker's own permission was changed while this node runs."""
+        """The number of changes of the broker's own permission while this node runs."""
         self._permission = settings.config.broker.permission
         settings.on_change(self._settings_changed)
         self.access: AccessControl | None = None
@@ -137,18 +137,18 @@ class Node:
     # ------------------------------------------------------------------ clients
 
     def client_connected(self, name: str, host: bytes) -> Connection:
-        """A client (or another server) has connected from `host`, packed as in a record."""
+        """Takes in a client (or another server) that has connected from `host`, packed as in a record."""
         connection = Connection(self.outgoing, name, host)
         self._forwarding.client_connected(connection)
         return connection
 
     def client_disconnected(self, connection: Connection) -> None:
-        """Its socket is closed: what it waited for is forgotten, its registrations end."""
+        """Forgets what a client waited for, and ends its registrations: its socket is closed."""
         self._forwarding.client_disconnected(connection)
         self.listeners.disconnected(connection)
 
     def received(self, connection: Connection, command: RemotingCommand) -> None:
-        """One command from a client. `begin` has set the time."""
+        """Takes one command from a client. `begin` has set the time."""
         if command.flag & FLAG_RESPONSE:
             asking = self.calls.answered(connection, command)
             if asking is not None and connection in self._forwarding:
@@ -158,9 +158,9 @@ class Node:
             self.resumed(connection, command)
 
     def resumed(self, connection: Connection, command: RemotingCommand) -> None:
-        """A request that its client may make: one that has just come, or that goes on after it has waited.
+        """Handles a request that its client may make: one that has just come, or that goes on after it has waited.
 
-        What has waited may have lost the position that it brought, and with that its signature.
+        A pull that has waited may have lost the offset that it brought (`done_late`), and with that its signature.
         """
         route = self._routes.get(command.code)
         if route is None:
@@ -185,7 +185,7 @@ class Node:
             self._forwarding.forward(connection, command)
 
     def _is_allowed(self, access: AccessControl, connection: Connection, command: RemotingCommand) -> bool:
-        """Whether a request may go on; if not, it is answered. What a peer forwards was allowed there."""
+        """Tells whether a request may go on; answers it if not. A request that a peer forwards was allowed there."""
         if isinstance(connection, RelayedConnection):
             return True
         try:
@@ -252,7 +252,10 @@ class Node:
     # ------------------------------------------------------------------ peers
 
     def peer_received(self, source: str, frame: Frame) -> bool:
-        """A frame from another node of the group; `begin` has set the time. False when it wants no turn."""
+        """Takes a frame from another node of the group; `begin` has set the time. Returns False when it wants no turn.
+
+        Raises `PeerProtocolError` for a frame that this peer may not send.
+        """
         if isinstance(frame, RaftFrame):
             if frame.message.source != source or frame.message.target != self.replica.node_id:
                 raise PeerProtocolError(f"a message from {frame.message.source} on the link of {source}")
@@ -270,7 +273,7 @@ class Node:
         return True
 
     def peer_lost(self, node: str) -> None:
-        """A connection with `node` broke, either way: its clients are gone from here, and what it was to answer."""
+        """A connection with `node` broke, either way: forgets its clients here, and what it was to answer."""
         self._relayed.link_lost(node)
         replica = self.replica
         replica.peer_disconnected(node, self.time.now_ns)
@@ -280,7 +283,7 @@ class Node:
         self._forwarding.link_lost(node)
 
     def peer_connected(self, node: str) -> None:
-        """The link to `node` is up."""
+        """The link to `node` is up: sends it what waits for a leader, if it leads."""
         self.replica.peer_connected(node, self.time.now_ns)
         self._leader_may_be_asked()
 
@@ -313,7 +316,7 @@ class Node:
     # ------------------------------------------------------------------ time and turns
 
     def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
-        """Everything that has become possible; returns when the next turn is due at the latest (ns).
+        """Does everything that has become possible; returns when the next turn is due at the latest (monotonic ns).
 
         `send` writes out what is queued so far; it is called where others wait for that while this node has more to do.
         """

@@ -19,7 +19,7 @@ from log.store import Store
 
 
 class State(Protocol):
-    """What is committed and applied on this node, in whatever role."""
+    """The committed and applied state of this node, in whatever role."""
 
     @property
     def serving(self) -> bool:
@@ -78,7 +78,7 @@ class Appends(Proposals, Protocol):
 
 
 class Requests(Protocol):
-    """What becomes of a request that its processor does not answer itself."""
+    """The ways of a request that its processor does not answer itself."""
 
     @property
     def access(self) -> AccessControl | None:

@@ -1,4 +1,4 @@
-"""What this node tells the name servers (behaviour.md 2, remoting.md 5).
+"""The registration of a node with name servers, as RocketMQ's `BrokerController` does it.
 
 The leader that serves registers under id 0, which takes writes; a follower under its number plus one. There is no
 registration before the node knows a leader: a route that names a node of no role helps nobody. The data version's

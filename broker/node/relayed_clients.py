@@ -20,7 +20,7 @@ from broker.requests.connection import Buffer, Connection, Outgoing, RelayedConn
 from broker.requests.processing import Handler
 
 RELAYED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""How much of what is relayed to clients of another node may wait for the link; then their pulls are refused."""
+"""When more than this waits for the link to a node, pulls of its clients are refused."""
 
 
 class RelayedClients:
@@ -42,7 +42,7 @@ class RelayedClients:
         self._received = received
         self._connections: dict[tuple[str, int], RelayedConnection] = {}
         self._link_epochs: dict[str, int] = {}
-        """How often a link with each peer broke."""
+        """The number of times that a link with each peer broke."""
         self._bytes_this_turn: dict[str, int] = {}
         """By node, what was relayed to its clients since the last turn: the link does not count it as unsent yet."""
 
@@ -96,7 +96,7 @@ class RelayedClients:
         self._give_back_forgotten()
 
     def turn_ended(self) -> None:
-        """From now on the links count what was relayed."""
+        """Begins to count anew: from now on the links know what was relayed."""
         self._bytes_this_turn.clear()
 
     def _new(self, source: str, frame: Forward) -> RelayedConnection:

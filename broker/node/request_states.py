@@ -27,10 +27,10 @@ from broker.requests.connection import Connection
 from broker.requests.late_requests import done_late
 
 DOUBT_NS: Final = 300_000_000
-"""How long a node that leads no more has to say what became of a request. It may have been stopped, or be cut off."""
+"""A node that leads no more has so long to say what became of a request. It may have been stopped, or be cut off."""
 
 HELD_NS_MAX: Final = 2_500_000_000
-"""How long a request waits for a leader; clients give up after 3 s."""
+"""A request waits so long for a leader; clients give up after 3 s."""
 
 ONCE: Final = frozenset(
     {
@@ -63,7 +63,7 @@ once, too; `done_late` takes it out.
 
 
 class State(enum.Enum):
-    """Where a request stands on one node. The first three wait, the others are its end there."""
+    """The state of a request on one node. The first three wait, the others are its end there."""
 
     HELD = "held"
     """Waits on this node until some node leads."""
@@ -89,7 +89,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happens to a request that waits."""
+    """The events that can happen to a request that waits."""
 
     LEADER_FOUND = "leader found"
     """Another node leads and is reachable, or this node serves."""

@@ -1,9 +1,9 @@
-"""Consumer offsets on their way into the log, many to a command (design, decision 5).
+"""Consumer offsets on their way into the log, many to a command.
 
 Consumers report offsets far more often than anyone reads them: with every pull, and every five seconds for each
 queue. So a report that nobody waits for is staged, and one command takes all that has been staged within
 `COALESCE_NS`. A report that wants an answer, or a question for an offset that is staged, sends the command off at
-once, and so does whatever else sets or deletes positions: it goes behind what was reported before it. What was staged
+once, and so does whatever else sets or deletes offsets: it goes behind what was reported before it. What was staged
 and lost with the leader is reported again by its consumer.
 """
 
@@ -31,13 +31,13 @@ StoredOffset = tuple[str, str, int, int]
 _Key = tuple[str, str, int]
 """Group, topic, queue id."""
 Uncounted = Mapping[_Key, int]
-"""Which reports did not count, as the group is sent elsewhere, and where to."""
+"""Reports that did not count, as an administrator sends the consumer group elsewhere; the value is where to."""
 NoRoom = OverloadedError | DiskFullError
-"""Why nothing of it is in the log."""
+"""The reason why nothing of a report is in the log."""
 Lost = Callable[[NoRoom | None], None]
 """It will not be applied, for this reason; without one, nobody knows whether it will be."""
 _Waiter = tuple[Callable[[Uncounted], None], Lost]
-"""What to do once it is applied, and when it is lost."""
+"""Called once offsets are applied, and when they are lost; one of the two, once."""
 
 
 class _UnderWay:
@@ -60,13 +60,13 @@ class OffsetCommits:
         self._staged: dict[_Key, int] = {}
         self._under_way: list[_UnderWay] = []
         self._staged_new = self._under_way_new = 0
-        """How many of these are a group's first position in a queue."""
+        """The numbers of staged offsets, and of those under way, that are a group's first in a queue."""
         self._waiting: list[_Waiter] = []
         self._deadline = time.add_deadline(self.propose)
         listeners.role_changes.append(self._role_changed)
 
     def stage(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A report that nobody waits for."""
+        """Stages a report that nobody waits for."""
         key = (group, topic, queue_id)
         if key not in self._staged and self._proposed_last(key) is None:
             known = self._replica.metadata.offsets.get((group, topic))
@@ -86,11 +86,12 @@ class OffsetCommits:
         done: Callable[[int | None], None],
         lost: Lost,
     ) -> None:
-        """A report that is answered: `done` once it is committed, `lost` when it is refused or that is unknown.
+        """Stages a report that is answered: calls `done` once it is committed, `lost` when it is refused or that is
+        unknown.
 
         `done` is told where the group is sent if the report does not count, else None.
 
-        Raises `RequestError` when the group would be given one position too many.
+        Raises `RequestError` when the group would get one offset too many.
         """
         key = (group, topic, queue_id)
         if key not in self._staged and not self._has_room(key):
@@ -107,7 +108,7 @@ class OffsetCommits:
         *,
         until_followed: bool = False,
     ) -> None:
-        """Many offsets at once by an administrator's order, behind what is staged.
+        """Proposes many offsets at once by an administrator's order, behind what is staged.
 
         `until_followed` parks them (broker/offsets/resets.py). Raises as `commit`, and as `Replica.propose_command`.
         """
@@ -131,7 +132,8 @@ class OffsetCommits:
         done: Callable[[Uncounted], None],
         lost: Callable[[], None],
     ) -> None:
-        """As commands that fit into a file; with the last one, behind which all others are applied, it is `done`.
+        """Proposes offsets as commands that fit into a file; calls `done` with the last one, behind which all others
+        are applied.
 
         Raises as `Replica.propose_command`, with nothing of them in the log; if some are, it is `lost`.
         """
@@ -172,18 +174,22 @@ class OffsetCommits:
                 raise
 
     def _proposed_last(self, key: _Key) -> _UnderWay | None:
-        """What was proposed last of a queue, if it is not applied yet."""
+        """Returns the last proposal that has a queue, None if all are applied."""
         if not self._under_way:
             return None
         return next((under_way for under_way in reversed(self._under_way) if key in under_way.keys), None)
 
     def lowest(self, key: _Key, stored: int) -> int:
-        """The lowest of a stored position and what is on its way to take its place, whether that will count or not."""
+        """Returns the lowest of a stored offset and those on their way to take its place, whether they will count or
+        not.
+        """
         coming = [under_way.keys[key] for under_way in self._under_way if key in under_way.keys]
         return min([stored, *coming, self._staged.get(key, stored)])
 
     def _has_room(self, key: _Key) -> bool:
-        """Whether a position that is not staged may be; counts it if it is the group's first in that queue."""
+        """Tells whether there is room for an offset that is not staged; counts it if it is the group's first in a
+        queue.
+        """
         metadata = self._replica.metadata
         group, topic, queue_id = key
         if queue_id in metadata.offsets.get((group, topic), ()):
@@ -197,7 +203,9 @@ class OffsetCommits:
     def when_settled(
         self, group: str, topic: str, queue_id: int, ready: Callable[[], None], lost: Callable[[], None]
     ) -> bool:
-        """False when nothing of this queue is on its way; else the staged goes off and `ready` runs when applied."""
+        """Returns False when no offset of this queue is on its way; else proposes what is staged, and calls `ready`
+        when it is applied.
+        """
         key = (group, topic, queue_id)
         if key not in self._staged:
             under_way = self._proposed_last(key)
@@ -210,7 +218,7 @@ class OffsetCommits:
         return True
 
     def propose(self) -> None:
-        """Sends off what is staged."""
+        """Proposes what is staged."""
         self._deadline.due_ns = NEVER
         staged, self._staged = self._staged, {}
         waiting, self._waiting = self._waiting, []

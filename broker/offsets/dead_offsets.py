@@ -1,4 +1,4 @@
-"""Offsets of groups that nobody uses any more: forgotten once they say nothing (behaviour.md 8.3).
+"""Offsets of consumer groups that nobody uses any more: forgotten once they say nothing.
 
 A group that is not deleted leaves its offsets behind, and so does one that is deleted without `cleanOffset`. They are
 forgotten, through the log, when nobody could go on from them: every message that the group would read next, in all
@@ -30,7 +30,7 @@ from log.errors import DiskFullError
 log = structlog.get_logger("trivet.offsets")
 
 INTERVAL_NS: Final = 600_000_000_000
-"""How long a group must be without a client: subscriptionExpiredTimeout of the reference (behaviour.md 13)."""
+"""A consumer group must be so long without a client: RocketMQ's subscriptionExpiredTimeout."""
 SLICE: Final = 1_000
 """Topics by group that are looked at in one turn."""
 
@@ -39,7 +39,7 @@ _Key = tuple[str, str]
 
 
 class DeadOffsets:
-    """Looks while this node serves."""
+    """Looks for offsets that nobody uses, while this node serves."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class DeadOffsets:
         self._registry = registry
         self._time = time
         self._remaining: deque[_Key] = deque()
-        """What this look has yet to come to."""
+        """Group and topic of the offsets that this look has yet to come to."""
         self._unused: dict[_Key, None] = {}
-        """Of this look, and"""
+        """The groups and topics that no client was seen to use in this look."""
         self._unused_before: dict[_Key, None] = {}
-        """of the one before: what no client uses."""
+        """The same of the look before."""
         listeners.role_changes.append(self._role_changed)
         self._deadline = time.add_deadline(self._run)
 
@@ -91,7 +91,7 @@ class DeadOffsets:
         self._deadline.due_ns = self._time.now_ns if self._remaining else self._time.now_ns + INTERVAL_NS
 
     def _leads_nowhere(self, key: _Key) -> bool:
-        """Whether in every queue the message that comes next is deleted."""
+        """Tells whether in every queue the message that comes next is deleted."""
         metadata, queues = self._replica.metadata, self._replica.store.queues
         for queue_id, offset in metadata.offsets[key].items():
             queue = queues.get(key[1], queue_id)

@@ -1,7 +1,7 @@
-"""Consumer offsets, and the offsets that a queue has (remoting.md 7.3, behaviour.md 8.2, 8.3, 9).
+"""Consumer offsets, and the offsets that a queue has, as RocketMQ's `ConsumerManageProcessor` answers them.
 
 All answers are the leader's after a read barrier: what a client is told was true at some moment between its question
-and the answer, across failovers too. A position that consumers have reported and that is on its way into the log
+and the answer, across failovers too. An offset that consumers have reported and that is on its way into the log
 counts: the question waits until it is there.
 """
 
@@ -70,7 +70,7 @@ class OffsetsProcessor:
     # ------------------------------------------------------------------ a group's offsets
 
     def query(self, connection: Connection, command: RemotingCommand) -> None:
-        """The group's next offset in a queue, or what a group without one should do."""
+        """Tells the group's next offset in a queue, or what a group without one should do."""
         header = command.decode_fields(QueryConsumerOffsetHeader)
         self._check_queue(header.topic, header.queue_id)
         waits = self._offsets.when_settled(
@@ -102,7 +102,7 @@ class OffsetsProcessor:
         self._answer(connection, command, offset)
 
     def _is_young(self, header: QueryConsumerOffsetHeader) -> bool:
-        """Whether a new group starts at offset 0 (behaviour.md 8.2): nothing is gone, and the first message is near."""
+        """Tells whether a new group starts at offset 0: nothing is gone, and the first message is near."""
         queue = self._queue(header.topic, header.queue_id)
         if queue is None or queue.max_offset == 0:
             return True
@@ -143,7 +143,7 @@ class OffsetsProcessor:
             refuse(connection, command, reason)
 
     def all_offsets(self, connection: Connection, command: RemotingCommand) -> None:
-        """Every group's offsets, as the reference's consumerOffset.json (storage.md 6)."""
+        """Tells every group's offsets, as RocketMQ's consumerOffset.json has them."""
         offsets = self._replica.metadata.offsets
         table = {
             f"{topic}@{group}": encode_integer_keyed(queues) for (group, topic), queues in offsets.items()
@@ -178,21 +178,23 @@ class OffsetsProcessor:
     # ------------------------------------------------------------------ a queue's offsets
 
     def max_offset(self, connection: Connection, command: RemotingCommand) -> None:
-        """One past the last committed message."""
+        """Tells the offset one past the last committed message."""
         header = command.decode_fields(QueueHeader)
         self._check_queue(header.topic, header.queue_id)
         queue = self._queue(header.topic, header.queue_id)
         self._answer(connection, command, 0 if queue is None else queue.max_offset)
 
     def min_offset(self, connection: Connection, command: RemotingCommand) -> None:
-        """The first message that is still kept."""
+        """Tells the offset of the first message that is still kept."""
         header = command.decode_fields(QueueHeader)
         self._check_queue(header.topic, header.queue_id)
         queue = self._queue(header.topic, header.queue_id)
         self._answer(connection, command, 0 if queue is None else queue.min_offset)
 
     def search(self, connection: Connection, command: RemotingCommand) -> None:
-        """The message stored at a time: the earliest not before it, or the latest not after it (UPPER)."""
+        """Tells the offset of the message stored at a time: the earliest not before it, or the latest not after it
+        (UPPER).
+        """
         header = command.decode_fields(SearchOffsetHeader)
         self._check_queue(header.topic, header.queue_id)
         queue = self._queue(header.topic, header.queue_id)
@@ -205,7 +207,7 @@ class OffsetsProcessor:
         self._answer(connection, command, offset)
 
     def earliest_store_time(self, connection: Connection, command: RemotingCommand) -> None:
-        """When the first message that is still kept was stored; -1 without one."""
+        """Tells when the first message that is still kept was stored; -1 without one."""
         header = command.decode_fields(QueueHeader)
         self._check_queue(header.topic, header.queue_id)
         queue = self._queue(header.topic, header.queue_id)

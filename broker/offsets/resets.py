@@ -1,15 +1,15 @@
-"""Resets of a group's positions by an administrator, which consumers follow when they pull (behaviour.md 5.2, 8.3).
+"""Resets of a consumer group's offsets by an administrator, which consumers follow when they pull.
 
 RocketMQ 4.9 tells the group's live clients where to go (request 220) and stores nothing: a client that dies before it
-has reported its new position loses the reset, and a group without clients cannot be reset at all. 5.x stores the
-position and parks it: the next pull of the group in that queue is answered with 21, and its consumer drops what it
+has reported its new offset loses the reset, and a group without clients cannot be reset at all. 5.x stores the
+offset and parks it: the next pull of the group in that queue is answered with 21, and its consumer drops what it
 holds and begins anew. The reference forgets the order with that answer, though, in the memory of one broker; a
 consumer's late report, or its death, or a failover undo it.
 
 Here the order is in the log (`ResetOffsets`), and stands until a consumer has followed it: until a pull begins at the
 parked offset after the group was told, by an answer 21 or by the answer to the question where it stands (14). Until
-then each pull from elsewhere gets 21, and reported positions do not count, whichever node leads. A consumer that goes
-on elsewhere all the same, as one that keeps positions of its own may, is let go after `TOLD_MAX` answers.
+then each pull from elsewhere gets 21, and reported offsets do not count, whichever node leads. A consumer that goes
+on elsewhere all the same, as one that keeps offsets of its own may, is let go after `TOLD_MAX` answers.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,31 +23,31 @@ from broker.state.commands import EndResets
 from log.errors import DiskFullError
 
 TOLD_MAX: Final = 16
-"""So many pulls of a group are answered with one order at most."""
+"""One order is told to at most so many pulls of a group."""
 
 _Key = tuple[str, str, int]
 """Group, topic, queue id."""
 
 
 class OffsetResets:
-    """What the leader knows of the orders that stand: who was told. The orders are in `Metadata.parked`."""
+    """The leader's memory of the orders that stand: who was told. The orders themselves are in `Metadata.parked`."""
 
     def __init__(self, replica: Proposals, offsets: OffsetCommits, listeners: Listeners) -> None:
         self._replica = replica
         self._offsets = offsets
         self._told: dict[_Key, tuple[int, int]] = {}
-        """Where to go, and how often the group's pulls were answered so."""
+        """The offset to go to, and how often the group's pulls were answered so."""
         self._ending: dict[_Key, None] = {}
         """Orders that were followed; that is on its way into the log."""
         self._listeners: list[Callable[[Iterable[_Key]], None]] = []
         listeners.role_changes.append(self._role_changed)
 
     def on_order(self, listener: Callable[[Iterable[_Key]], None]) -> None:
-        """Registers who must know at once that groups are to go elsewhere, in the queues of these keys."""
+        """Registers a part that must know at once that groups are to go elsewhere, in the queues of these keys."""
         self._listeners.append(listener)
 
     def ordered(self, keys: Iterable[_Key]) -> None:
-        """Orders have been applied."""
+        """Tells the listeners of orders that have been applied."""
         parked = self._replica.metadata.parked
         # Of orders that others have ended nothing need be known any more.
         self._told = {key: told for key, told in self._told.items() if parked.get(*key) == told[0]}
@@ -56,14 +56,14 @@ class OffsetResets:
             listener(keys)
 
     def target(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where a consumer that pulls is to go, or None if it may go on."""
+        """Returns the offset that a consumer which pulls is to go to, None if it may go on."""
         parked = self._replica.metadata.parked
         if not parked.by_group or (group, topic, queue_id) in self._ending:
             return None
         return parked.get(group, topic, queue_id)
 
     def told(self, group: str, topic: str, queue_id: int, *, by_pull: bool) -> None:
-        """A consumer was answered where its group is to go, if an order stands: it had pulled, or asked for that."""
+        """Notes that a consumer was told the order that stands, if one does: it had pulled, or asked for its offset."""
         target = self.target(group, topic, queue_id)
         if target is not None:
             key = (group, topic, queue_id)
@@ -71,7 +71,7 @@ class OffsetResets:
             self._told[key] = (target, (times if before == target else 0) + by_pull)
 
     def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A consumer pulls: it has followed the order if it was told and begins there. Leader only."""
+        """Notes that a consumer pulls: it has followed the order if it was told and begins there. Leader only."""
         target = self.target(group, topic, queue_id)
         if target is None:
             return

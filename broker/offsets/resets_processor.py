@@ -1,10 +1,9 @@
-"""INVOKE_BROKER_TO_RESET_OFFSET 222: an administrator sends a group elsewhere (remoting.md 9,
-broker/offsets/resets.py).
+"""INVOKE_BROKER_TO_RESET_OFFSET 222: an administrator sends a consumer group elsewhere (broker/offsets/resets.py).
 
 The order is in the log before it is answered, so the group need not be there. Members that are there hear of it at
 once: from their pulls, which are answered with 21, and by request 220, with which they drop what they have fetched and
 not consumed. Java's client of 5.x does that for 21 already, and would stop for ten seconds for a 220. A group that is
-broadcast to keeps its positions in its members, who get nothing but the 220.
+broadcast to keeps its offsets in its members, who get nothing but the 220.
 """
 
 from collections.abc import Iterable
@@ -140,7 +139,7 @@ class ResetsProcessor:
 
 
 def _follows_pulls(group: ConsumerGroup[Connection], client: RegisteredClient[Connection]) -> bool:
-    """Whether a member does for an answer 21 all that it would do for a 220."""
+    """Tells whether a member does for a response 21 all that it would do for a 220."""
     return (
         group.message_model is not MessageModel.BROADCASTING
         and client.language == LanguageCode.JAVA
@@ -149,7 +148,7 @@ def _follows_pulls(group: ConsumerGroup[Connection], client: RegisteredClient[Co
 
 
 def _queues_to_reset(header: ResetOffsetHeader, config: TopicConfig) -> Iterable[int]:
-    """All queues of the topic, or the one that a request names; raises `RequestError` if the topic has none such."""
+    """Returns all queues of the topic, or the one that a request names. Raises `RequestError` if it does not exist."""
     count = max(config.read_queue_nums, config.write_queue_nums)
     if header.queue_id is None or header.queue_id < 0:
         return range(count)
@@ -162,7 +161,7 @@ def _queues_to_reset(header: ResetOffsetHeader, config: TopicConfig) -> Iterable
 
 
 def _names_offset(header: ResetOffsetHeader) -> bool:
-    """Whether a request names the offset to go to: of one queue only, as queues differ; -1 means none."""
+    """Tells whether a request names the offset to go to: of one queue only, as queues differ; -1 means none."""
     return (
         header.queue_id is not None
         and header.queue_id >= 0

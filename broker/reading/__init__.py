@@ -1,1 +1,1 @@
-"""How messages get out: pulls (checked, filtered, answered or held), and queries by offset, time, key and id."""
+"""Messages on their way out: pulls (checked, filtered, answered or held), and queries by offset, time, key and id."""

@@ -38,7 +38,7 @@ from broker.statistics.stats import Stats
 from log.dispatch import Arrival
 
 SHORT_POLL_MS: Final = 1_000
-"""How long a pull waits where long polling is off: answered at once, it would come again at once, for ever."""
+"""A pull waits so long where long polling is off: answered at once, it would come again at once, for ever."""
 
 _SUBSCRIPTION_CHANGED: Final = "SUBSCRIPTION_CHANGED"
 
@@ -75,7 +75,7 @@ class HeldPull:
         self.command = command
         self.header = header
         self.asked_offset = header.queue_offset
-        """Where the client is, while the header's offset moves on past messages that it does not want."""
+        """The offset of the client, while the header's moves on past messages that it does not want."""
         self.filter = wanted
         self.subscribed = subscribed
         """The subscription of its group, as type and expression, if it rests on that."""
@@ -134,7 +134,7 @@ class HeldPulls:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be held (`limits.max_held_pulls`)."""
+        """Tells whether one more may be held (`limits.max_held_pulls`)."""
         return self._count < self._settings.config.limits.max_held_pulls
 
     def hold(
@@ -339,7 +339,7 @@ class HeldPulls:
 
 
 def _rests_on_heartbeats_of(command: RemotingCommand, group: str) -> bool:
-    """Whether a request is a pull of the group that brought no subscription of its own."""
+    """Tells whether a request is a pull of the group that brought no subscription of its own."""
     if command.code not in _PULLS:
         return False
     header = command.decode_fields(PullMessageHeader)

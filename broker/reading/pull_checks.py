@@ -21,7 +21,7 @@ _MAY_READ: Final = int(Permission.READ)
 
 
 class PullChecks:
-    """Whether a pull may be answered, by the settings, topics, groups and subscriptions as they are now."""
+    """Judges pulls by the settings, topics, consumer groups and subscriptions as they are now."""
 
     def __init__(self, replica: State, registry: ClientRegistry[Connection], settings: LiveConfig) -> None:
         self._replica = replica
@@ -99,7 +99,7 @@ class PullChecks:
         return None if subscription is None else filter_of(subscription)
 
     def is_broadcast(self, group: str) -> bool:
-        """Whether each member of the group gets all messages; without members nobody knows, which is no."""
+        """Tells whether each member of the group gets all messages; without members nobody knows, which is no."""
         known = self._registry.consumer_group(group)
         return known is not None and known.message_model is MessageModel.BROADCASTING
 
@@ -112,10 +112,12 @@ class PullChecks:
 
 
 def has_subscription(header: PullMessageHeader) -> bool:
-    """Whether a pull says itself which messages it wants."""
+    """Tells whether a pull says itself which messages it wants."""
     return bool(header.sys_flag & _HAS_SUBSCRIPTION)
 
 
 def rests_on_heartbeats(header: PullMessageHeader) -> bool:
-    """Whether its group's subscription says what a pull wants: it brings none, and is not for retries, all of them."""
+    """Tells whether its group's subscription says what a pull wants: it brings none and wants no retries, of which it
+    gets all.
+    """
     return not header.sys_flag & _HAS_SUBSCRIPTION and not header.topic.startswith(RETRY_PREFIX)

@@ -1,4 +1,4 @@
-"""Messages by id and by key (remoting.md 7.3, behaviour.md 9).
+"""Messages by id and by key, as RocketMQ's `QueryMessageProcessor` answers them.
 
 A message id names the node that gave it, and leads to its message whatever that node is now: any node answers with what
 it holds and knows to be committed, and "no such message" is said by the leader alone, once it knows that it leads.
@@ -143,7 +143,7 @@ class QueriesProcessor:
 
 
 def _has_key(record: memoryview, topic: bytes, key: str, *, unique: bool) -> bool:
-    """Whether the record has the key truly, and not only a key of the same hash."""
+    """Tells whether the record has the key truly, and not only a key of the same hash."""
     head = peek(record)
     if record[head.topic_begin : head.topic_end] != topic:
         return False

@@ -42,7 +42,7 @@ class PullResult:
         self.max_offset = 0 if queue is None else queue.max_offset
         self.records: list[memoryview] = []
         self.position = 0
-        """Where the first record is in the log."""
+        """The position of the first record in the log."""
         self.size = 0
         """Bytes of all records."""
 

@@ -1,4 +1,4 @@
-"""SQL92 filters: conditions on the properties of messages (behaviour.md 5.3).
+"""SQL92 filters: conditions on the properties of messages (RocketMQ's `SelectorParser`).
 
 The language is RocketMQ's selector language (`SelectorParser.jj`, ActiveMQ's without LIKE and arithmetic):
 
@@ -46,7 +46,7 @@ EXPRESSION_LENGTH_MAX: Final = 8192
 DEPTH_MAX: Final = 64
 
 Predicate = Callable[[bytes], bool]
-"""Whether a message with these properties, as a record holds them, is wanted."""
+"""Tells whether a message with these properties, as a record holds them, is wanted."""
 
 _GRAMMAR: Final = r"""
     ?start: or
@@ -233,7 +233,7 @@ def _joined(nodes: tuple[_Node, ...], decides: bool) -> _Node:
 
 
 def _truth(node: _Node) -> _Node:
-    """What stands where a condition must: a property, which is a text and so never true, or a condition."""
+    """Reads what stands where a condition must: a condition, or a property, which is a text and so never true."""
     if node.is_truth:
         return node
     if node.property:

@@ -1,4 +1,4 @@
-"""Which messages of a queue a consumer wants (behaviour.md 5.3).
+"""Filters: the messages of a queue that a consumer wants (RocketMQ's `ExpressionMessageFilter`).
 
 Of tags the broker compares Java hashes, as the ConsumeQueue holds nothing else; the client compares the tags
 themselves and drops what only has the same hash. SQL92 filters look at the records' properties, here alone.

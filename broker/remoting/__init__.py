@@ -1,1 +1,1 @@
-"""The RocketMQ remoting protocol without I/O: frames, commands, typed headers and bodies (remoting.md)."""
+"""The RocketMQ remoting protocol without I/O: frames, commands, typed headers and bodies."""

@@ -1,4 +1,4 @@
-"""JSON bodies of administration answers (remoting.md 9): statistics, connections, and maps keyed by queues.
+"""JSON bodies of responses to administrators: statistics, connections, and maps keyed by queues.
 
 Timestamps are milliseconds. Maps keyed by `MessageQueue` have the reference's form, whose keys are objects;
 each such body has ``encode`` and ``decode``.

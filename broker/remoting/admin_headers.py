@@ -1,4 +1,4 @@
-"""Typed extFields of administration requests to a broker (remoting.md 9); the rules are those of `headers`."""
+"""Typed extFields of administration requests to a broker; the rules are those of `headers`."""
 
 from __future__ import annotations
 

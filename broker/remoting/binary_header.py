@@ -1,4 +1,4 @@
-"""The ROCKETMQ header serialization (remoting.md 3): the fixed fields, the remark and the map of extFields.
+"""The ROCKETMQ header serialization (`RocketMQSerializable`): the fixed fields, the remark and the map of extFields.
 
 Reading the map is put off: `decode_binary_header` only checks that its length fits and hands back its
 bytes, since a forwarded or unsupported request never looks inside.

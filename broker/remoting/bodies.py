@@ -1,5 +1,4 @@
-"""JSON bodies that clients and brokers exchange: heartbeats, locks, subscriptions, groups, topics
-(remoting.md 5, 7).
+"""JSON bodies that clients and brokers exchange: heartbeats, locks, subscriptions, groups, topics.
 
 Structs are written with their fields in the reference's order (alphabetical by wire name) and read
 tolerantly by `json_body.decode_body`. Absent lists are empty. The bodies of administration answers are in
@@ -17,14 +16,14 @@ from broker.remoting.command import Int32, Int64
 
 
 class MessageModel(enum.StrEnum):
-    """How a consumer group shares its messages."""
+    """The ways in which a consumer group shares its messages."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
 
 
 class ConsumeType(enum.StrEnum):
-    """Who asks for messages: the application, the client library, or the broker (5.x)."""
+    """The side that asks for messages: the application, the client library, or the broker (5.x)."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -32,7 +31,7 @@ class ConsumeType(enum.StrEnum):
 
 
 class ConsumeFromWhere(enum.StrEnum):
-    """Where a group without a stored offset begins; the last three names are deprecated."""
+    """The place where a group without a stored offset begins; the last three names are deprecated."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -140,7 +139,7 @@ class DataVersion(msgspec.Struct, rename="camel", frozen=True):
 
 
 class TopicConfig(msgspec.Struct, rename="camel", kw_only=True):
-    """A topic on a broker (behaviour.md 3); ``perm`` has the bits of `codes.Permission`."""
+    """A topic on a broker; ``perm`` has the bits of `codes.Permission`."""
 
     attributes: dict[str, str] = {}
     order: bool = False
@@ -160,7 +159,7 @@ class TopicConfigTable(msgspec.Struct, rename="camel"):
 
 
 class SubscriptionGroupConfig(msgspec.Struct, rename="camel", kw_only=True):
-    """A consumer group (storage.md 6): body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 200."""
+    """A consumer group: body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 200."""
 
     attributes: dict[str, str] = {}
     broker_id: Int64 = 0
@@ -176,7 +175,7 @@ class SubscriptionGroupConfig(msgspec.Struct, rename="camel", kw_only=True):
     retry_queue_nums: Int32 = 1
     which_broker_when_consume_slowly: Int64 = 1
     group_retry_policy: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-    """Of 5.x, for its POP consumers: kept and told."""
+    """For the POP consumers of 5.x: kept and told."""
 
 
 class SubscriptionGroupTable(msgspec.Struct, rename="camel"):
@@ -200,7 +199,7 @@ class SubscriptionGroupList(msgspec.Struct, rename="camel"):
 
 
 class TopicList(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Answer to the topic list requests; ``broker_address`` only in 304's (remoting.md 5)."""
+    """The response to the requests for topic lists; ``broker_address`` only in 304's."""
 
     broker_address: str | None = msgspec.field(name="brokerAddr", default=None)
     topics: list[str] = msgspec.field(name="topicList", default_factory=list)

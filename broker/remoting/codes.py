@@ -10,13 +10,13 @@ from __future__ import annotations
 import enum
 
 FLAG_RESPONSE = 1
-"""Header flag bit 0: a response (remoting.md 4)."""
+"""Header flag bit 0: a response."""
 FLAG_ONE_WAY = 2
-"""Header flag bit 1: the sender wants no answer (remoting.md 4)."""
+"""Header flag bit 1: the sender wants no response."""
 
 
 class RequestCode(enum.IntEnum):
-    """Request codes (remoting.md 5 name server, 7 clients, 8 broker to client, 9 admin)."""
+    """Request codes, as RocketMQ's class of this name has them."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -122,7 +122,7 @@ class RequestCode(enum.IntEnum):
 
 
 class ResponseCode(enum.IntEnum):
-    """Response codes (remoting.md 4)."""
+    """Response codes, as RocketMQ's `ResponseCode` and `RemotingSysResponseCode` have them."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -173,7 +173,7 @@ class ResponseCode(enum.IntEnum):
 
 
 class LanguageCode(enum.IntEnum):
-    """Client languages (remoting.md 4, the reference's `LanguageCode`); JSON carries the name, binary
+    """Client languages (RocketMQ's class of this name); JSON carries the name, binary
     the number.
     """
 
@@ -194,7 +194,7 @@ class LanguageCode(enum.IntEnum):
 
 
 class Version(enum.IntEnum):
-    """Ordinals in the reference's `MQVersion` at which behaviour changes (remoting.md 4, version gates)."""
+    """Ordinals in the reference's `MQVersion` at which behaviour changes."""
 
     V3_0_11 = 37
     V3_4_9 = 121
@@ -214,7 +214,7 @@ class Version(enum.IntEnum):
 
 
 class PullSysFlag(enum.IntFlag):
-    """Bits of a pull request's sysFlag (remoting.md 7.2); those of a message are in log/."""
+    """Bits of a pull request's sysFlag; those of a message are in log/."""
 
     COMMIT_OFFSET = 1
     SUSPEND = 2
@@ -224,7 +224,7 @@ class PullSysFlag(enum.IntFlag):
 
 
 class Permission(enum.IntFlag):
-    """Bits of a topic's perm (remoting.md 6, the reference's `PermName`)."""
+    """Bits of a topic's perm (RocketMQ's `PermName`)."""
 
     INHERIT = 1
     WRITE = 2
@@ -233,7 +233,7 @@ class Permission(enum.IntFlag):
 
 
 class TransactionOutcome(enum.IntEnum):
-    """commitOrRollback of END_TRANSACTION (remoting.md 7.3): the message sysFlag's transaction bits."""
+    """commitOrRollback of END_TRANSACTION: the message sysFlag's transaction bits."""
 
     UNKNOWN = 0
     COMMIT = 8
@@ -241,7 +241,7 @@ class TransactionOutcome(enum.IntEnum):
 
 
 class TopicSysFlag(enum.IntFlag):
-    """Bits of a topic's topicSysFlag (remoting.md 5, codes 311 to 313)."""
+    """Bits of a topic's topicSysFlag (codes 311 to 313)."""
 
     UNIT = 1
     UNIT_SUBSCRIPTION = 2

@@ -1,5 +1,4 @@
-"""RemotingCommand: one request or response, and its encoding in either header serialization (remoting.md
-1 to 3).
+"""RemotingCommand: one request or response, and its encoding in either header serialization.
 
 Cost decides the shape. A send's header is decoded by msgspec straight into the command, its extFields left
 as the raw JSON text; a processor then decodes that text once, into the typed header struct it needs
@@ -42,7 +41,7 @@ OWN_LANGUAGE = "JAVA"
 """The language in what Trivet's servers send: what every client has always read in a broker's answers."""
 
 FRAME_SIZE_MAX = 16 * 1024 * 1024
-"""The largest frame, its length field included (remoting.md 1)."""
+"""The largest frame, its length field included."""
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -77,12 +76,12 @@ class RemotingCommand(msgspec.Struct, rename={"header": "extFields"}, gc=False):
 
     @property
     def is_response(self) -> bool:
-        """Whether flag bit 0 is set; nothing else tells a response from a request."""
+        """Tells whether flag bit 0 is set; nothing else tells a response from a request."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
     def is_one_way(self) -> bool:
-        """Whether the sender wants no answer."""
+        """Tells whether the sender wants no answer."""
         return bool(self.flag & FLAG_ONE_WAY)
 
     @property
@@ -209,7 +208,7 @@ def decode_command(serialization: int, header: bytes, body: bytes | memoryview) 
 
 
 class _WireHeader(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
-    """The JSON header in the order of the wire: alphabetical, nulls left out (remoting.md 2)."""
+    """The JSON header in the order of the wire: alphabetical, nulls left out."""
 
     code: int
     extFields: Any = None  # noqa: N815 - the wire's name
@@ -288,7 +287,7 @@ def encode(command: RemotingCommand) -> bytes:
 
 
 def header_fields(header: msgspec.Struct) -> dict[str, str]:
-    """A typed header as extFields: wire names, strings, nulls left out (remoting.md 2)."""
+    """A typed header as extFields: wire names, strings, nulls left out."""
     fields: dict[str, str] = {}
     for attribute, wire_name in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
         value = getattr(header, attribute)

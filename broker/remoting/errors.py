@@ -19,7 +19,7 @@ class RemotingError(Exception):
 
 
 class FrameErrorReason(enum.StrEnum):
-    """What is wrong with a frame (remoting.md 1)."""
+    """The ways in which bytes are no frame."""
 
     OVERSIZED = "oversized"
     TOO_SHORT = "too short"
@@ -47,7 +47,7 @@ class HeaderFieldError(RemotingError):
 
     @classmethod
     def missing(cls, field: str) -> HeaderFieldError:
-        """The reference's own words, which some clients show to their users (remoting.md, head)."""
+        """RocketMQ's own words, which some clients show to their users."""
         return cls(field, f"the custom field <{field}> is null")
 
 

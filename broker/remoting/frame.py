@@ -1,5 +1,4 @@
-"""FrameDecoder: the bytes of one connection, in whatever pieces they arrive, cut into commands
-(remoting.md 1).
+"""FrameDecoder: the bytes of one connection, in whatever pieces they arrive, cut into commands.
 
 What is copied: nothing of a read that begins with a frame's start, except that headers and bodies up to
 ``BODY_COPY_MAX`` are sliced out (cheaper than a memoryview, and a command that waits in a long poll does

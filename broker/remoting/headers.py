@@ -1,11 +1,10 @@
-"""Typed extFields of the requests that clients and brokers exchange, and of their answers (remoting.md 7
-and 8).
+"""Typed extFields of the requests that clients and brokers exchange, and of their responses.
 
 The rules that hold for every header here and in its sibling modules:
 
 * attribute names are full words, the wire's names are given by ``rename`` or ``name=`` where they differ;
-* a field without a default is one the receiver fails without (``!`` in remoting.md), a default of None is sent as
-  nothing at all;
+* a field without a default is one the receiver fails without (``@CFNotNull`` in RocketMQ's classes), a default of None
+  is sent as nothing at all;
 * unknown fields are ignored, so the 5.x additions that mean nothing here (bname, ns, nsd, oway, lo) are not listed.
 
 The long and the short send header have the same attributes, so a processor reads either. Their `once` and `again`, and
@@ -37,7 +36,7 @@ _SHORT_SEND_NAMES = {
 
 
 class SendMessageHeader(msgspec.Struct, rename="camel", gc=False):
-    """SEND_MESSAGE 10 and SEND_REPLY_MESSAGE 324: the long names (remoting.md 7.1). Timestamps are
+    """SEND_MESSAGE 10 and SEND_REPLY_MESSAGE 324: the long names. Timestamps are
     milliseconds.
     """
 
@@ -60,9 +59,7 @@ class SendMessageHeader(msgspec.Struct, rename="camel", gc=False):
 
 
 class SendMessageHeaderV2(msgspec.Struct, rename=_SHORT_SEND_NAMES, gc=False):
-    """SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320, SEND_REPLY_MESSAGE_V2 325: one letter a name
-    (remoting.md 7.1).
-    """
+    """SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320, SEND_REPLY_MESSAGE_V2 325: one letter a name."""
 
     producer_group: str
     topic: str
@@ -99,7 +96,7 @@ class SendMessageResponseHeader(msgspec.Struct, rename="camel", gc=False):
 
 
 class PullMessageHeader(msgspec.Struct, rename="camel", gc=False):
-    """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361 (remoting.md 7.2); sys_flag has the bits of
+    """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361; sys_flag has the bits of
     `codes.PullSysFlag`.
     """
 
@@ -118,7 +115,7 @@ class PullMessageHeader(msgspec.Struct, rename="camel", gc=False):
 
 
 class PullMessageResponseHeader(msgspec.Struct, rename="camel", gc=False):
-    """Answer to a pull, whatever its code (remoting.md 7.2)."""
+    """The fields of a response to a pull, whatever its code."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -165,7 +162,7 @@ class OffsetResponseHeader(msgspec.Struct):
 
 
 class ConsumerSendMessageBackHeader(msgspec.Struct, rename="camel"):
-    """CONSUMER_SEND_MSG_BACK 36; ``offset`` is the commit log's (behaviour.md 8.4)."""
+    """CONSUMER_SEND_MSG_BACK 36; ``offset`` is the commit log's."""
 
     offset: Int64
     group: str
@@ -177,7 +174,7 @@ class ConsumerSendMessageBackHeader(msgspec.Struct, rename="camel"):
 
 
 class EndTransactionHeader(msgspec.Struct, rename="camel"):
-    """END_TRANSACTION 37; ``outcome`` is a `codes.TransactionOutcome` (behaviour.md 7)."""
+    """END_TRANSACTION 37; ``outcome`` is a `codes.TransactionOutcome`."""
 
     producer_group: str
     half_queue_offset: Int64 = msgspec.field(name="tranStateTableOffset")
@@ -190,9 +187,7 @@ class EndTransactionHeader(msgspec.Struct, rename="camel"):
 
 
 class CheckTransactionStateHeader(msgspec.Struct, rename="camel"):
-    """CHECK_TRANSACTION_STATE 39, broker to producer, one-way; ``message_id`` is the UNIQ_KEY
-    (remoting.md 8).
-    """
+    """CHECK_TRANSACTION_STATE 39, broker to producer, one-way; ``message_id`` is the UNIQ_KEY."""
 
     half_queue_offset: Int64 = msgspec.field(name="tranStateTableOffset")
     commit_log_offset: Int64

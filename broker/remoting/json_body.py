@@ -1,4 +1,4 @@
-"""JSON bodies: writing what RocketMQ's parsers read, reading what its writers write (remoting.md 6 and 7).
+"""JSON bodies: writing what RocketMQ's parsers read, reading what its writers write.
 
 The reference's JSON library writes map keys as they are, so a map with integer keys is ``{0:"a"}`` and one
 keyed by message queues is ``{{"brokerName":"b","queueId":0,"topic":"T"}:{...}}``; other clients write nulls
@@ -22,7 +22,7 @@ BodyType = TypeVar("BodyType")
 KeyType = TypeVar("KeyType")
 
 DEPTH_MAX = 64
-"""How deep bodies may nest; real ones reach 6."""
+"""Bodies may nest so deep; real ones reach 6."""
 
 DIALECT_BYTES_MAX = 256 * 1024
 """Longer bodies of requests must be standard JSON."""
@@ -123,7 +123,7 @@ def decode_object_keyed(
 
 
 def ascii_only(text: bytes) -> bytes:
-    r"""JSON with every character outside ASCII as ``\uXXXX``, as the standard route form has it (remoting.md 6)."""
+    r"""JSON with every character outside ASCII as ``\uXXXX``, as the standard form of a route has it."""
     if text.isascii():
         return text
     # Outside ASCII there are only string contents, so replacing without parsing is safe.

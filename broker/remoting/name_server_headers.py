@@ -1,4 +1,4 @@
-"""Typed extFields of the name server's requests and answers (remoting.md 5); the rules are those of
+"""Typed extFields of the name server's requests and responses; the rules are those of
 `headers`.
 """
 

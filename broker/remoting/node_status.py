@@ -1,4 +1,4 @@
-"""What a node tells an operator about its replica: the body of the answer to TRIVET_NODE_STATUS (code 90001).
+"""A node's report to an operator about its replica: the body of the response to TRIVET_NODE_STATUS (code 90001).
 
 The reference scatters these figures over its runtime table and its DLedger tools; here one request without fields
 answers them all, on any node and in any role, so that lag and roles can be compared at a glance. JSON, because
@@ -16,13 +16,13 @@ Role = Literal["leader", "follower", "candidate", "pre-candidate", "learner", "o
 
 
 class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a leader knows of one peer; a follower reports none."""
+    """A leader's knowledge of one peer; a follower reports none."""
 
     id: str
     match_index: int
     """Last index known to be on the peer; -1 if none is."""
     state: str = ""
-    """How the leader replicates to it: probe, replicate, or snapshot."""
+    """The way in which the leader replicates to it: probe, replicate, or snapshot."""
     last_contact_ms: int | None = None
     """Milliseconds since the peer was last heard; None if it never was."""
 
@@ -42,16 +42,18 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_position: int
     """Byte position of the log's end."""
     serving: bool = False
-    """Whether a leader has committed an entry of its term and takes requests."""
+    """True if a leader has committed an entry of its term and takes requests."""
     durable_index: int | None = None
     peers: tuple[PeerStatus, ...] = ()
     cluster: str = ""
     address: str = ""
-    """What clients are told to connect to."""
+    """The address that clients are told to connect to."""
     process_id: int = 0
     store_path: str = ""
     recovering: str | None = None
-    """What this node may lack of what it acknowledged (entries, vote, all); None when it is a full member."""
+    """The things that this node may lack of what it acknowledged (entries, vote, all); None when it is a full
+    member.
+    """
     voters: tuple[str, ...] = ()
     """Ids of the members with a vote, as this node knows them."""
     learners: tuple[str, ...] = ()
@@ -59,9 +61,9 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     configuration_index: int = -1
     """The entry that made these the members; -1 of a group's first ones."""
     peer_addresses: dict[str, str] = {}
-    """Where the members listen for each other."""
+    """The addresses at which the members listen for each other."""
     recovered: tuple[str, ...] = ()
-    """What was found damaged in the files at start and what was done about it, one sentence each."""
+    """Damage that was found in the files at start and what was done about it, one sentence each."""
 
     def encode(self) -> bytes:
         """The answer's body."""

@@ -1,4 +1,4 @@
-"""Room in a message's properties for what brokers and consumers add to them later (storage.md 1.3).
+"""Room in a message's properties for what brokers and consumers add to them later.
 
 A record holds 32,767 bytes of properties. A message that was taken with so many could be read, but not given back: a
 retry has to say where it comes from (RETRY_TOPIC) and where it goes when its delay is over (REAL_TOPIC, REAL_QID), and
@@ -22,7 +22,7 @@ SENT_BYTES_MAX: Final = 31 * 1024
 """Properties that a producer may give a message."""
 
 RETRY_BYTES: Final = 268 + 9 + 287
-"""What a retry adds at most and cannot do without, with names of 255 bytes."""
+"""The bytes that a retry adds at most and cannot do without, with names of 255 bytes."""
 
 _OPTIONAL: Final = (
     b"CLUSTER",
@@ -32,7 +32,7 @@ _OPTIONAL: Final = (
     b"DLQ_ORIGIN_TOPIC",
     b"ORIGIN_MESSAGE_ID",
 )
-"""What brokers only tell; what comes first is missed least."""
+"""Properties by which brokers only inform; the first is missed least."""
 
 
 def fitted(properties: bytes, bytes_max: int = MAX_PROPERTIES_BYTES) -> bytes:

@@ -1,5 +1,4 @@
-"""RegisterBrokerBody: a broker's topics as REGISTER_BROKER 103 carries them, plain JSON or compressed
-(remoting.md 5).
+"""RegisterBrokerBody: a broker's topics as REGISTER_BROKER 103 carries them, plain JSON or compressed.
 
 Filter servers and 5.x's static topic mappings are read past and dropped: nothing here offers either.
 """
@@ -36,7 +35,7 @@ class RegisterBrokerBody(msgspec.Struct, rename="camel", kw_only=True):
     )
 
     def encode(self) -> bytes:
-        """As plain JSON, which every version reads."""
+        """Encodes it as plain JSON, which every version reads."""
         return encode_body(self)
 
     def encode_compressed(self, version: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Route and cluster bodies of the name server, with their version gate (remoting.md 6).
+"""Route and cluster bodies of the name server, with their version gate (`TopicRouteData`).
 
 Old clients read integer keys only bare, new ones only quoted, so the writer must ask who reads. The reader
 of this project takes both forms.
@@ -28,7 +28,7 @@ class BrokerData(msgspec.Struct, rename="camel"):
 
 
 class QueueData(msgspec.Struct, rename="camel", kw_only=True):
-    """How many queues of a topic one broker name has; ``perm`` has the bits of `codes.Permission`."""
+    """The numbers of queues of a topic that one broker name has; ``perm`` has the bits of `codes.Permission`."""
 
     broker_name: str
     perm: Int32

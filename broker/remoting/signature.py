@@ -1,4 +1,4 @@
-"""Signatures of requests, as RocketMQ 4.x clients make them (remoting.md 4, the reference's AclClientRPCHook).
+"""Signatures of requests, as RocketMQ 4.x clients make them (`AclClientRPCHook`).
 
 A client adds its AccessKey to the extFields and signs the values of all of them, in the order of their names, and the
 body. The signature says that the sender knows the secret key, and that nothing was changed under way; it has neither

@@ -1,3 +1,3 @@
-"""What a request is while a node works on it: its connection, its handler and place, what it may hold up, why it
+"""A request while a node works on it: its connection, its handler and place, what it may hold up, why it
 fails.
 """

@@ -9,7 +9,7 @@ REQUESTS_MAX: Final = 20_000
 BYTES_MAX: Final = 32 * 1024 * 1024
 
 _OVERHEAD_BYTES: Final = 512
-"""What a waiting request takes beside its header and body, roughly."""
+"""The memory of a waiting request beside its header and body, roughly."""
 
 
 class Budget:

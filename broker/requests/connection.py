@@ -29,7 +29,7 @@ class Outgoing:
         self.connections: list[Connection] = []
 
     def take(self) -> "list[Connection]":
-        """The listed connections; the list starts anew."""
+        """Removes and returns the listed connections."""
         taken, self.connections = self.connections, []
         return taken
 
@@ -71,7 +71,7 @@ class Connection:
         self.outbox += buffers
 
     def take(self) -> list[Buffer]:
-        """What is queued; the outbox starts anew."""
+        """Removes and returns what is queued."""
         buffers, self.outbox = self.outbox, []
         return buffers
 
@@ -89,11 +89,11 @@ class Connection:
         self.outbox.clear()
 
     def leaves_much_unread(self) -> bool:
-        """Whether so many bytes wait for the remote end that it is not to be given long lists."""
+        """Tells whether so many bytes wait for the remote end that it is not to be given long lists."""
         return self.unsent_bytes + sum(map(len, self.outbox)) > UNREAD_BYTES_MAX
 
     def is_link_full(self) -> bool:
-        """Whether the link to the replica between here and the client has no room; there is none between."""
+        """Tells whether the link to the replica between here and the client has no room; there is none between."""
         return False
 
     def __repr__(self) -> str:
@@ -132,9 +132,9 @@ class RelayedConnection(Connection):
         self._deliver(buffers)
 
     def leaves_much_unread(self) -> bool:
-        """Whether the link to the client's replica has no room: what the client itself reads is not known here."""
+        """Tells whether the link to the client's replica is full: what the client itself reads is not known here."""
         return self._is_link_full()
 
     def is_link_full(self) -> bool:
-        """Whether responses to clients of the same replica already fill the link to it."""
+        """Tells whether responses to clients of the same replica already fill the link to it."""
         return self._is_link_full()

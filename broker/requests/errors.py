@@ -1,4 +1,4 @@
-"""Why a request is not carried out, as an exception. None of these leaves anything of the request behind.
+"""The reasons why a request is not carried out, as exceptions. None of these leaves anything of the request behind.
 
     RequestError         the client or the state is to blame: answered with the response code that it names
     ReplicaError         this replica does not take the request now

@@ -3,7 +3,7 @@
 A pull may wait long for a message or for a leader, and be passed on to the next leader meanwhile. Two things that it
 says are of the moment at which it came:
 
-- The group's position, which it stores with bit 0 of its sysFlag (remoting.md 7.2). By then its consumer has gone on
+- The consumer group's offset, which it stores if COMMIT_OFFSET is set in its sysFlag. By then its consumer has gone on
   and stored newer positions in other ways; the old one, stored late or again, would take them back. Nothing is lost
   without it: nobody was told that it is stored, and the consumer's next pull brings a newer one.
 - How long it may be held. What it has waited already counts: held anew for all of it by each leader that comes, it

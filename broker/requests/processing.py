@@ -1,4 +1,4 @@
-"""What a request processor is, and where a request may be processed.
+"""Request processors, and the places where a request may be processed.
 
 A processor is a class with a `routes` method; each route names a request code, the handler and the place. The node
 looks the code up, sees to it that the request reaches a node where it may be handled (followers forward to their
@@ -20,14 +20,14 @@ OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is
 
 
 class Place(enum.Enum):
-    """Where a request may be handled."""
+    """The nodes on which a request may be handled."""
 
     ANY = "any"
     """On the node that received it."""
     LEADER = "leader"
     """On the leader once it serves; other nodes forward it, and hold it for a moment while there is no leader."""
     LEADER_READ = "leader read"
-    """As LEADER, after a read barrier: what is read was current at some moment after the request came."""
+    """On the leader, after a read barrier: what is read was current at some moment after the request came."""
 
 
 @dataclass(frozen=True, slots=True)

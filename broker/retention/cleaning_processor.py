@@ -1,4 +1,4 @@
-"""Cleaning on request (remoting.md 9): what the node does by itself anyway, at once.
+"""Cleaning on request: the node does at once what it does by itself anyway.
 
 Queues follow the log, and a deleted topic takes its queues with it, always; so of the three requests only the one
 about the log has something to do.
@@ -29,7 +29,7 @@ class CleaningProcessor:
         )
 
     def nothing_left(self, connection: Connection, command: RemotingCommand) -> None:
-        """What there is to clean was cleaned when it came to be."""
+        """Answers with success: whatever there was to clean is cleaned already."""
         reply(connection, command, ResponseCode.SUCCESS)
 
     def delete_expired(self, connection: Connection, command: RemotingCommand) -> None:

@@ -1,4 +1,5 @@
-"""Deleting the head of the log, and refusing sends while the disk is full (behaviour.md 10, dledger.md 6).
+"""Deleting the head of the log, and refusing sends while the disk is full
+(docs/operations.md).
 
 Each node deletes by itself, whatever its role: what is gone from the log is in the metadata snapshot as far as the
 group needs it, and a node that lacks entries which its leader deleted starts over from the leader's snapshot.
@@ -30,7 +31,9 @@ _FULL: Final = "the disk is full: sends are refused"
 
 
 def delete_expired(replica: Replica, policy: RetentionPolicy, *, is_delete_hour: bool) -> int:
-    """Deletes the data files at the log's head that may go; how many (log/retention.py). Raises `DiskFullError`."""
+    """Deletes the data files at the log's head that may go (log/retention.py); returns how many. Raises
+    `DiskFullError`.
+    """
     store, entry_log = replica.store, replica.store.log
     starts = entry_log.file_starts()
     if len(starts) < 2:
@@ -61,7 +64,7 @@ def delete_expired(replica: Replica, policy: RetentionPolicy, *, is_delete_hour:
 
 
 class Retention:
-    """Looks at age and disk every `interval_ms`; `hour_of_day` tells the hour at a time in milliseconds."""
+    """Looks at age and disk every `retention.interval_ms`."""
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class Retention:
         time: Time,
         hour_of_day: Callable[[int], int],
     ) -> None:
+        """`hour_of_day` tells the hour at a time in milliseconds."""
         self._replica = replica
         self._settings = settings
         self._disk = disk
@@ -82,7 +86,7 @@ class Retention:
         self._deadline = time.add_deadline(self.run, time.now_ns + interval_ns)
 
     def run(self, *, at_any_hour: bool = False) -> None:
-        """One look: the full flag, then what may go."""
+        """Looks once: finds out whether the disk is full, then deletes what may go."""
         settings = self._settings.config.retention
         policy = _policy(settings)
         self._deadline.due_ns = self._time.now_ns + settings.interval_ms * _MS

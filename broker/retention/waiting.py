@@ -1,4 +1,4 @@
-"""What of the log is still waited for: messages that nobody could get yet must not be deleted for their age.
+"""The part of the log that is still waited for: messages that nobody could get yet must not be deleted for their age.
 
 Three kinds of messages wait under topics of the broker's own: timed ones, those of a delay level, and half messages
 whose transaction is undecided. Retention leaves the files from the first of them on alone, unless the disk is so full
@@ -18,7 +18,7 @@ from log.store import Store
 
 
 def first_waiting_index(store: Store, metadata: Metadata) -> int | None:
-    """The first entry of the log whose message still waits, or one before it; None if none waits."""
+    """Returns the first entry of the log whose message still waits, or one before it; None if none waits."""
     first_position = store.log.first_position
     positions: list[int] = []
     for queue, offset in _queues(store, metadata):
@@ -29,7 +29,7 @@ def first_waiting_index(store: Store, metadata: Metadata) -> int | None:
 
 
 def _queues(store: Store, metadata: Metadata) -> Iterator[tuple[ConsumeQueue, int]]:
-    """The queues in which messages wait, and the offset of the first one each that may."""
+    """Yields the queues in which messages wait, each with the offset of the first one that may."""
     timed = store.timers.queue
     if timed is not None:
         yield timed, store.timers.first_pending(metadata.timers.floor, metadata.timers.steps)

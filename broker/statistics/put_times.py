@@ -1,4 +1,4 @@
-"""How long a leader's appends take until they are committed, for the runtime table (remoting.md 9, request 28).
+"""The times that a leader's appends take until they are committed, for the runtime table (request 28).
 
 What is appended in one turn is looked at together: a clock and a count for every message would cost each of them, and
 tell no more, for a turn is committed as a whole.
@@ -42,7 +42,7 @@ class PutTimes:
         self.longest_ms = 0
 
     def turn_ended(self, serving: bool, last_index: int, applied_index: int, now_ns: int) -> None:
-        """What the log holds, and how much of it is committed and applied, after a turn of a node that leads or not."""
+        """Notes what the log holds, and how much of it is applied, after a turn of a node that serves or not."""
         under_way = self._under_way
         if not serving:
             self._last_index = None
@@ -62,5 +62,5 @@ class PutTimes:
                 self.longest_ms = took_ms
 
     def __str__(self) -> str:
-        """As the reference writes it."""
+        """Writes the counts as RocketMQ does."""
         return " ".join(f"{name}:{count}" for name, count in zip(_NAMES, self._counts, strict=True))

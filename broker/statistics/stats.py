@@ -23,7 +23,7 @@ GROUPS_COUNTED_MAX: Final = 10_000
 
 
 class Given:
-    """What a group was given of a topic, and how long its answers took."""
+    """The messages that a group was given of a topic, and the time that the responses took."""
 
     __slots__ = ("messages", "microseconds", "record_bytes")
 
@@ -76,7 +76,7 @@ class Stats:
         self.put_windows = Windows()
         self.got_windows = Windows()
         self.got_by_group: dict[str, Given] = {}
-        """What groups were given, by ``topic@group``, the reference's key."""
+        """The messages that groups were given, by ``topic@group``, RocketMQ's key."""
         self.given_back_by_group: dict[str, Windows] = {}
         """Messages that groups gave back, by the same key."""
         self.started_ns = now_ns
@@ -103,7 +103,9 @@ class Stats:
         self.next_sample_ns = now_ns + SAMPLE_NS
 
     def given(self, topic: str, group: str, count: int, record_bytes: int, took_ns: int, now_ns: int) -> None:
-        """A group was given messages of a topic, whose records have so many bytes together, after so long."""
+        """Counts messages of a topic that a group was given, whose records have so many bytes together, after so
+        long.
+        """
         self.got += count
         self.gets_found += 1
         self.get_ms_longest = max(self.get_ms_longest, took_ns // 1_000_000)
@@ -118,7 +120,7 @@ class Stats:
         _counted(self.given_back_by_group, f"{topic}@{group}", Windows).add(now_ns // 1_000_000_000, 1)
 
     def got_per_second(self, topic: str, group: str, now_ns: int) -> float:
-        """How many messages of a topic a group was given in the last minute, a second."""
+        """Returns how many messages of a topic a group was given per second in the last minute."""
         given = self.got_by_group.get(f"{topic}@{group}")
         return 0.0 if given is None else given.messages.total(now_ns // 1_000_000_000, MINUTE).per_second
 
@@ -153,7 +155,7 @@ class Stats:
 
 
 def _counted(table: dict[str, Counted], key: str, made: Callable[[], Counted]) -> Counted:
-    """What is counted under a key, begun anew if it is not there; the table is bounded by forgetting."""
+    """Returns what is counted under a key, begun anew if it is not there; the table is bounded by forgetting."""
     counted = table.get(key)
     if counted is None:
         if len(table) >= GROUPS_COUNTED_MAX:

@@ -1,4 +1,4 @@
-"""How many bytes of messages a node has stored, by topic (remoting.md 9, request 315).
+"""The bytes of messages that a node has stored, by topic (request 315).
 
 How many messages a topic took follows from its queues at any time; how long they are stands in each unit, and a day's
 units are too many to be read for an answer. So what is new is summed up every ten seconds, and whenever somebody asks:

@@ -1,7 +1,7 @@
-"""How much there was of something in the last minute, hour and day, in a few hundred bytes.
+"""Sums of something over the last minute, hour and day, in a few hundred bytes.
 
 A ring of buckets for each span: six of ten seconds, six of ten minutes, twenty-four of an hour, as the reference's
-statistics have it (remoting.md 9, request 315). A bucket is begun when something falls into it, so that what is not
+statistics have it (request 315). A bucket is begun when something falls into it, so that what is not
 counted costs nothing, and a sum passes over buckets that are too old.
 """
 
@@ -18,7 +18,7 @@ DAY: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What a span has seen: the count, how many a second that is, in how many times it came, and how much each time.
+    """The sum of a span: the count, how many a second that is, in how many times it came, and how much each time.
 
     Both are 0 where the times are not known.
     """
@@ -51,7 +51,7 @@ class Windows:
             self._times[span][place] += times
 
     def total(self, now_s: int, span: int) -> Total:
-        """What fell into `MINUTE`, `HOUR` or `DAY` until now."""
+        """Returns what fell into `MINUTE`, `HOUR` or `DAY` until now."""
         seconds, buckets = _SPANS[span]
         oldest = now_s // seconds - buckets
         places = [place for place, number in enumerate(self._numbers[span]) if number > oldest]

@@ -1,4 +1,4 @@
-"""Groups and topics that come into being (behaviour.md 3): what creates them, and how many there may be.
+"""Topics and consumer groups that come into being: by use or by an administrator, up to the limits.
 
 What use creates never replaces what exists (`if_absent`): several clients may cause it at once, and an administrator
 may come in between. Only the leader proposes it.
@@ -32,16 +32,16 @@ class TooManyError(Exception):
 
 
 class Creations:
-    """Proposes what creates topics and groups, within the limits of the node's configuration."""
+    """Proposes what creates topics and groups, within the limits of the node's settings."""
 
     def __init__(self, replica: Proposals, settings: LiveConfig) -> None:
         self._replica = replica
         self._settings = settings
         self._topics: dict[str, int] = {}
-        """Of topics that are not there yet, how many commands under way create them."""
+        """By topic that is not there yet, the number of commands under way that create it."""
         self._groups: dict[str, int] = {}
         self._queues = 0
-        """More queues, by all commands under way."""
+        """The number of queues that all commands under way add."""
         self._counted: tuple[DataVersion, int] | None = None
         """Version of the topics whose queues were counted last, and their number."""
 
@@ -128,7 +128,8 @@ def missing_for_consumers(
     wall_ms: int,
     unit_groups: Container[str] = (),
 ) -> list[SingleCommand]:
-    """What lets the groups consume: their configuration and their retry topic, which tells of `unit_groups` (unitMode).
+    """Returns the commands that groups lack to consume: for their settings, and for their retry topic, which tells of
+    `unit_groups` (unitMode).
 
     A group that does not exist and may not be created by use is left alone: its pulls are answered with code 26.
     """
@@ -158,7 +159,7 @@ def missing_of_the_broker(
     trace: bool,
     wall_ms: int,
 ) -> list[SingleCommand]:
-    """Topics and groups that every broker has."""
+    """Returns the commands that create what every broker has, and this group lacks."""
     commands: list[SingleCommand] = [
         PutTopic(config, wall_ms, if_absent=True)
         for config in system_topics(cluster, broker, default_queues, auto_create, trace)

@@ -1,4 +1,4 @@
-"""Topics and groups: creating, changing, deleting, listing them (remoting.md 9, behaviour.md 3).
+"""Topics and groups: creating, changing, deleting, listing them, as RocketMQ's `AdminBrokerProcessor` does.
 
 Every change is a command in the log and answered when it is committed; the name servers hear of it because the node's
 registration version has risen. A leader that begins to serve creates what every broker has and this group lacks.
@@ -41,7 +41,7 @@ from broker.topics.creation import Creations, TooManyError, missing_of_the_broke
 from log.errors import DiskFullError
 
 QUEUES_MAX = 65_536
-"""More queues than this in one topic are a slip of the pen, and a burden on every client."""
+"""More queues in one topic are a slip of the pen, and a burden on every client."""
 
 RETRIES_MAX = 10_000
 
@@ -88,7 +88,7 @@ class TopicsProcessor:
         listeners.role_changes.append(self._role_changed)
 
     def routes(self) -> Iterable[Route]:
-        """Changes and lists alike: what is listed is what the group has, and not what one node knows of it."""
+        """Everything is the leader's: a list tells what the group has, and not what one node knows of it."""
         return (
             Route(RequestCode.UPDATE_AND_CREATE_TOPIC, self.put_topic, Place.LEADER),
             Route(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete_topic, Place.LEADER),
@@ -166,7 +166,7 @@ class TopicsProcessor:
         return PutTopic(msgspec.structs.replace(wanted, attributes=attributes), self._time.wall_ms)
 
     def delete_topic(self, connection: Connection, command: RemotingCommand) -> None:
-        """Deletes a topic, its queues and the offsets in it; one that does not exist is deleted already."""
+        """Deletes a topic, its queues and the offsets in it; a topic that does not exist is deleted already."""
         topic = command.decode_fields(TopicHeader).topic
         self._check_topic(topic)
         self._carry_out(connection, command, DeleteTopic(topic, self._time.wall_ms))
@@ -182,12 +182,12 @@ class TopicsProcessor:
             )
 
     def all_topics(self, connection: Connection, command: RemotingCommand) -> None:
-        """Every topic, with the version of the table."""
+        """Tells every topic, with the version of the table."""
         metadata = self._replica.metadata
         self._answer(connection, command, TopicConfigTable(metadata.topics_version, metadata.topics))
 
     def topic(self, connection: Connection, command: RemotingCommand) -> None:
-        """One topic."""
+        """Tells one topic."""
         name = command.decode_fields(TopicHeader).topic
         config = self._replica.metadata.topics.get(name)
         if config is None:
@@ -195,7 +195,7 @@ class TopicsProcessor:
         self._answer(connection, command, config)
 
     def system_topics(self, connection: Connection, command: RemotingCommand) -> None:
-        """Names that administration leaves alone."""
+        """Tells the names that administration leaves alone."""
         self._answer(connection, command, TopicList(topics=sorted(self._reserved)))
 
     # ------------------------------------------------------------------ groups
@@ -242,7 +242,7 @@ class TopicsProcessor:
         self._carry_out(connection, command, DeleteGroup(header.group_name, clean, self._time.wall_ms))
 
     def all_groups(self, connection: Connection, command: RemotingCommand) -> None:
-        """Every group, with the version of the table."""
+        """Tells every consumer group, with the version of the table."""
         metadata = self._replica.metadata
         table = SubscriptionGroupTable(
             data_version=metadata.groups_version, subscription_group_table=metadata.groups
@@ -250,7 +250,7 @@ class TopicsProcessor:
         self._answer(connection, command, table)
 
     def group(self, connection: Connection, command: RemotingCommand) -> None:
-        """One group."""
+        """Tells one consumer group."""
         name = command.decode_fields(GroupHeader).group
         config = self._replica.metadata.groups.get(name)
         if config is None:
