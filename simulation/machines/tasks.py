@@ -247,9 +247,7 @@ class TaskProcess:
         self._step_scheduled = False
         self.running: _Task | None = None
         """The task whose code runs now."""
-        self._cancelling = False
         self.killed = False
-        self.paused = False
 
     # ---- life ----------------------------------------------------------------------------------------
 
@@ -275,12 +273,6 @@ class TaskProcess:
                 pass
             task.coroutine.close()
         self.running = None
-
-    def pause(self, paused: bool) -> None:
-        """Stops all tasks where they are, or lets them go on; time goes on meanwhile."""
-        self.paused = paused
-        if not paused:
-            self._plan_step()
 
     # ---- for tasks -----------------------------------------------------------------------------------
 
@@ -343,7 +335,7 @@ class TaskProcess:
         await _suspended()
 
     def call_after(self, seconds: float, callback: Callable[..., object], *arguments: Any) -> Timer:
-        """Sets a timer by the host's clock. It fires at once when the process goes on after a pause."""
+        """Sets a timer by the host's clock."""
         local_ns = self._clock.now_ns() + int(seconds * 1e9)
         return self._scheduler.at(self._clock.true_ns(local_ns), self._fire, callback, arguments)
 
@@ -363,14 +355,14 @@ class TaskProcess:
             callback(*arguments)
 
     def _plan_step(self) -> None:
-        if not self._step_scheduled and self._ready and not self.paused and not self.killed:
+        if not self._step_scheduled and self._ready and not self.killed:
             self._step_scheduled = True
             scheduler = self._scheduler
             scheduler.at(scheduler.now_ns + _STEP_NS, self._step)
 
     def _step(self) -> None:
         self._step_scheduled = False
-        if self.paused or self.killed:
+        if self.killed:
             return
         ready, self._ready = self._ready, deque()
         for task, error in ready:

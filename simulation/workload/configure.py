@@ -45,7 +45,7 @@ _ENTRIES: Final = ("entry0", "entry1")
 async def configure(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Puts and deletes keys, wipes and adds write permission, enters and deletes topics; newcomers send and read."""
     rules = context.invariant(Configurations)
-    rules.starts(runtime.local_address())
+    rules.limits.starts(runtime.local_address())
     async with (
         AdminClient(context.name_servers, runtime=runtime) as admin,
         runtime.task_group() as group,

@@ -27,8 +27,9 @@ from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
 from simulation.judges.name_server_model import SAVING, NameServerModel, Table, answer_of
 from simulation.machines.name_server_host import NameServerHost
-from simulation.scheduler import MILLISECOND, SECOND
+from simulation.scheduler import SECOND
 from simulation.workload.context import Context, Invariant
+from simulation.workload.time_limits import TimeLimits
 
 __all__ = ["NAMESPACES", "SETTINGS", "TOPIC", "Configurations"]
 
@@ -38,8 +39,6 @@ NAMESPACES: Final = ("NAMES", "COLORS", ORDER_TOPIC_NAMESPACE)
 """The namespaces that are written to."""
 _LIKE_IT: Final = "TBW102"
 """The topic whose route says where a topic that is not there may be written."""
-_LATE_NS: Final = 100 * MILLISECOND
-"""A call may take so much longer than its limit, by the client's own clock."""
 _SENT_FROM_NS: Final = 10 * SECOND
 """From so long after all faults on each message is stored."""
 
@@ -99,8 +98,7 @@ class Configurations(Invariant):
         self._sent: dict[str, int] = {}
         """Key of a message -> the time at which its producer was made."""
         self._stored: dict[str, None] = {}
-        self._open: dict[str, dict[str, int]] = {}
-        """Host -> each send under way of its running process, and the time by which it must have ended."""
+        self.limits = TimeLimits("sends end in time", context.scheduler)
         context.name_server_watchers.append(self)
 
     # ---- what happens to name servers ----------------------------------------------------------------
@@ -230,23 +228,13 @@ class Configurations(Invariant):
 
     # ---- what is sent --------------------------------------------------------------------------------
 
-    def starts(self, host: str) -> None:
-        """A process starts; what one before it was sending ended with it."""
-        self._open[host] = {}
-
     @contextmanager
     def sending(self, runtime: Runtime, limit_s: float) -> Iterator[str]:
-        """A producer is made, and sends a message under the name that this gives; that has to end in time."""
+        """Names a message that a new producer is to send, and checks that this ends in time: within the block."""
         name = f"posting{len(self._sent)}"
         self._sent[name] = self._now_ns()
-        sends = self._open[runtime.local_address()]
-        sends[name] = self._now_ns() + int(limit_s * 1.1 * SECOND) + 2 * _LATE_NS
-        began_ns = runtime.now_ns()
-        yield name
-        took_ns = runtime.now_ns() - began_ns
-        del sends[name]
-        if took_ns > limit_s * SECOND + _LATE_NS:
-            raise Violation("sends end in time", "clients", f"{name}: {took_ns / SECOND} s of {limit_s} s")
+        with self.limits.in_time(runtime, f"the send of {name}", limit_s):
+            yield name
 
     def sent(self, name: str) -> None:
         """Judges an acknowledgement: the message is stored."""
@@ -281,11 +269,7 @@ class Configurations(Invariant):
 
     def check_end(self) -> None:
         """Checks that no send goes on for ever."""
-        now_ns = self._now_ns()
-        for host, sends in self._open.items():
-            for name, until_ns in sends.items():
-                if until_ns < now_ns:
-                    raise Violation("sends end in time", host, f"that of {name} goes on")
+        self.limits.check_end()
 
     # ---- inside --------------------------------------------------------------------------------------
 

@@ -31,8 +31,9 @@ from broker.trace import TraceWriter
 from log.properties import parse_properties
 from simulation.journal import Violation
 from simulation.judges.group_model import CommittedMessage
-from simulation.scheduler import MILLISECOND, SECOND
+from simulation.scheduler import SECOND
 from simulation.workload.context import Context, Invariant
+from simulation.workload.time_limits import TimeLimits
 from simulation.workload.watched_pool import Attempt, WatchedPool
 
 __all__ = ["Letters", "correspond"]
@@ -42,8 +43,6 @@ _REPLIES: Final = "_REPLY_TOPIC"
 """The end of the reply topic's name, behind the cluster's name."""
 
 _LANES: Final = 2
-_LATE_NS: Final = 100 * MILLISECOND
-"""A call may take so much longer than its limit, by the client's own clock."""
 _SUSPEND_S: Final = 2.0
 """The time for which a broker holds a pull: 5 s after it a member learns that the machine went dark."""
 _ANSWERED_FROM_NS: Final = 10 * SECOND
@@ -82,14 +81,9 @@ class Letters(Invariant):
         self._letters: dict[str, _Letter] = {}
         self._exchanges: dict[str, _Exchange] = {}
         """Exchanges by correlation id."""
-        self._open: dict[str, dict[str, int]] = {}
-        """Host -> each call under way of its running process, and the time by which it must have ended."""
+        self.limits = TimeLimits("calls end in time", context.scheduler)
 
     # ---- what writers tell ---------------------------------------------------------------------------
-
-    def starts(self, host: str) -> None:
-        """Notes that a process starts; what the one before it was doing ended with it."""
-        self._open[host] = {}
 
     def wish(self, name: str) -> Wish:
         """Returns what the writer wants to happen."""
@@ -100,20 +94,8 @@ class Letters(Invariant):
         """Gives a call its name, and checks that it ends in time: within the block."""
         name = f"letter{len(self._letters)}"
         self._letters[name] = letter
-        calls = self._open[runtime.local_address()]
-        with self.in_time(runtime, f"the call of {name}", limit_s):
-            calls[name] = self.context.scheduler.now_ns + int(limit_s * 1.1 * SECOND) + 2 * _LATE_NS
+        with self.limits.in_time(runtime, f"the call of {name}", limit_s):
             yield name
-            del calls[name]
-
-    @contextmanager
-    def in_time(self, runtime: Runtime, what: str, limit_s: float) -> Iterator[None]:
-        """Checks that the block ends within a limit."""
-        began_ns = runtime.now_ns()
-        yield
-        took_ns = runtime.now_ns() - began_ns
-        if took_ns > limit_s * SECOND + _LATE_NS:
-            raise Violation("calls end in time", "clients", f"{what}: {took_ns / SECOND} s of {limit_s} s")
 
     def answered(self, name: str, reply: MessageView) -> None:
         """Judges the reply that a call has returned."""
@@ -205,18 +187,14 @@ class Letters(Invariant):
 
     def check_end(self) -> None:
         """Checks that no call goes on for ever."""
-        now_ns = self.context.scheduler.now_ns
-        for host, calls in self._open.items():
-            for name, until_ns in calls.items():
-                if until_ns < now_ns:
-                    raise Violation("calls end in time", host, f"the call of {name} goes on")
+        self.limits.check_end()
 
 
 async def correspond(context: Context, runtime: Runtime, writer: TraceWriter) -> None:
     """Writes letters and waits for the answers, and answers letters of all."""
     invariant = context.invariant(Letters)
     random = runtime.random
-    invariant.starts(runtime.local_address())
+    invariant.limits.starts(runtime.local_address())
     producer = Producer(context.name_servers, group="writers", runtime=runtime)
     client = producer.core.client_id
 
@@ -257,7 +235,7 @@ async def correspond(context: Context, runtime: Runtime, writer: TraceWriter) ->
             for _ in range({"never": 0, "twice": 2}.get(wish, 1)):
                 body = f"{name} {random.getrandbits(64):x}".encode()
                 reply = random.choice((consumer.reply, producer.reply))
-                with invariant.in_time(runtime, f"a reply to {name}", 1.0):
+                with invariant.limits.in_time(runtime, f"a reply to {name}", 1.0):
                     try:
                         await reply(message, body, timeout_s=1.0)
                     except ClientError:

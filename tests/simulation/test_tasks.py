@@ -176,22 +176,6 @@ def test_a_killed_process_takes_no_further_step() -> None:
     assert machine.ended == []
 
 
-def test_a_paused_process_goes_on_where_it_stood() -> None:
-    machine = Machine()
-    times: list[int] = []
-
-    async def main() -> None:
-        await machine.runtime.sleep(1)
-        times.append(machine.scheduler.now_ns // SECOND)
-
-    machine.runtime.pause(True)
-    machine.run(main(), seconds=5)
-    assert times == []
-    machine.runtime.pause(False)
-    machine.scheduler.run_until(10 * SECOND)
-    assert times == [6]
-
-
 def test_streams_deliver_in_order_through_loss_and_cuts() -> None:
     machine = Machine()
     network = machine.network
