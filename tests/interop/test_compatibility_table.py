@@ -35,7 +35,9 @@ def rows(heading: str) -> list[str]:
     _, _, after = PAGE.read_text().partition(f"\n## {heading}\n")
     assert after, f"no section {heading!r}"
     section = after.partition("\n## ")[0]
-    return [line for line in section.splitlines() if line.startswith("|")][2:]
+    found = [line for line in section.splitlines() if line.startswith("|")][2:]
+    assert found, f"an empty table under {heading!r}"
+    return found
 
 
 def codes(heading: str) -> dict[int, str]:
