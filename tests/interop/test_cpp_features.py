@@ -89,7 +89,7 @@ def test_one_of_two_name_servers_is_lost(client_of: ClientOf, configure: Configu
 
 @pytest.mark.slow
 def test_group_limits_the_retries(client: Client, cluster: Cluster, topic: str, group: str) -> None:
-    """Clients before 3.4.9 do not say how often; what the group allows counts (spec/remoting.md 4)."""
+    """Clients before 3.4.9 do not say how often; what the group allows counts (`AbstractSendMessageProcessor`)."""
     settings = {"groupName": group, "retryMaxTimes": 1, "retryQueueNums": 1}
     made = wire.call(
         cluster.leader().address, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps(settings).encode()

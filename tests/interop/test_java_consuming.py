@@ -66,7 +66,7 @@ def test_new_group_from_a_time(client: Client, topic: str, group: str) -> None:
     consumer = client.start("push", topic=topic, group=group, **options)
     everything = {f"late-{i}" for i in range(4)}
     consumer.wait_until(lambda: everything_received(consumer, everything), DELIVERY_LIMIT_S, "the late ones")
-    # A queue that is young begins at 0 for a group without offsets, whatever it wants (spec/behaviour.md 8.2).
+    # A queue that is young begins at 0 for a group without offsets, whatever it wants (`ConsumerManageProcessor`).
     assert everything <= set(bodies(consumer.of("message")))
 
 

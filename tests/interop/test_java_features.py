@@ -28,7 +28,7 @@ pytestmark = pytest.mark.java_only
 
 GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECK_LIMIT_S = 150
-"""Transaction time-out and two check intervals at the reference's defaults (spec/behaviour.md section 7)."""
+"""Transaction time-out and two check intervals at the reference's defaults (`BrokerConfig`)."""
 
 
 def test_asynchronous_sends_are_stored_at_their_offsets(client: Client, topic: str) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.java_only
 ANSWER_LIMIT_S = 120
 API_TIMEOUT_MS = "20000"
 UNIT, UNIT_SUB = 1, 2
-"""Bits of a topic's topicSysFlag (spec/remoting.md 5)."""
+"""Bits of a topic's topicSysFlag (`TopicSysFlag`)."""
 
 
 class Asked:

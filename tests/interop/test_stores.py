@@ -35,7 +35,7 @@ QUEUE_FILE_BYTES = 20 * 100
 SLOTS, ENTRIES = 1_000, 20_000
 TOPIC = "orders"
 NOT_QUEUED = (4, 12)
-"""Transaction bits of sysFlag of records that no ConsumeQueue names (spec/storage.md 4)."""
+"""Transaction bits of sysFlag of records that no ConsumeQueue names (`ConsumeQueue`)."""
 OWN_TOPIC = "TRIVET_SYS_RAFT_LOG"
 
 

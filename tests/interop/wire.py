@@ -1,7 +1,7 @@
 """A minimal blocking remoting client for the tests' own questions: topic set-up, routes and roles.
 
 Independent of Trivet's codec on purpose: a fault that both ends share would otherwise stay unseen. It speaks the JSON
-header (spec/remoting.md sections 1 and 2) as a client of version 4.9.7.
+header (`RemotingCommand`) as a client of version 4.9.7.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def decode_answer(payload: bytes) -> Answer:
 
 
 def tolerant_json(body: bytes) -> object:
-    """Decodes the reference's JSON, which has unquoted integers as keys (spec/remoting.md section 6)."""
+    """Decodes the reference's JSON, which has unquoted integers as keys (`RemotingSerializable`)."""
     return json.loads(re.sub(rb"([{,])(-?\d+):", rb'\1"\2":', body))
 
 

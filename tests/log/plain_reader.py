@@ -1,4 +1,6 @@
-"""A second reader of a store, written from storage.md 1, 3, 4 and 5 and sharing no code with log/.
+"""A second reader of a store, which shares no code with log/.
+
+It follows RocketMQ's layouts: `MessageDecoder`, `DLedgerEntryCoder`, `ConsumeQueue`, `IndexFile`.
 
 It reads whole files and believes only what the format says, as RocketMQ's own tools would.
 """

@@ -1,4 +1,4 @@
-"""Records, batches, properties, hashes and ids against the golden bytes of storage.md 1."""
+"""Records, batches, properties, hashes and ids against golden bytes, as RocketMQ writes them."""
 
 import pytest
 from hypothesis import given, settings

@@ -222,7 +222,7 @@ def runtime(client: Client) -> dict[str, str]:
 
 
 def test_runtime_table_has_what_mqadmin_prints(group: Group) -> None:
-    """The keys of remoting.md 9, of the leader and of another node."""
+    """The keys of `AdminBrokerProcessor.prepareRuntimeInfo`, of the leader and of another node."""
     queues = ("sendThreadPoolQueue", "pullThreadPoolQueue", "queryThreadPoolQueue", "EndTransactionQueue")
     keys = {
         "brokerVersionDesc",

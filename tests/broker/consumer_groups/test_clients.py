@@ -1,4 +1,4 @@
-"""Heartbeats, consumer lists and change notices, on one node and through others (behaviour.md 8.1)."""
+"""Heartbeats, consumer lists and change notices, on one node and through others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order locks: granted once, kept across failovers, free again when not renewed (behaviour.md 8.5)."""
+"""Order locks: granted once, kept across failovers, free again when not renewed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delayed messages: due when they should be, delivered once, whatever happens to leaders (behaviour.md 6)."""
+"""Delayed messages: due when they should be, delivered once, whatever happens to leaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages for a time of their own: on time, once, whatever happens to leaders and clocks (behaviour.md 6)."""
+"""Messages for a time of their own: on time, once, whatever happens to leaders and clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name server's rules one by one, through its requests (remoting.md 5, behaviour.md 1)."""
+"""The name server's rules one by one, through its requests."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def client() -> Client:
     return Client(NameServer(NameServerConfig()))
 
 
-# Registration, in the order of behaviour.md 1.
+# Registration, in the order of `RouteInfoManager.registerBroker`.
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -1,4 +1,4 @@
-"""Any sequence of registrations and losses leaves the tables consistent (behaviour.md 1)."""
+"""Any sequence of registrations and losses leaves the tables consistent."""
 
 from __future__ import annotations
 

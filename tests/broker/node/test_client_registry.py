@@ -1,4 +1,4 @@
-"""Clients by group and connection: heartbeats, leaving, expiry, who is told of it (behaviour.md 8.1)."""
+"""Clients by group and connection: heartbeats, leaving, expiry, who is told of it (`ConsumerManager`)."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ HALF = {"TRAN_MSG": "true", "PGROUP": "P"}
 CODES = ResponseCode
 
 REFUSED: dict[str, tuple[Answer, int, str]] = {
-    # behaviour.md 3: names
+    # names
     "topic blank": (send(" "), CODES.SYSTEM_ERROR, "the specified topic is blank"),
     "topic of 128": (send("x" * 128), CODES.SYSTEM_ERROR, "has 128 characters, at most 127 are allowed"),
     "topic with a space": (
@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
     ),
     "topic as a path": (send("../x"), CODES.SYSTEM_ERROR, "'../x' contains illegal characters"),
     "dead letter topic of 256": (send("%DLQ%" + "x" * 251), CODES.SYSTEM_ERROR, "at most 255 are allowed"),
-    # behaviour.md 4: sends
+    # sends
     **{
         f"send to {topic}": (send(topic), CODES.NO_PERMISSION, f"the topic [{topic}] is the broker's own")
         for topic in sorted(FORBIDDEN_TO_SEND | {INTERNAL_TOPIC})
@@ -234,7 +234,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         "batch item 0 is cut off",
     ),
     "stored once without a key": (send(once=0), CODES.MESSAGE_ILLEGAL, "needs a UNIQ_KEY"),
-    # behaviour.md 4: batches
+    # batches
     "batch too long": (
         batch(item(bytes(BODY_BYTES_MAX))),
         CODES.MESSAGE_ILLEGAL,
@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.MESSAGE_ILLEGAL,
         f"at most {PROPERTIES_BYTES_MAX} are allowed",
     ),
-    # behaviour.md 6: delay levels, delivery at a time
+    # delay levels, delivery at a time
     "level no number": (
         send(properties={"DELAY": "soon"}),
         CODES.MESSAGE_ILLEGAL,
@@ -296,7 +296,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.MESSAGE_ILLEGAL,
         "cannot be cancelled",
     ),
-    # behaviour.md 7: transactions
+    # transactions
     "half message that is delayed": (
         send(properties={**HALF, "DELAY": "1"}, sysFlag=4),
         CODES.MESSAGE_ILLEGAL,
@@ -321,7 +321,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.SYSTEM_ERROR,
         "",
     ),
-    # behaviour.md 5.1: pulls
+    # pulls
     "group may not consume": (pull(consumerGroup="Silent"), CODES.NO_PERMISSION, "no permission, Silent"),
     "pull of an unknown topic": (pull(topic="None"), CODES.TOPIC_NOT_EXIST, "topic[None] not exist"),
     "topic may not be read": (
@@ -359,7 +359,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
     ),
     "subscription of yesterday": (pull(sysFlag=0, subVersion=9), 25, "subscription to T is not the latest"),
     "group name to pull with": (pull(consumerGroup="a b"), 26, "subscription group [a b] does not exist"),
-    # behaviour.md 8: groups
+    # consumer groups
     "client without a name": (heartbeat(""), CODES.SYSTEM_ERROR, "clientID has 0 characters"),
     "client with a long name": (
         heartbeat("c" * 256),
@@ -414,7 +414,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.SYSTEM_ERROR,
         "look message by offset failed, 7",
     ),
-    # behaviour.md 8.3, 9: offsets and queries
+    # offsets and queries
     "offset in an unknown topic": (
         call(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="None", queueId=0, commitOffset=1),
         CODES.TOPIC_NOT_EXIST,
@@ -432,7 +432,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.QUERY_NOT_FOUND,
         "",
     ),
-    # behaviour.md 8.5: locks
+    # locks
     "lock for nobody": (
         call(RequestCode.LOCK_BATCH_MQ, b'{"clientId": "", "consumerGroup": "g", "mqSet": []}'),
         CODES.SYSTEM_ERROR,
@@ -451,7 +451,7 @@ REFUSED: dict[str, tuple[Answer, int, str]] = {
         CODES.SYSTEM_ERROR,
         "illegal characters",
     ),
-    # remoting.md 9: administration
+    # administration
     "topic with too many queues": (lambda c: put_topic(c, readQueueNums=65_537), 1, "allowed are 0 to 65536"),
     "topic with unknown rights": (lambda c: put_topic(c, perm=32), 1, "perm is 32"),
     "topic with another filter": (

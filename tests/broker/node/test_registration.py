@@ -1,4 +1,4 @@
-"""What the name servers are told: nothing before there is a role, and then the role at once (behaviour.md 2)."""
+"""What the name servers are told: nothing before there is a role, and then the role at once (`BrokerController`)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_permission_of_the_broker_masks_those_of_its_topics(permission: str, exp
 
 
 def test_a_permission_that_changes_at_run_time_reaches_the_route() -> None:
-    """A name server takes topics of a known broker anew only if their version has changed (behaviour.md 1)."""
+    """A name server takes topics of a known broker anew only if their version has changed (`RouteInfoManager`)."""
     group = Group(1)
     group.elect()
     client = group.connect()

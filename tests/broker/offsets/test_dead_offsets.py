@@ -1,4 +1,4 @@
-"""Offsets that nobody could go on from are forgotten, and no others (behaviour.md 8.3)."""
+"""Offsets that nobody could go on from are forgotten, and no others."""
 
 from __future__ import annotations
 

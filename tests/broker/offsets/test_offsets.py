@@ -1,4 +1,4 @@
-"""Consumer offsets and queue offsets: rules, limits, and what a failover leaves (behaviour.md 8.2, 8.3)."""
+"""Consumer offsets and queue offsets: rules, limits, and what a failover leaves."""
 
 from __future__ import annotations
 

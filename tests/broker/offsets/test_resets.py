@@ -1,4 +1,4 @@
-"""Resets of offsets: consumers follow when they pull, whoever dies in between (behaviour.md 5.2 and 8.3)."""
+"""Resets of offsets: consumers follow when they pull, whoever dies in between."""
 
 from __future__ import annotations
 

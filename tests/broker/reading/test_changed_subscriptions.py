@@ -201,7 +201,7 @@ def test_a_pull_that_a_follower_has_forwarded_is_ended_there(group: Group, servi
 
 @pytest.mark.parametrize("node", ["leader", "follower"])
 def test_versions_of_a_pull_and_of_the_heartbeats(group: Group, node: str) -> None:
-    """One that is ahead of its heartbeat waits for it, one that is behind is served (behaviour.md 5.1)."""
+    """One that is ahead of its heartbeat waits for it, one that is behind is served (`PullMessageProcessor`)."""
     client = consumer(group, node, version=5)
     send(group, "red", b"0")
     ahead = client.wait(start(client, 0, 6))

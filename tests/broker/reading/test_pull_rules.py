@@ -1,4 +1,4 @@
-"""The table of what a pull is answered with (behaviour.md 5.2), row by row: code, status, and where to go on."""
+"""The table of `DefaultMessageStore.getMessage`, row by row: what a pull is answered with, and where it goes on."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_messages_leave_as_views_of_the_log(group: Group) -> None:
 
 @pytest.mark.parametrize("node", ["leader", "follower"])
 def test_only_what_it_wants_wakes_a_pull_that_waits(node: str) -> None:
-    """Its answer goes on behind all that it has looked at (behaviour.md 5.4)."""
+    """Its answer goes on behind all that it has looked at (`PullRequestHoldService`)."""
     group = Group(3)
     group.elect()
     sender = group.connect()
@@ -140,7 +140,7 @@ def test_only_what_it_wants_wakes_a_pull_that_waits(node: str) -> None:
 
 
 def test_positions_of_broadcasting_groups_stay_with_their_members() -> None:
-    """What comes with a pull is stored for cluster groups only (behaviour.md 5.2)."""
+    """What comes with a pull is stored for cluster groups only (`PullMessageProcessor`)."""
     group = Group(1)
     group.elect()
     client = group.connect()
@@ -165,7 +165,7 @@ def test_positions_of_broadcasting_groups_stay_with_their_members() -> None:
 def test_a_pull_that_waited_meets_every_check_again(
     code: int, body: bytes, refusal: int, arrives: bool
 ) -> None:
-    """It is run again when it wakes (behaviour.md 5.4): what has been forbidden meanwhile is refused."""
+    """It is run again when it wakes: what has been forbidden meanwhile is refused."""
     group = Group(1)
     group.elect()
     client = group.connect()

@@ -1,4 +1,4 @@
-"""Messages by id and by key, from any node and only when committed (behaviour.md 9)."""
+"""Messages by id and by key, from any node and only when committed (`QueryMessageProcessor`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL92 subscriptions on the wire: what is sent, what wakes a held pull, what is refused (behaviour.md 5.1 and 5.3)."""
+"""SQL92 subscriptions on the wire: what is sent, what wakes a held pull, what is refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Bodies: the reference's JSON dialect, other clients' habits, the registration's two forms (remoting.md
-5 to 9).
-"""
+"""Bodies: the reference's JSON dialect, other clients' habits, the registration's two forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands in both header serializations: golden bytes, typed headers, round trips (remoting.md 1 to 3)."""
+"""Commands in both header serializations: golden bytes, typed headers, round trips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FrameDecoder: any cut of the stream gives the same commands or the same error (remoting.md 1)."""
+"""FrameDecoder: any cut of the stream gives the same commands or the same error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Typed headers: wire names, mandatory fields, and that the long and short send headers agree
-(remoting.md 5 to 9).
-"""
+"""Typed headers: wire names, mandatory fields, and that the long and short send headers agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the head of the log goes, what goes with it, and what keeps it (behaviour.md 10)."""
+"""When the head of the log goes, what goes with it, and what keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts of clients and brokers with IPv6 on every way that a message takes (storage.md 1.1, 1.2, 1.4).
+"""Hosts of clients and brokers with IPv6 on every way that a message takes (`MessageExtEncoder`, `MessageSysFlag`).
 
 A record says with its flags how long its two hosts are. Whatever stores a message again keeps the host that it was born
 at and puts its own in the other place, and one broker's may be of the other family than the next leader's.

@@ -1,4 +1,4 @@
-"""Request-reply: a reply reaches its requester on any node, and the replier hears of it (behaviour.md 9)."""
+"""Request-reply: a reply reaches its requester on any node, and the replier hears of it (`ReplyMessageProcessor`)."""
 
 from __future__ import annotations
 

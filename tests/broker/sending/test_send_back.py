@@ -1,4 +1,4 @@
-"""Messages given back by consumers: growing delay, dead letters, and who is refused (behaviour.md 8.4)."""
+"""Messages sent back by consumers: growing delay, dead letters, and who is refused (`AbstractSendMessageProcessor`)."""
 
 from __future__ import annotations
 

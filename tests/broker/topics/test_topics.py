@@ -1,4 +1,4 @@
-"""Topics and groups: administration, creation by use, what a broker always has, and failovers (behaviour.md 3)."""
+"""Topics and groups: administration, creation by use, what a broker always has, and failovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions: decided once, unseen before, asked about while a producer lives (behaviour.md 7)."""
+"""Transactions: decided once, unseen before, asked about while a producer lives."""
 
 from __future__ import annotations
 
