@@ -1,4 +1,4 @@
-"""The body of a batch send (code 320, remoting.md 7.1): items that become one record each.
+"""The body of a batch send (SEND_BATCH_MESSAGE 320): items that become one record each (`MessageDecoder`).
 
 Item: int32 size, int32 magic 0, int32 body CRC 0, int32 flag, int32 body length, body, int16 properties
 length, properties.

@@ -276,12 +276,11 @@ class TimerService:
         appends = self._appends
         appends.check_may_append(1 + len(found))
         index = appends.store.log.last_index + 1
-        announcement = DeliverTimed(
-            tuple(own.offset for own, _ in found),
-            step,
-            self._index.first_pending(appends.metadata.timers.floor, self._steps),
-            index,
+        floor = self._index.first_pending(appends.metadata.timers.floor, self._steps)
+        assert appends.metadata.timers.floor <= floor <= found[0][0].offset, (
+            "what waits is not before the floor"
         )
+        announcement = DeliverTimed(tuple(own.offset for own, _ in found), step, floor, index)
         appends.propose_command(announcement, lambda _: self._committed(announcement))
         assert appends.store.log.last_index == index, "the announcement is the entry that it names"
         self._under_way = announcement

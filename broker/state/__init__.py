@@ -1,5 +1,5 @@
 """The state that every replica derives from the log: topics, consumer groups, consumer offsets, order locks, open
 transactions.
 
-`commands` are the changes, `metadata` is what they are applied to, `snapshot` writes it down.
+`commands` are the changes, `metadata` is the state that they change, `snapshot` writes it down.
 """

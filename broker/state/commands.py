@@ -1,8 +1,8 @@
 """The commands that change the replicated state of a broker group, and their form in the log.
 
-A command is the body of a record of the internal topic: a CBOR array, its first item the kind. Committed commands are
-read by every version that the group runs, so a kind or a field that this version does not know stops the node instead
-of letting it diverge; a field may be added at the end, with a default that means what its absence meant.
+A command is the body of a record of the internal topic: a CBOR array, its first item the kind. Every version that the
+group runs reads committed commands, so a kind or a field that a version does not know stops its node instead of letting
+it diverge. A field may be added at the end, with a default that means what its absence meant.
 """
 
 import cbor2
@@ -12,14 +12,14 @@ from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 
 
 class _Command(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What all commands have in common: an array of the kind and the fields."""
+    """The form that all commands share: an array of the kind and the fields."""
 
 
 class PutTopic(_Command, frozen=True, tag="put_topic"):
-    """Creates a topic or replaces its configuration; with `if_absent` an existing topic stays as it is.
+    """Creates a topic or replaces its settings; with `if_absent` an existing topic stays as it is.
 
-    What is created by use, and not by an administrator's order, is put `if_absent`: it must not undo an order that
-    came in between.
+    A topic that use creates, and not an administrator's order, is put `if_absent`: it must not undo an order that came
+    in between. `wall_ms` is the leader's time, for the version of the table.
     """
 
     config: TopicConfig
@@ -28,14 +28,14 @@ class PutTopic(_Command, frozen=True, tag="put_topic"):
 
 
 class DeleteTopic(_Command, frozen=True, tag="delete_topic"):
-    """Forgets a topic and the offsets that groups hold in it."""
+    """Forgets a topic, the consumer offsets and order locks in it."""
 
     topic: str
     wall_ms: int
 
 
 class PutGroup(_Command, frozen=True, tag="put_group"):
-    """Creates a subscription group or replaces its configuration; `if_absent` as with `PutTopic`."""
+    """Creates a consumer group or replaces its settings; `if_absent` as with `PutTopic`."""
 
     config: SubscriptionGroupConfig
     wall_ms: int
@@ -43,7 +43,7 @@ class PutGroup(_Command, frozen=True, tag="put_group"):
 
 
 class DeleteGroup(_Command, frozen=True, tag="delete_group"):
-    """Forgets a subscription group, with its offsets if asked."""
+    """Forgets a consumer group and its order locks, with its consumer offsets if `clean_offsets` says so."""
 
     group: str
     clean_offsets: bool
@@ -51,10 +51,11 @@ class DeleteGroup(_Command, frozen=True, tag="delete_group"):
 
 
 class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):
-    """Sets consumer offsets; each item is (group, topic, queue id, next offset).
+    """Sets consumer offsets; each item is (consumer group, topic, queue id, next offset).
 
-    What consumers report does not count where they are to go elsewhere (`ResetOffsets`); an administrator's order
-    (`is_order`) ends that. The result says where: (group, topic, queue id) -> the group's target; None for nowhere.
+    A consumer's report does not count where the consumer group was told to go elsewhere (`ResetOffsets`). The result
+    says where that is: by (consumer group, topic, queue id) the offset to go to; None if all of the reports count. An
+    administrator's order (`is_order`) always counts, and ends what an earlier `ResetOffsets` told.
     """
 
     offsets: tuple[tuple[str, str, int, int], ...]
@@ -80,10 +81,10 @@ class ForgetOffsets(_Command, frozen=True, tag="forget_offsets"):
 
 
 class LockQueues(_Command, frozen=True, tag="lock_queues"):
-    """Asks for order locks; granted where free, expired or already the client's.
+    """Asks for order locks, granted where free, expired or already the client's; the result names those queues.
 
-    ``time_ms`` is the time by which locks are judged (broker/consumer_groups/locks_processor.py), ``ttl_ms`` how
-    long one lives.
+    ``time_ms`` is the time by which locks are judged (broker/consumer_groups/locks_processor.py), ``ttl_ms`` the time
+    for which one lives.
     """
 
     group: str
@@ -105,7 +106,7 @@ class DeliverDelayed(_Command, frozen=True, tag="deliver_delayed"):
     """Announces deliveries of a delay level: the entries index + 1 .. index + count, of the same term, are to be those
     of the level's messages offset .. offset + count - 1, where `index` is the entry of this very command.
 
-    So what was delivered can be read from the log whatever happened to the leader in between
+    So the log tells which of them were delivered, whatever happened to the leader in between
     (broker/delayed/delays.py).
     """
 
@@ -152,7 +153,7 @@ class DeliverTimed(_Command, frozen=True, tag="deliver_timed"):
 
 
 class SettleTimed(_Command, frozen=True, tag="settle_timed"):
-    """Says what is done, all of it, as steps of `DeliverTimed`: what it announced last may have come about in part."""
+    """Says all that is done, as steps of `DeliverTimed`: the last announcement may have come into the log in part."""
 
     steps: tuple[tuple[int, int, int], ...]
 

@@ -1,8 +1,8 @@
-"""The replicated state of a broker group: topics, groups, consumer offsets, order locks.
+"""The replicated state of a broker group: topics, consumer groups, consumer offsets, order locks, open transactions.
 
-Everything that a failover must neither forget nor rewind is a command in the log (design, decision 5). A command is
-decided by the leader, written as a record of the internal topic, and applied here by every replica once it is
-committed, in log order. So this class is a pure function of the log: it knows no clock (a command carries the leader's
+Everything that a failover must neither forget nor rewind is a command in the log (docs/architecture.md, decisions). The
+leader decides a command and writes it as a record of the internal topic; every replica applies it here once it is
+committed, in log order. So the state is a pure function of the log: it knows no clock (a command carries the leader's
 wall time where time matters), does no I/O and iterates only over insertion-ordered dicts.
 
 A snapshot of this state, taken at an applied index, lets the head of the log be deleted and brings a replica back that
@@ -50,17 +50,17 @@ _VERSION_OF_CBOR_TABLES = 1
 
 @dataclass(slots=True)
 class OrderLock:
-    """Who may consume a queue in order, and since when (ms; see broker/consumer_groups/locks_processor.py for
-    whose)."""
+    """The right of one client to consume a queue in order."""
 
     client: str
     refreshed_ms: int
+    """By the time of which broker/consumer_groups/locks_processor.py tells."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayProgress:
-    """How far a delay level is delivered: all before `offset`, and of the `count` messages from there on those whose
-    entries follow entry `index` in its term (see `DeliverDelayed`); `count` is 0 where nothing is left open.
+    """The progress of a delay level: all before `offset` are delivered, and of the `count` messages from there on those
+    whose entries follow entry `index` in its term (see `DeliverDelayed`); `count` is 0 where nothing is left open.
     """
 
     offset: int = 0
@@ -75,23 +75,23 @@ class Metadata:
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
-    """(group, topic) -> queue id -> next offset to consume."""
+    """By (consumer group, topic), queue id -> next offset to consume."""
     offset_count: int = field(default=0, compare=False)
-    """How many offsets these are."""
+    """The number of these offsets, kept along: `limits.max_stored_offsets` asks for it with every commit."""
     parked: ParkedOffsets = field(default_factory=ParkedOffsets)
-    """Offsets that administrators have set and no consumer has followed yet."""
+    """Consumer offsets that administrators have set and no consumer has followed yet."""
     locks: dict[tuple[str, str, int], OrderLock] = field(default_factory=dict)
-    """(group, topic, queue id) -> holder; the one that was refreshed last stands last."""
+    """By (consumer group, topic, queue id); the lock that was refreshed last stands last."""
     delays: dict[int, DelayProgress] = field(default_factory=dict)
     """By delay level."""
     timers: TimerProgress = field(default_factory=TimerProgress)
     transactions: Transactions = field(default_factory=Transactions)
-    """Which are open. Decisions are messages; the replica tells it of them."""
+    """The open ones. Decisions are messages and no commands: the replica hands them over (`apply_record`)."""
     topics_version: DataVersion = field(default_factory=DataVersion)
     groups_version: DataVersion = field(default_factory=DataVersion)
 
     def apply(self, command: Command) -> Any:
-        """Carries out one committed command; the result is what the leader answers its client with."""
+        """Carries out one committed command; the result is for the leader, which answers its client with it."""
         match command:
             case PutTopic(config, wall_ms, if_absent):
                 if if_absent and config.topic_name in self.topics:
@@ -201,10 +201,11 @@ class Metadata:
         return tuple(granted)
 
     def snapshot(self) -> bytes:
-        """All of the state; `restore` of it gives an equal `Metadata`.
+        """The whole state as bytes; `restore` of it gives an equal `Metadata`.
 
         It is taken on the owner's thread while clients wait, so it must be quick with a hundred thousand topics.
         """
+        assert self.offset_count == sum(map(len, self.offsets.values())), "the count moves with the offsets"
         tables = _Tables(
             topics=list(self.topics.values()),
             groups=list(self.groups.values()),
@@ -251,7 +252,7 @@ class Metadata:
 
 
 class _Tables(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """What a snapshot holds: a field may be added, with a default that means what its absence meant."""
+    """The content of a snapshot. A field may be added, with a default that means what its absence meant."""
 
     topics: list[TopicConfig]
     groups: list[SubscriptionGroupConfig]

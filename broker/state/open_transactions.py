@@ -1,8 +1,8 @@
-"""Which transactions are open: replicated, and derived from the log alone (see the head of this package).
+"""The open transactions: replicated, and derived from the log alone (see broker/transactions).
 
-Half messages are numbered by their offsets in their queue. Nothing is kept of one before something is said of it:
-`horizon` is the first offset that nothing was said of yet, and what lies at or beyond it is open. Below, open ones are
-kept one by one. So a finished transaction costs nothing, whatever their number, and an open one an entry or less.
+Half messages are numbered by their offsets in their queue. Nothing is kept of one until the log says something of it:
+`horizon` is the first offset of which nothing was said yet, and all at or beyond it are open. Below the horizon open
+ones are kept one by one. So a finished transaction costs nothing, and an open one an entry or less.
 """
 
 import struct
@@ -16,24 +16,27 @@ from broker.state.transaction_records import decision_of
 
 @dataclass(slots=True)
 class Transactions:
-    """The state machine's part; changed by `apply_record`, `checked` and `resumed` only, in log order."""
+    """The part of the replicated state; only `apply_record`, `checked` and `resumed` change it, in log order.
+
+    All keys of `times_checked` and `operations_owed` are below `horizon`, and none is in both.
+    """
 
     horizon: int = 0
     times_checked: dict[int, int] = field(default_factory=dict)
-    """Open half messages before the horizon -> how often a producer was asked about them."""
+    """By open half message below the horizon, how often a producer was asked about it."""
     operations_owed: dict[int, None] = field(default_factory=dict)
-    """Decided ones without an operation message, oldest decision first."""
+    """Decided half messages without an operation message, oldest decision first."""
 
     def is_open(self, half_offset: int) -> bool:
-        """Whether a half message, which must exist, is undecided."""
+        """Tells whether a half message, which must exist, is undecided."""
         return half_offset >= self.horizon or half_offset in self.times_checked
 
     def open_before(self, end: int) -> Iterator[int]:
-        """The open ones of the half messages before `end`; of this moment, whatever happens while it is read."""
+        """The open half messages before `end`, as they are at the call, whatever happens while they are read."""
         return chain(tuple(self.times_checked), range(self.horizon, end))
 
     def times(self, half_offset: int) -> int:
-        """How often a producer was asked about an open one."""
+        """The number of times that a producer was asked about an open half message."""
         return self.times_checked.get(half_offset, 0)
 
     def first_open(self, end: int) -> int:
@@ -43,7 +46,7 @@ class Transactions:
     # ------------------------------------------------------------------ applied, in log order
 
     def apply_record(self, record: memoryview) -> None:
-        """A committed record that may decide something."""
+        """Takes over what a committed record decides, if it decides anything."""
         decision = decision_of(record)
         if decision is None:
             return
@@ -56,18 +59,19 @@ class Transactions:
                 self.operations_owed[offset] = None
 
     def checked(self, half_offsets: tuple[int, ...]) -> None:
-        """A producer is about to be asked about these."""
+        """Counts a question about each of these that is open."""
         for offset in half_offsets:
             self._mention(offset)
             if offset in self.times_checked:
                 self.times_checked[offset] += 1
 
     def resumed(self, half_offset: int) -> None:
-        """An administrator wants it asked about as if it were new."""
+        """Counts the questions about an open half message anew, as an administrator wants it."""
         if half_offset in self.times_checked:
             self.times_checked[half_offset] = 0
 
     def _mention(self, half_offset: int) -> None:
+        """Moves the horizon behind a half message of which something is said; those before it are open one by one."""
         for offset in range(self.horizon, half_offset + 1):
             self.times_checked[offset] = 0
         self.horizon = max(self.horizon, half_offset + 1)
@@ -75,13 +79,17 @@ class Transactions:
     # ------------------------------------------------------------------ snapshots
 
     def to_fields(self) -> list[Any]:
-        """For a snapshot. Numbers are packed: millions of small objects would keep the owner's thread for seconds."""
+        """The form in a snapshot. Numbers are packed: millions of small objects would take seconds."""
+        assert not self.times_checked.keys() & self.operations_owed.keys(), (
+            "what owes its operation is decided"
+        )
+        assert max(self.times_checked, default=-1) < self.horizon, "what lies beyond the horizon is not kept"
         times = self.times_checked
         return [self.horizon, _packed(times), _packed(times.values()), _packed(self.operations_owed)]
 
     @classmethod
     def from_fields(cls, fields: list[Any] | None) -> "Transactions":
-        """The state that `to_fields` gave; that of a store without transactions for None."""
+        """The state of which `to_fields` gave the form; for None the state of a store without transactions."""
         if fields is None:
             return cls()
         if len(fields) == 3:  # as it was before numbers were packed

@@ -1,13 +1,14 @@
-"""The state that a replica has derived from its log, as bytes: what a node needs that does not see the log's head.
+"""The state that a replica has derived from its log, as bytes: a node needs it that does not see the log's head.
 
 A snapshot goes to the disk, so that the log's head may be deleted, and to a peer whose log ends before the leader's
 begins. It is a CBOR map:
 
-    metadata     topics, groups, positions, locks, ... (broker/state/metadata.py)
-    addresses    where the members are found (broker/replica/membership.py)
+    metadata     topics, consumer groups, consumer offsets, ... (broker/state/metadata.py)
+    addresses    the members' addresses (broker/replica/membership.py)
     queue_ends   MessagePack: [topic, queue id, end] of every queue; earlier versions kept them as CBOR
 
-The ends are of what is dispatched, and so committed: one that a truncated entry had reached would leave a hole.
+The ends are those of dispatched messages, and so of committed ones: an end that a truncated entry had reached would
+leave a hole.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from log.consume_queues import ConsumeQueues
 
 
 class StateSnapshot(NamedTuple):
-    """What a snapshot holds, read."""
+    """The content of a snapshot."""
 
     metadata: Metadata
     addresses: dict[str, str]
@@ -36,7 +37,7 @@ def encode_state(metadata: Metadata, addresses: dict[str, str], queues: ConsumeQ
 
 
 def decode_state(snapshot: bytes) -> StateSnapshot:
-    """The state that `encode_state` wrote."""
+    """The state that `encode_state` wrote. Raises `UnknownCommandError` for a snapshot of a newer version."""
     state = cbor2.loads(snapshot)
     ends: Any = state["queue_ends"]
     if isinstance(ends, bytes):
@@ -49,7 +50,7 @@ def decode_state(snapshot: bytes) -> StateSnapshot:
 
 
 def restore_queue_ends(queues: ConsumeQueues, ends: dict[tuple[str, int], int]) -> None:
-    """Queues without a unit on this disk go on where the snapshot says, so that no offset is given twice."""
+    """Lets queues without a unit on this disk go on at the snapshot's ends, so that no offset is given twice."""
     for (topic, queue_id), end in ends.items():
         queue = queues.get(topic, queue_id)
         if queue is None:

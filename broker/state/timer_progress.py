@@ -1,7 +1,7 @@
-"""How far timed messages are delivered: replicated, so that whoever leads next goes on exactly there.
+"""The progress of timed messages: replicated, so that the next leader goes on exactly there.
 
-All that a `DeliverTimed` announces is known to be delivered when the next command of its kind is committed; whoever
-takes over in between counts in the log (broker/delayed/timers.py).
+All that a `DeliverTimed` announces is known to be delivered when the next command of its kind is committed; a leader
+that takes over in between counts in the log (broker/delayed/timers.py).
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from log.timer_index import Step, Steps, add_step
 
 @dataclass(frozen=True, slots=True)
 class TimerProgress:
-    """All units before `floor` are done, and those that `steps` tell of (log/timer_index.py).
+    """All units before `floor` are done, and those of which `steps` tell (log/timer_index.py).
 
-    `batch` is what was announced last, if nothing was settled since: of its units those are done, too, whose entries
+    `batch` is the last announcement, if nothing was settled since: of its units those are done, too, whose entries
     follow the announcement's in its term.
     """
 
@@ -24,16 +24,16 @@ class TimerProgress:
     batch: DeliverTimed | None = None
 
     def announced(self, command: DeliverTimed) -> "TimerProgress":
-        """After one more announcement: what was announced before it is done."""
+        """The progress after one more announcement: all that was announced before it is done."""
         steps = self.steps if self.batch is None else add_step(self.steps, Step(*self.batch.step))
         return TimerProgress(command.floor, steps, command)
 
     def settled(self, command: SettleTimed) -> "TimerProgress":
-        """After a settlement, which leaves nothing of a batch open."""
+        """The progress after a settlement, which leaves nothing of a batch open."""
         return TimerProgress(self.floor, tuple(Step(*step) for step in command.steps))
 
     def to_fields(self) -> list[Any]:
-        """For a snapshot."""
+        """The form in a snapshot."""
         batch = self.batch
         return [
             self.floor,
@@ -43,7 +43,7 @@ class TimerProgress:
 
     @classmethod
     def from_fields(cls, fields: list[Any] | None) -> "TimerProgress":
-        """What `to_fields` gave; the beginning for a snapshot of a version that had no timers."""
+        """The progress of which `to_fields` gave the form; the beginning for a snapshot of before there were timers."""
         if fields is None:
             return cls()
         floor, steps, batch = fields

@@ -1,4 +1,4 @@
-"""Topics and groups that every broker has, and the rules for names (behaviour.md 3)."""
+"""Topics and consumer groups of every broker, and the rules for names (`TopicConfigManager`, `TopicValidator`)."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ INTERNAL_TOPIC: Final = log_options.INTERNAL_TOPIC.decode()
 """Records of this topic are the group's own: the no-op of a term, metadata commands, membership changes."""
 
 WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})
-"""Where messages of all topics wait, seen by nobody: until their time has come, or their producer has decided."""
+"""Messages of all topics wait here, seen by nobody, until their time has come or their producer has decided."""
 
 FORBIDDEN_TO_SEND: Final = frozenset(
     {
@@ -39,8 +39,8 @@ FORBIDDEN_TO_SEND: Final = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
-"""Topics that producers may not send to, nor create by sending. What came into the first of them would be applied by
-every replica as a command.
+"""Topics that producers may not send to, nor create by sending. Every replica would apply a message of the first one as
+a command.
 """
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
@@ -73,7 +73,9 @@ CLIENT_ID_LENGTH_MAX: Final = 255
 
 
 class InvalidNameError(ValueError):
-    """A topic or group name that is not allowed; the text says what is. The client's fault, no retry helps."""
+    """A name of a topic or consumer group that is not allowed; the text says which are. The client's fault; no retry
+    helps.
+    """
 
 
 def check_topic_name(topic: str) -> None:
@@ -106,7 +108,7 @@ def _check(kind: str, name: str, longest: int) -> None:
 
 UNIT: Final = 1
 UNIT_SUBSCRIPTION: Final = 2
-"""Bits of topicSysFlag (remoting.md 5, 311 to 313): of units of a deployment, and of retries of their consumers."""
+"""Bits of `TopicSysFlag`: a topic of a unit of a deployment, and a retry topic of a unit's consumers."""
 
 
 def topic_config(topic: str, queues: int, permission: int = _READ_WRITE, *, sys_flag: int = 0) -> TopicConfig:
@@ -121,14 +123,14 @@ def topic_config(topic: str, queues: int, permission: int = _READ_WRITE, *, sys_
 
 
 def unit_sys_flag(topic: str, unit_mode: bool | None) -> int:
-    """What a topic's flags are by the client that has it created."""
+    """The flags of a topic that a client has created, by the client's `unit_mode`."""
     if not unit_mode:
         return 0
     return UNIT_SUBSCRIPTION if topic.startswith(RETRY_PREFIX) else UNIT
 
 
 def default_template(queues: int, auto_create: bool) -> TopicConfig:
-    """TBW102; topics are created like it by their first message if it may be inherited."""
+    """The topic TBW102, like which topics are created by their first message, if `auto_create` lets it be inherited."""
     return topic_config(DEFAULT_TOPIC, queues, _ALL if auto_create else _READ_WRITE)
 
 
@@ -152,9 +154,9 @@ def system_topics(
 
 
 def retries_max(group: SubscriptionGroupConfig, client_version: int, wanted: int | None) -> int:
-    """How often a message may be given back before it is a dead letter; clients from 3.4.9 on may say.
+    """The number of times that a message may be sent back before it is a dead letter.
 
-    behaviour.md 4 and 8.4.
+    Clients from 3.4.9 on may say so themselves, with `wanted` (`AbstractSendMessageProcessor`).
     """
     if wanted is None or wanted < 0 or client_version < Version.V3_4_9:
         return group.retry_max_times
@@ -162,11 +164,11 @@ def retries_max(group: SubscriptionGroupConfig, client_version: int, wanted: int
 
 
 def is_system_group(group: str) -> bool:
-    """Whether the group exists without being created."""
+    """Tells whether a consumer group exists without being created."""
     return group in _SYSTEM_GROUPS or group.startswith("CID_RMQ_SYS_")
 
 
 def system_groups() -> Iterator[SubscriptionGroupConfig]:
-    """The groups that a broker creates by itself."""
+    """The consumer groups that a broker creates by itself."""
     for group in _SYSTEM_GROUPS:
         yield SubscriptionGroupConfig(group_name=group)

@@ -1,4 +1,4 @@
-"""The messages that transactions are made of, as records and properties (behaviour.md 7, storage.md 1.3)."""
+"""The messages that transactions are made of, as records and properties (`TransactionalMessageBridge`)."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -26,18 +26,18 @@ CHECK_IMMUNITY: Final = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 OPERATION_TAG: Final = b"d"
 OPERATION_BYTES_MAX: Final = 4096
-"""How long the list of an operation message gets (`transactionOpMsgMaxSize`)."""
+"""The most bytes of an operation message's list (`transactionOpMsgMaxSize`)."""
 
 HALF_TOPIC_BYTES: Final = HALF_TOPIC.encode()
 OPERATIONS_TOPIC_BYTES: Final = HALF_OPERATIONS_TOPIC.encode()
 EXHAUSTED_TOPIC_BYTES: Final = CHECK_EXHAUSTED_TOPIC.encode()
 
 _OWN: Final = (REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_ID, CHECK_TIMES, HALF_QUEUE_OFFSET)
-"""What the broker alone may say of a half message."""
+"""Only the broker may say these of a half message."""
 
 
 class Decision(NamedTuple):
-    """What a record says: these half messages are decided. `is_operation` where it is an operation message."""
+    """The half messages, by their queue offsets, that a record decides, and whether it is an operation message."""
 
     half_offsets: tuple[int, ...]
     is_operation: bool
@@ -88,7 +88,7 @@ def resumed_properties(given_up: Record) -> bytes:
 
 
 def check_immunity_ms(properties: bytes, timeout_ms: int) -> int | None:
-    """For how long its producer is not asked, if the message says so itself; for -1 or no number `timeout_ms`."""
+    """The time for which a producer is not asked, if the message says so itself; `timeout_ms` for -1 or no number."""
     value = get_property(properties, CHECK_IMMUNITY)
     if value is None:
         return None
@@ -108,7 +108,7 @@ def operation_properties(unique_key: bytes) -> bytes:
 
 
 def decision_of(record: memoryview) -> Decision | None:
-    """What a committed record decides, if anything. Whatever else it holds, it does no harm."""
+    """The decision that a committed record is; None if it is none. Malformed contents do no harm."""
     head = peek(record)
     properties = bytes(record[head.properties_begin : head.properties_end])
     topic = bytes(record[head.topic_begin : head.topic_end])
