@@ -2,10 +2,10 @@
 
 The imports are read by grimp, the library that import-linter stands on. Imports for type checking count as all others.
 
-A room is a package directly below one of the top-level packages, such as `broker/sending`; modules that lie directly in
-a top-level package make a room of that package's name. The drawing is a square: a row and a column for each room, in an
-order in which each room imports only rooms above it. So all numbers stand below the diagonal; a number above it belongs
-to a cycle and is drawn in red.
+A room is what lies directly in one of the top-level packages: a package such as `broker/sending`, or a module such as
+`broker/assembly.py`. A top-level package that is only modules is one room. The drawing is a square: a row and a column
+for each room, in an order in which each room imports only rooms above it. So all numbers stand below the diagonal; a
+number above it belongs to a cycle and is drawn in red.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def imports(graph: grimp.ImportGraph) -> list[tuple[str, str]]:
 
 def room_of(module: str, graph: grimp.ImportGraph) -> str:
     """The room in which a module lies."""
-    top, *rest = module.split(".")
-    room = ".".join([top, *rest[:1]])
-    return room if rest and graph.find_children(room) else top
+    top = module.partition(".")[0]
+    has_rooms = any(graph.find_children(member) for member in graph.find_children(top))
+    return ".".join(module.split(".")[:2]) if has_rooms else top
 
 
 def edges_between(pairs: Iterable[tuple[str, str]]) -> Edges:
@@ -104,7 +104,8 @@ def written_order() -> list[str]:
         f"{container}.{layer}"
         for contract in layers
         for container in contract["containers"]
-        for layer in reversed(contract["layers"])
+        for members in reversed(contract["layers"])
+        for layer in members.split(" : ")
     ]
     return [
         room for top in settings()["root_packages"] for room in [*rooms, top] if room.split(".")[0] == top
