@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from broker.administration.configuration_processor import ConfigurationProcessor
-from broker.administration.connections_processor import AdministrationProcessor
+from broker.administration.connections_processor import ConnectionsProcessor
 from broker.administration.group_changes_processor import GroupChangesProcessor
+from broker.administration.settings_processor import SettingsProcessor
 from broker.administration.statistics_processor import StatisticsProcessor
 from broker.administration.status_processor import StatusProcessor
 from broker.consumer_groups.client_questions_processor import ClientQuestionsProcessor
@@ -145,7 +145,7 @@ def build_node(
             *_processors(node, address, store_host, random),
             about_the_node,
             CleaningProcessor(retention),
-            ConfigurationProcessor(replica, settings),
+            SettingsProcessor(replica, settings),
         ]
     )
     return node
@@ -181,7 +181,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
         LocksProcessor(replica, settings, time, listeners),
         QueriesProcessor(replica, requests),
         TopicsProcessor(replica, creations, offsets, settings, time, listeners),
-        AdministrationProcessor(replica, registry, stats, time, names.group),
+        ConnectionsProcessor(replica, registry, stats, time, names.group),
         ResetsProcessor(replica, registry, offsets, resets, names.group),
         ClientQuestionsProcessor(replica, requests, registry, calls, names.group),
         StatisticsProcessor(

@@ -1,6 +1,6 @@
 """The file of accounts.
 
-It is TOML, with what the reference keeps in its plain_acl.yml under the same names in this house's spelling:
+It is TOML, with what RocketMQ keeps in its plain_acl.yml under the same names in this house's spelling:
 
     white_remote_addresses = ["10.0.0.*"]
 

@@ -1,7 +1,7 @@
-"""Patterns of client addresses, in the reference's notation (its RemoteAddressStrategyFactory).
+"""Patterns of client addresses, in RocketMQ's notation (its `RemoteAddressStrategyFactory`).
 
 ``*`` is everyone. An IPv4 pattern has four parts: a number, ``*``, a range ``1-9`` or a list ``{1,2,3}``. An IPv6
-pattern is an address. Beyond the reference, networks such as ``10.0.0.0/8`` and ``fd00::/8`` are understood, and an
+pattern is an address. Beyond that, networks such as ``10.0.0.0/8`` and ``fd00::/8`` are understood, and an
 IPv4 part of each kind may stand anywhere. Several patterns are joined by commas outside of braces.
 """
 

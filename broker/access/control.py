@@ -75,7 +75,7 @@ class AccessControl:
 
     def _check_permissions(self, account: Account, command: RemotingCommand) -> None:
         if account.admin:
-            # As in the reference, an administrator is bound only by what is written for a topic or group.
+            # As in RocketMQ, an administrator is bound only by what is written for a topic or group.
             bound = [need for need in needs(command) if _is_written(account, need)]
         elif command.code in ADMIN_CODES:
             raise _refused(

@@ -3,7 +3,7 @@
 A topic is published to or subscribed, a group is subscribed; the retry topic of a group counts as the group. What
 changes a broker needs an administrator. Everything else needs a good signature and no more.
 
-Where the reference asks for less than it should (a batch may go to any topic, any account may read any message by its
+Where RocketMQ asks for less than it should (a batch may go to any topic, any account may read any message by its
 position, clean a broker's files or read along under another's group), this asks for what the request does.
 """
 

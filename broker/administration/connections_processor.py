@@ -4,10 +4,10 @@ All of it is read on the leader, after a barrier, as the offsets that clients ar
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
+from broker.administration.queue_figures import QueueFigures, check_number_told
 from broker.node.client_registry import ClientRegistry, RegisteredClient
 from broker.node.ports import State
 from broker.remoting.admin_bodies import Connection as ConnectionInfo
@@ -28,7 +28,7 @@ from broker.remoting.admin_headers import (
     QuerySubscriptionHeader,
     TopicHeader,
 )
-from broker.remoting.bodies import MessageQueue, TopicConfig, TopicList
+from broker.remoting.bodies import MessageQueue, TopicList
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
@@ -38,23 +38,10 @@ from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
 from broker.statistics.stats import Stats
-from log.consume_queue import ConsumeQueue
 from log.record import unpack_host
 
-QUEUES_TOLD_MAX: Final = 100_000
-"""One response tells the progress in at most so many queues; of more it would be no frame, after seconds of work."""
 
-
-def check_number_told(queues: int, instead: str) -> None:
-    """Raises `RequestError` where the progress in so many queues is asked for."""
-    if queues > QUEUES_TOLD_MAX:
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"these are {queues} queues, an answer tells of at most {QUEUES_TOLD_MAX}: {instead}",
-        )
-
-
-class AdministrationProcessor:
+class ConnectionsProcessor:
     """Requests 202, 203, 204, 208, 300, 328, 343 and 345."""
 
     def __init__(
@@ -69,7 +56,7 @@ class AdministrationProcessor:
         self._registry = registry
         self._stats = stats
         self._time = time
-        self._broker_name = broker_name
+        self._figures = QueueFigures(replica, broker_name)
 
     def routes(self) -> Iterable[Route]:
         """The leader's, whose registry of clients is complete."""
@@ -89,15 +76,15 @@ class AdministrationProcessor:
 
     def topic_stats(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells the range of each queue of a topic, and when its last message was stored."""
-        config = self._topic(command.decode_fields(TopicHeader).topic)
+        config = self._figures.topic(command.decode_fields(TopicHeader).topic)
         offsets: dict[MessageQueue, TopicOffset] = {}
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
-            queue = self._queue(config.topic_name, queue_id)
-            offsets[MessageQueue(self._broker_name, queue_id, config.topic_name)] = (
+            queue = self._replica.store.queues.get(config.topic_name, queue_id)
+            offsets[self._figures.name(config.topic_name, queue_id)] = (
                 TopicOffset()
                 if queue is None
                 else TopicOffset(
-                    last_update_timestamp=self._store_time(queue, queue.max_offset - 1),
+                    last_update_timestamp=self._figures.store_time(queue, queue.max_offset - 1),
                     max_offset=queue.max_offset,
                     min_offset=queue.min_offset,
                 )
@@ -115,17 +102,7 @@ class AdministrationProcessor:
         check_number_told(sum(config.read_queue_nums for config in configs), "name a topic")
         offsets: dict[MessageQueue, ConsumeOffset] = {}
         for config in configs:
-            topic = config.topic_name
-            stored = metadata.offsets.get((group, topic), {})
-            for queue_id in range(config.read_queue_nums):
-                queue = self._queue(topic, queue_id)
-                consumed = stored.get(queue_id, 0)
-                offsets[MessageQueue(self._broker_name, queue_id, topic)] = ConsumeOffset(
-                    broker_offset=0 if queue is None else queue.max_offset,
-                    consumer_offset=consumed,
-                    last_timestamp=0 if queue is None else self._store_time(queue, consumed - 1),
-                    pull_offset=consumed,
-                )
+            offsets |= self._figures.progress(group, config.topic_name, config.read_queue_nums)
         rate = sum(self._stats.got_per_second(topic, group, self._time.now_ns) for topic in topics)
         self._reply(connection, command, ConsumeStats(offsets, rate).encode())
 
@@ -200,22 +177,8 @@ class AdministrationProcessor:
 
     # ------------------------------------------------------------------ inside
 
-    def _topic(self, topic: str) -> TopicConfig:
-        config = self._replica.metadata.topics.get(topic)
-        if config is None:
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        return config
-
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._replica.store.queues.get(topic, queue_id)
-
     def _consumed_topics(self, group: str) -> list[str]:
         return [topic for consumer, topic in self._replica.metadata.offsets if consumer == group]
-
-    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        """Returns when the message at an offset was stored (ms), 0 if it is not there."""
-        unit = queue.unit(offset)
-        return 0 if unit is None else self._replica.store.store_time_of(unit[0], unit[1])
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
         reply(connection, command, ResponseCode.SUCCESS, body=body)

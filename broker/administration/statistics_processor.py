@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from broker.administration.connections_processor import check_number_told
+from broker.administration.queue_figures import QueueFigures, check_number_told
 from broker.node.client_registry import ClientRegistry
 from broker.node.ports import State
 from broker.reading.subscriptions import TAG, parse_tag_filter
-from broker.remoting.admin_bodies import ConsumeOffset, ConsumeStats, QueueTimeSpan
+from broker.remoting.admin_bodies import ConsumeStats, QueueTimeSpan
 from broker.remoting.admin_headers import (
     BrokerConsumeStatsHeader,
     ConsumeTimeSpanHeader,
@@ -22,7 +22,6 @@ from broker.remoting.admin_headers import (
     QueryConsumeQueueHeader,
     ViewBrokerStatsHeader,
 )
-from broker.remoting.bodies import MessageQueue, TopicConfig
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
@@ -33,7 +32,6 @@ from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
 from broker.statistics.stats import Stats
 from broker.statistics.windows import DAY, HOUR, MINUTE, Total, Windows
-from log.consume_queue import ConsumeQueue
 
 UNITS_MAX: Final = 10_000
 """Units of a queue in one answer to 321."""
@@ -64,7 +62,7 @@ class StatisticsProcessor:
         self._registry = registry
         self._stats = stats
         self._time = time
-        self._broker_name = broker_name
+        self._figures = QueueFigures(replica, broker_name)
         self._cluster = cluster
         self._address = address
 
@@ -84,21 +82,21 @@ class StatisticsProcessor:
     def consume_time_span(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells, for each queue, when its first, its last and its last consumed message were stored."""
         header = command.decode_fields(ConsumeTimeSpanHeader)
-        config = self._topic(header.topic)
+        config = self._figures.topic(header.topic)
         stored = self._replica.metadata.offsets.get((header.group, header.topic), {})
         spans = []
         for queue_id in range(config.write_queue_nums):
-            span = QueueTimeSpan(MessageQueue(self._broker_name, queue_id, header.topic))
+            span = QueueTimeSpan(self._figures.name(header.topic, queue_id))
             queue = self._replica.store.queues.get(header.topic, queue_id)
             if queue is not None and queue.max_offset > queue.min_offset:
                 consumed = stored.get(queue_id, -1)
-                span.min_time_stamp = self._store_time(queue, queue.min_offset)
-                span.max_time_stamp = self._store_time(queue, queue.max_offset - 1)
+                span.min_time_stamp = self._figures.store_time(queue, queue.min_offset)
+                span.max_time_stamp = self._figures.store_time(queue, queue.max_offset - 1)
                 span.consume_time_stamp = (
-                    self._store_time(queue, consumed - 1) if consumed > 0 else span.min_time_stamp
+                    self._figures.store_time(queue, consumed - 1) if consumed > 0 else span.min_time_stamp
                 )
                 if consumed < queue.max_offset:
-                    waits_since = self._store_time(queue, max(consumed, queue.min_offset))
+                    waits_since = self._figures.store_time(queue, max(consumed, queue.min_offset))
                     span.delay_time = max(0, self._time.wall_ms - waits_since)
             spans.append(span)
         self._reply(connection, command, encode_body({"consumeTimeSpanSet": spans}))
@@ -145,7 +143,7 @@ class StatisticsProcessor:
         behind = 0
         for group, config in consumed:
             stats = ConsumeStats(
-                self._progress(group, config),
+                self._figures.progress(group, config.topic_name, config.write_queue_nums),
                 self._stats.got_per_second(config.topic_name, group, self._time.now_ns),
             )
             behind += sum(offset.broker_offset - offset.consumer_offset for offset in stats.offsets.values())
@@ -253,38 +251,12 @@ class StatisticsProcessor:
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             queue = store.queues.get(topic, queue_id)
             if queue is not None and queue.max_offset > queue.min_offset:
-                newest_ms = self._store_time(queue, queue.max_offset - 1)
+                newest_ms = self._figures.store_time(queue, queue.max_offset - 1)
                 if newest_ms >= since_ms:
                     count += queue.max_offset - queue.offset_at_time(since_ms, store.store_time_of)
         return Total(count, count / seconds, count, 1.0 if count else 0.0)
 
     # ------------------------------------------------------------------ inside
-
-    def _progress(self, group: str, config: TopicConfig) -> dict[MessageQueue, ConsumeOffset]:
-        topic = config.topic_name
-        stored = self._replica.metadata.offsets.get((group, topic), {})
-        found: dict[MessageQueue, ConsumeOffset] = {}
-        for queue_id in range(config.write_queue_nums):
-            queue = self._replica.store.queues.get(topic, queue_id)
-            consumed = stored.get(queue_id, 0)
-            found[MessageQueue(self._broker_name, queue_id, topic)] = ConsumeOffset(
-                broker_offset=0 if queue is None else queue.max_offset,
-                consumer_offset=consumed,
-                last_timestamp=0 if queue is None else self._store_time(queue, consumed - 1),
-                pull_offset=consumed,
-            )
-        return found
-
-    def _topic(self, topic: str) -> TopicConfig:
-        config = self._replica.metadata.topics.get(topic)
-        if config is None:
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        return config
-
-    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        """Returns when the message at an offset was stored (ms), 0 if it is not there."""
-        unit = queue.unit(offset)
-        return 0 if unit is None else self._replica.store.store_time_of(unit[0], unit[1])
 
     def _reply(self, connection: Connection, command: RemotingCommand, body: bytes) -> None:
         reply(connection, command, ResponseCode.SUCCESS, body=body)

@@ -130,7 +130,7 @@ class StatusProcessor:
         """Tells the replica's state as JSON."""
         reply(connection, command, ResponseCode.SUCCESS, body=self.status().encode())
 
-    # ------------------------------------------------------------------ the reference's tables
+    # ------------------------------------------------------------------ RocketMQ's tables
 
     def runtime_info(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells the figures that mqadmin prints, as texts by RocketMQ's names."""

@@ -98,11 +98,14 @@ class ClientsProcessor:
 
     def heartbeat(self, connection: Connection, command: RemotingCommand) -> None:
         """Registers the client's groups here and with the leader, which creates what they need."""
+        # Register it here, whatever this node's role: a new leader is told by the nodes of the clients.
         data = decode_request(command.body, HeartbeatData)
         self._check(connection, data, len(command.body))
         client = RegisteredClient(connection, data.client_id, command.language_code, command.version)
         changed = self._registry.heartbeat(client, data, self._time.now_ns)
         self._plan_expiry()
+
+        # Its groups may need settings and a retry topic, which only the leader creates.
         replica = self._replica
         missing = missing_for_consumers(
             replica.metadata,
@@ -127,9 +130,9 @@ class ClientsProcessor:
             if missing and self._create(
                 missing, created, lambda: self._requests.forward(connection, command)
             ):
-                return
+                return  # answered when it is created
         elif missing and not command.is_one_way:
-            self._requests.forward(connection, command)
+            self._requests.forward(connection, command)  # the leader answers when it has created them
             return
         else:
             self._requests.forward_copy(connection, command)

@@ -137,6 +137,7 @@ class OffsetCommits:
 
         Raises as `Replica.propose_command`, with nothing of them in the log; if some are, it is `lost`.
         """
+        assert offsets, "the last of the commands says that all are applied"
         under_way = _UnderWay(offsets)
         uncounted: dict[_Key, int] = {}
 
@@ -156,6 +157,7 @@ class OffsetCommits:
             for _, is_lost in under_way.waiting:
                 is_lost(None)
 
+        # Whoever asks for one of these offsets waits from now on, even if only a part of them gets into the log.
         self._under_way.append(under_way)
         for begin in range(0, len(offsets), OFFSETS_PER_COMMAND):
             end = begin + OFFSETS_PER_COMMAND

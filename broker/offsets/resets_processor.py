@@ -45,9 +45,9 @@ class ResetsProcessor:
         return (Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset, Place.LEADER_READ),)
 
     def reset_offset(self, connection: Connection, command: RemotingCommand) -> None:
-        """Has a group go to a time (negative: the end) in a topic; the answer, once that is in the log, says where.
+        """Has a group go to a time (negative: the end) in a topic; the response, once that is in the log, says where.
 
-        Without force only backwards, from a stored position. A `queue_id` (5.x) leaves the other queues alone, an
+        Without force only backwards, from a stored offset. A `queue_id` (5.x) leaves the other queues alone, an
         `offset` is then where to go.
         """
         header = command.decode_fields(ResetOffsetHeader)
@@ -61,6 +61,8 @@ class ResetsProcessor:
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic}",
             )
+
+        # Where each queue is to go; the response and the 220 to members say the same.
         targets = self._targets(header, config)
         body = QueueOffsets(
             {
@@ -71,6 +73,7 @@ class ResetsProcessor:
         ordered: list[StoredOffset] = [
             (header.group, header.topic, queue_id, offset) for queue_id, offset in targets.items()
         ]
+        # Members of a group that is broadcast to keep their offsets themselves: there is nothing to put into the log.
         is_broadcast = group is not None and group.message_model is MessageModel.BROADCASTING
 
         def done(_: object = None) -> None:

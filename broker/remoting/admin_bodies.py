@@ -1,6 +1,6 @@
 """JSON bodies of responses to administrators: statistics, connections, and maps keyed by queues.
 
-Timestamps are milliseconds. Maps keyed by `MessageQueue` have the reference's form, whose keys are objects;
+Timestamps are milliseconds. Maps keyed by `MessageQueue` have RocketMQ's form, whose keys are objects;
 each such body has ``encode`` and ``decode``.
 """
 

@@ -55,7 +55,7 @@ def decode_binary_header(data: bytes) -> BinaryHeader:
 
 
 def decode_binary_fields(data: bytes) -> dict[str, str]:
-    """Decode the map of extFields; empty values are null in the reference and left out here.
+    """Decode the map of extFields; empty values are null in RocketMQ and left out here.
 
     Raises HeaderFieldError when a length points outside the map or a string is not UTF-8.
     """

@@ -1,6 +1,6 @@
 """JSON bodies that clients and brokers exchange: heartbeats, locks, subscriptions, groups, topics.
 
-Structs are written with their fields in the reference's order (alphabetical by wire name) and read
+Structs are written with their fields in RocketMQ's order (alphabetical by wire name) and read
 tolerantly by `json_body.decode_body`. Absent lists are empty. The bodies of administration answers are in
 `admin_bodies`.
 """

@@ -194,7 +194,7 @@ class LanguageCode(enum.IntEnum):
 
 
 class Version(enum.IntEnum):
-    """Ordinals in the reference's `MQVersion` at which behaviour changes."""
+    """Ordinals in RocketMQ's `MQVersion` at which behaviour changes."""
 
     V3_0_11 = 37
     V3_4_9 = 121

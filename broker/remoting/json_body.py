@@ -27,7 +27,7 @@ DEPTH_MAX = 64
 DIALECT_BYTES_MAX = 256 * 1024
 """Longer bodies of requests must be standard JSON."""
 
-# Enum fields that the C++ client writes as ordinals, which the reference's parser accepts.
+# Enum fields that the C++ client writes as ordinals, which RocketMQ's parser accepts.
 _ENUM_ORDINALS: dict[str, tuple[str, ...]] = {
     "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"),
     "messageModel": ("BROADCASTING", "CLUSTERING"),
@@ -51,7 +51,7 @@ def encode_body(body: Any) -> bytes:
 
 
 def decode_body(body: bytes | memoryview, body_type: type[BodyType]) -> BodyType:
-    """A body struct from JSON, standard or the reference's dialect; raises BodyError saying what is
+    """A body struct from JSON, standard or RocketMQ's dialect; raises BodyError saying what is
     wrong where.
 
     Unknown fields are ignored; nulls count as absent.
@@ -84,7 +84,7 @@ def decode_request(body: bytes | memoryview, body_type: type[BodyType]) -> BodyT
 
 
 def parse_loose_json(text: bytes | memoryview) -> Any:
-    """Parse JSON or the reference's dialect of it; raises BodyError.
+    """Parse JSON or RocketMQ's dialect of it; raises BodyError.
 
     Integer and bare-word keys become strings, and a key that is an object becomes the compact JSON text of
     that object, with its keys sorted.

@@ -4,7 +4,7 @@ A pull may wait long for a message or for a leader, and be passed on to the next
 says are of the moment at which it came:
 
 - The consumer group's offset, which it stores if COMMIT_OFFSET is set in its sysFlag. By then its consumer has gone on
-  and stored newer positions in other ways; the old one, stored late or again, would take them back. Nothing is lost
+  and stored newer offsets in other ways; the old one, stored late or again, would take them back. Nothing is lost
   without it: nobody was told that it is stored, and the consumer's next pull brings a newer one.
 - How long it may be held. What it has waited already counts: held anew for all of it by each leader that comes, it
   would outlast its client's patience, which is only some seconds more.
@@ -28,7 +28,7 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 def done_late(command: RemotingCommand, waited_ns: int) -> RemotingCommand:
     """The request as it may be done after it has waited for so long.
 
-    That is a pull without the position that it brought, which may be held for the rest of its time only; all else as it
+    That is a pull without the offset that it brought, which may be held for the rest of its time only; all else as it
     is. A signature does not hold for it any more: what the client may do was judged when the request came.
     The pull processor must have read the command before, so that its header is known to be readable.
     """

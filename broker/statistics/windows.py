@@ -1,6 +1,6 @@
 """Sums of something over the last minute, hour and day, in a few hundred bytes.
 
-A ring of buckets for each span: six of ten seconds, six of ten minutes, twenty-four of an hour, as the reference's
+A ring of buckets for each span: six of ten seconds, six of ten minutes, twenty-four of an hour, as RocketMQ's
 statistics have it (request 315). A bucket is begun when something falls into it, so that what is not
 counted costs nothing, and a sum passes over buckets that are too old.
 """

@@ -52,6 +52,7 @@ class Creations:
 
         Raises `TooManyError`, and as `Replica.propose_command`, with nothing proposed.
         """
+        # Count what will be new: what exists stays, however many there are of it.
         metadata = self._replica.metadata
         topics: dict[str, None] = {}
         groups: dict[str, None] = {}
@@ -68,6 +69,7 @@ class Creations:
                 groups[command.config.group_name] = None
         self._check(topics, groups, queues)
 
+        # What is under way counts, too, until it is applied or lost: several clients may create much at once.
         def end() -> None:
             self._queues -= queues
             for under_way, names in ((self._topics, topics), (self._groups, groups)):

@@ -14,7 +14,7 @@ from broker.settings.live import ChangeRefusedError, LiveConfig
 from broker.settings.properties_file import PropertiesSyntaxError, parse
 
 
-class ConfigurationProcessor:
+class SettingsProcessor:
     """UPDATE_BROKER_CONFIG 25 and GET_BROKER_CONFIG 26."""
 
     def __init__(self, replica: State, live: LiveConfig) -> None:

@@ -1,0 +1,62 @@
+"""Figures of topics' queues for administrators: their messages' times, and the progress of consumer groups in them."""
+
+from typing import Final
+
+from broker.node.ports import State
+from broker.remoting.admin_bodies import ConsumeOffset
+from broker.remoting.bodies import MessageQueue, TopicConfig
+from broker.remoting.codes import ResponseCode
+from broker.requests.errors import RequestError
+from log.consume_queue import ConsumeQueue
+
+QUEUES_TOLD_MAX: Final = 100_000
+"""One response tells the progress in at most so many queues; of more it would be no frame, after seconds of work."""
+
+
+def check_number_told(queues: int, instead: str) -> None:
+    """Raises `RequestError` where the progress in too many queues is asked for; `instead` says what to ask."""
+    if queues > QUEUES_TOLD_MAX:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"these are {queues} queues, an answer tells of at most {QUEUES_TOLD_MAX}: {instead}",
+        )
+
+
+class QueueFigures:
+    """Reads them from what is committed and applied on this node."""
+
+    def __init__(self, replica: State, broker_name: str) -> None:
+        """`broker_name` stands in every queue that a response names."""
+        self._replica = replica
+        self._broker_name = broker_name
+
+    def topic(self, topic: str) -> TopicConfig:
+        """Returns a topic's settings. Raises `RequestError` if it does not exist."""
+        config = self._replica.metadata.topics.get(topic)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        return config
+
+    def name(self, topic: str, queue_id: int) -> MessageQueue:
+        """Returns a queue as clients name it."""
+        return MessageQueue(self._broker_name, queue_id, topic)
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """Returns when the message at an offset was stored (ms), 0 if it is not there."""
+        unit = queue.unit(offset)
+        return 0 if unit is None else self._replica.store.store_time_of(unit[0], unit[1])
+
+    def progress(self, group: str, topic: str, queue_count: int) -> dict[MessageQueue, ConsumeOffset]:
+        """Returns a consumer group's progress in the first queues of a topic; where it has no offset, it is 0."""
+        stored = self._replica.metadata.offsets.get((group, topic), {})
+        found: dict[MessageQueue, ConsumeOffset] = {}
+        for queue_id in range(queue_count):
+            queue = self._replica.store.queues.get(topic, queue_id)
+            consumed = stored.get(queue_id, 0)
+            found[self.name(topic, queue_id)] = ConsumeOffset(
+                broker_offset=0 if queue is None else queue.max_offset,
+                consumer_offset=consumed,
+                last_timestamp=0 if queue is None else self.store_time(queue, consumed - 1),
+                pull_offset=consumed,
+            )
+        return found
