@@ -123,7 +123,7 @@ class TimerService:
         self._leads = False
         """This node serves and has taken over."""
         self._steps: Steps = ()
-        """What is done; the batch under way counts as done."""
+        """All that is done; the batch under way counts as done."""
         self._under_way: DeliverTimed | None = None
         """The announcement that is not committed yet."""
         self._unsettled = False

@@ -1,1 +1,1 @@
-"""How messages get in: sends, batches, sends that are repeated, messages that consumers send back, replies."""
+"""The ways of messages in: sends, batches, sends that are repeated, messages that consumers send back, replies."""

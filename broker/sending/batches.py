@@ -36,7 +36,7 @@ from log.properties import UNIQ_KEY, terminated, without_properties
 from log.record import SMALLEST_RECORD_BYTES
 
 GROWTH_MAX: Final = 4
-"""What the records of a batch may have together, in times of the longest message: tiny messages of RocketMQ's clients
+"""The records of a batch may have so many times the bytes of the longest message: tiny messages of RocketMQ's clients
 grow threefold.
 """
 KEYS_MAX: Final = 50_000

@@ -1,7 +1,7 @@
-"""What a dead letter tells of where it comes from (storage.md 1.3).
+"""The origin of a dead letter, told in its properties.
 
-A dead letter lies in its group's %DLQ% topic under an id of its own. Whoever looks into it later finds the topic that
-it was sent to and the id that its producer was given in two properties of 5.x, whatever its retries have changed.
+A dead letter lies in its consumer group's %DLQ% topic under an id of its own. Two properties of 5.x tell the topic that
+it was sent to and the id that its producer was given, whatever its retries have changed.
 """
 
 from typing import Final
@@ -12,9 +12,9 @@ _ORIGINS: Final = ((b"DLQ_ORIGIN_TOPIC", RETRY_TOPIC), (b"DLQ_ORIGIN_MESSAGE_ID"
 
 
 def dead_letter_properties(properties: bytes, bytes_max: int) -> bytes:
-    """The properties with the origin that the retries have noted; without it where that would exceed `bytes_max`.
+    """The properties with the origin that the retries have noted; without it where they would exceed `bytes_max`.
 
-    That a dead letter is stored matters more than what it tells.
+    It matters more that a dead letter is stored than that it tells its origin.
     """
     told = properties
     for name, noted_as in _ORIGINS:

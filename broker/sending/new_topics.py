@@ -110,7 +110,7 @@ class NewTopics:
         return config
 
     def _is_dead_letter_topic(self, topic: str) -> bool:
-        """Whether it is one of a group that exists; what is only called so is created like other topics, or not."""
+        """Tells whether it is that of a consumer group that exists; others of such names are topics like any."""
         return (
             topic.startswith(DEAD_LETTER_PREFIX)
             and topic.removeprefix(DEAD_LETTER_PREFIX) in self._state.metadata.groups

@@ -2,21 +2,21 @@
 
 A producer that hears nothing of a send can only send again, and has the message twice if the first attempt arrived.
 Here the log itself is the memory: it holds each message's UNIQ_KEY, the IndexFile leads from the key to the record,
-and both are on every replica. What remains is to ask at the right moment, and not to ask for every message.
+and both are on every replica. This module sees to it that the log is asked at the right moment, and not for every
+message.
 
 The request says two things (remoting fields ``once`` and ``again``, in both serializations, forwarded as they are):
 
-- ``once``, the floor: a position that the group's log was known to have reached, committed, before the message was
-  made; the place of the sender's last acknowledged message, 0 when it knows none. Every record of this send lies
-  behind it.
+- ``once``, the floor: a position that the group's committed log had reached before the message was made. Senders take
+  that of their last acknowledged message, or 0 when they know none. Every record of this send lies behind it.
 - ``again``: an earlier attempt of this send may have had an effect, or may have one still.
 
 The leader appends an attempt at once, or *decides* it: it waits until everything that is in its log now is committed
 and applied, looks the key up behind the floor, verifies the record (hashes collide), and answers with the place that
-the message has, or appends. Attempts that arrive while one of the same message is being decided wait for it. Decided
-are all repeated attempts; and first ones whose floor is not behind `suspect`, which is the log's end at the last
-arrival of a repeated attempt in this term, or when this leader first met such a send. So an ordinary send costs one
-comparison of two integers, and neither a window of keys nor a clock is needed.
+the message has, or appends. Attempts that arrive while one of the same message is being decided wait for it. All
+repeated attempts are decided, and those first ones whose floor is not behind `suspect`. That is the log's end at the
+last arrival of a repeated attempt in this term, or when this leader first met such a send. So an ordinary send costs
+one comparison of two integers, and neither a window of keys nor a clock is needed.
 
 Why a message is committed at most once. Let a leader append an attempt of message K with floor F in term t.
 
@@ -32,7 +32,7 @@ Why a message is committed at most once. Let a leader append an attempt of messa
 An attempt may be late by any time: held in a paused follower, in a socket, in a process that stood still. It is
 decided when it comes, and finds what was stored meanwhile. Only when the log was deleted up to behind the floor
 (retention, or a log that began anew) nobody can tell: then the attempt is refused with code ONCE_UNDECIDABLE, nothing
-is stored, and the answer carries a newer floor under which a send of which nothing was stored may be tried as a new
+is stored, and the response carries a newer floor with which a send of which nothing was stored may be tried as a new
 one. A first attempt whose floor lies far back (a sender that was silent for long) is refused so, too: to hear a newer
 floor costs it one more round trip, to search all that happened since would cost everybody.
 
@@ -41,8 +41,8 @@ anybody knows, so the sends that were under way are decided by what is in the lo
 the term gives its sender a floor that is fast again.
 
 A batch is one append, which a lost leader may leave in the log in part. Its messages follow each other there, so only
-the first is looked up: a batch may have tens of thousands. If all of it is found, its place is the answer; if only its
-beginning is, the attempt is refused as undecidable: to add the rest would tear it apart.
+the first is looked up: a batch may have tens of thousands. If all of it is found, the response has its place. If only
+its beginning is found, the attempt is refused as undecidable: to add the rest would tear the batch apart.
 
 Delayed, timed and half messages wait in topics of the broker's own, where they are indexed by their key (and again
 where they are delivered): they are looked for there, by their REAL_TOPIC. The oldest record is the one that the send
@@ -76,21 +76,25 @@ from log.properties import REAL_QUEUE_ID, REAL_TOPIC, UNIQ_KEY, get_property
 from log.record import RecordHead, peek
 
 SEARCHED_INDEX_FILES: Final = 2
-"""First attempts are looked up in so many of the newest IndexFiles; those with an older floor are refused."""
+"""First attempts are looked up in so many of the newest IndexFiles; attempts with an older floor are refused."""
 
 FOUND: Final = "found"
-"""Value of the answer's field ``once`` when an earlier attempt had stored the message."""
+"""Value of the response's field ``once`` when an earlier attempt had stored the message."""
 
 _HIDDEN_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
-"""Where messages are that consumers do not see yet; REAL_TOPIC names where they are going."""
+"""Topics of messages that consumers do not see yet; REAL_TOPIC names the topic that each is for."""
 
 _EVERYTHING: Final = 1 << 62
 _LATEST: Final = 1 << 62
 _CANDIDATES_MAX: Final = 64
+"""Records of one key's hash that are looked at."""
 
 
 class OnceSends:
-    """Which attempts of sends with a floor may be appended. One for each node; `suspect` is compared by the caller."""
+    """Decides which attempts of sends with a floor may be appended; one for each node.
+
+    The caller compares a first attempt's floor with `suspect`, and asks `may_append` only for what must be decided.
+    """
 
     def __init__(self, appends: Appends, requests: Requests, listeners: Listeners) -> None:
         self.suspect = _EVERYTHING
@@ -98,8 +102,10 @@ class OnceSends:
         self._appends = appends
         self._requests = requests
         self._decisions: dict[tuple[str, str], _Decision] = {}
+        """By topic and first key; each is in the replica's hands, and ends with `committed` or `lost`."""
         self._budget = Budget("the decision whether they are stored")
         self._decided: RemotingCommand | None = None
+        """The attempt that is being handled anew because it was decided that it may be appended."""
         listeners.role_changes.append(self._role_changed)
 
     def _role_changed(self) -> None:
@@ -143,10 +149,10 @@ class OnceSends:
     # ------------------------------------------------------------------ called by decisions
 
     def decide(self, decision: "_Decision") -> None:
-        """Everything that was in the log is applied: answer, or append."""
+        """Answers an attempt, or appends it: everything that was in the log when it came is applied now."""
         connection, command = decision.connection, decision.command
         if decision.appended:
-            # Whoever waited finds it now.
+            # It is applied itself: the attempts that waited find it now.
             self._end(decision)
             return
         try:
@@ -169,7 +175,7 @@ class OnceSends:
         self._appends.when_applied(decision)
 
     def lost(self, decision: "_Decision") -> None:
-        """This node stopped leading first. What waits here was not appended by this node: the next leader decides."""
+        """Forwards the attempts that wait: this node stopped leading before it appended them; the next one decides."""
         waiting = self._forget(decision)
         if not decision.appended:
             waiting.insert(0, (decision.connection, decision.command))
@@ -177,11 +183,12 @@ class OnceSends:
             self._requests.forward(connection, command)
 
     def _end(self, decision: "_Decision") -> None:
+        """Handles the attempts anew that have waited for a decision."""
         for connection, command in self._forget(decision):
             self._requests.received(connection, command)
 
     def _forget(self, decision: "_Decision") -> list[tuple[Connection, RemotingCommand]]:
-        """It waits no more; the attempts that have waited for it."""
+        """Ends a decision, and returns the attempts that have waited for it."""
         del self._decisions[decision.topic, decision.keys[0]]
         for command in (decision.command, *(command for _, command in decision.others)):
             self._budget.give_back(command)
@@ -190,7 +197,10 @@ class OnceSends:
     # ------------------------------------------------------------------ looking up
 
     def _find(self, decision: "_Decision") -> dict[str, str] | None:
-        """The fields of the answer for a message that is stored, None for one that is not."""
+        """The fields of the response for a message that is stored; None for one that is not.
+
+        Raises `_UndecidableError` where the log does not tell.
+        """
         store = self._appends.store
         floor = decision.floor
         if floor < store.log.first_position:
@@ -220,7 +230,7 @@ class OnceSends:
         return fields
 
     def _offsets_behind(self, first: RecordHead, decision: "_Decision") -> Iterator[int]:
-        """Where the messages of a batch behind its first one are, up to the first that is not its own."""
+        """The physical offsets of a batch's messages behind its first one, up to the first that is not its own."""
         appends, topic = self._appends, decision.topic
         log = appends.store.log
         index = log.index_at(first.physical_offset)
@@ -234,6 +244,7 @@ class OnceSends:
             yield offset
 
     def _oldest_record(self, topic: str, key: str, floor: int) -> memoryview | None:
+        """The first record behind the floor of a message for `topic` with that key; None if there is none."""
         store = self._appends.store
         oldest: memoryview | None = None
         oldest_offset = _EVERYTHING
@@ -274,7 +285,7 @@ class _Decision:
 
 
 class _UndecidableError(Exception):
-    """What the log holds does not tell whether the message was stored."""
+    """The log does not tell whether the message was stored; the text says why."""
 
 
 def _keys(command: RemotingCommand, header: SendHeader, properties: SentProperties) -> list[str]:
@@ -296,8 +307,8 @@ def _properties(record: memoryview, head: RecordHead) -> bytes:
 
 
 def _queue_id(record: memoryview, head: RecordHead, topic: str) -> int:
-    """The queue that the sender named: while a message is hidden, the broker has noted it in a property, which anywhere
-    else says what its sender liked.
+    """The queue that the sender named. While a message is hidden, the broker has noted it in a property; of any other
+    message that property is only the sender's word.
     """
     if record[head.topic_begin : head.topic_end] == topic.encode():
         return head.queue_id
@@ -307,7 +318,7 @@ def _queue_id(record: memoryview, head: RecordHead, topic: str) -> int:
 
 
 def _is(record: memoryview, topic: str, place: str, key: str) -> bool:
-    """Whether the record at `place` is a message for `topic` with that key, and not only one of the same hash."""
+    """Tells whether a record is in topic `place`, for `topic` and with that key, and not only one of the same hash."""
     try:
         head = peek(record)
     except RecordError:

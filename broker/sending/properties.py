@@ -33,7 +33,7 @@ SHORT_CHARACTERS: Final = 2 * KEYS_MAX
 assert 4 * SHORT_CHARACTERS <= SENT_BYTES_MAX
 
 _SENT_ON: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
-"""Where consumers send messages that they could not send back, with what brokers and they have added."""
+"""To these topics consumers send messages that they could not send back, with what brokers and they have added."""
 
 _MARKS: Final = ("DEL", "TRAN_MSG")
 """Each property that makes a message another than a plain one has one of these in its name."""
@@ -48,10 +48,10 @@ _UNIQUE_KEY: Final = "UNIQ_KEY\x01"
 
 
 class SentProperties(msgspec.Struct, frozen=True, gc=False):
-    """What the send path asks of a message's properties."""
+    """The properties of a message, as far as the send path asks for them."""
 
     text: str
-    """As they were sent, each with its separator, without what is for the broker alone."""
+    """All as they were sent, each with its separator; those for the broker alone are left out."""
     unique_key: str | None
     """The UNIQ_KEY. Of several the last counts, and an empty one is none, as for whoever reads the record."""
     is_plain: bool
@@ -112,7 +112,7 @@ def count_keys(raw: bytes) -> int:
 
 
 class AddedProperties:
-    """What the broker adds to each message: region, trace switch, cluster, and a key where its client made none."""
+    """The properties that the broker adds to each message: region, trace switch, cluster, and a key if it has none."""
 
     __slots__ = ("_key_prefix", "_keys_made", "_text", "bytes")
 

@@ -1,9 +1,9 @@
-"""Request-reply: the reply of a consumer goes to the client that waits for it (behaviour.md 9).
+"""Request-reply: the reply of a consumer goes to the client that waits for it (`ReplyMessageProcessor`).
 
-A request is a message like others, with REPLY_TO_CLIENT and CORRELATION_ID among its properties. Whoever consumes it
-sends the reply here, and the broker pushes it to the requester, which must be known as a producer, through whatever
-node of the group it is connected to. The replier hears whether that went well. The reply is stored, too, unless the
-settings say otherwise; nobody needs it, but it can be looked up.
+A request is a message like others, with REPLY_TO_CLIENT and CORRELATION_ID among its properties. The consumer sends its
+reply here, and the broker pushes it to the requester, which must be known as a producer, through the node of the group
+that the requester is connected to. The response tells the replier whether that went well. The reply is stored, too,
+unless the settings say otherwise; nobody needs it, but it can be looked up.
 """
 
 from collections.abc import Iterable
@@ -57,13 +57,13 @@ class _Reply:
     message_id: str = "0"
     queue_offset: int = 0
     refusal: str | None = None
-    """Why the requester did not get it; None if it did."""
+    """The reason for which the requester did not get it; None if it did."""
 
     def committed(self) -> None:
         self.answer()
 
     def lost(self) -> None:
-        """That the copy may be lost does not matter to a replier whose requester has the reply."""
+        """Answers a replier whose requester has the reply as if nothing was lost: to it the copy does not matter."""
         if self.refusal is None:
             self.answer()
         else:
@@ -100,14 +100,17 @@ class RepliesProcessor:
         self._random = random
 
     def routes(self) -> Iterable[Route]:
-        """The leader's, which knows the clients of all nodes."""
+        """Replies are for the leader, which knows the clients of all nodes."""
         return (
             Route(RequestCode.SEND_REPLY_MESSAGE, self.send_reply, Place.LEADER),
             Route(RequestCode.SEND_REPLY_MESSAGE_V2, self.send_reply, Place.LEADER),
         )
 
     def send_reply(self, connection: Connection, command: RemotingCommand) -> None:
-        """Pushes a reply to its requester; the answer comes when that is done."""
+        """Pushes a reply to its requester; the response comes when that is done, and the copy is committed.
+
+        Raises `RequestError` for what is no reply.
+        """
         header: SendHeader
         if command.code == RequestCode.SEND_REPLY_MESSAGE:
             header = command.decode_fields(SendMessageHeader)
@@ -148,7 +151,7 @@ class RepliesProcessor:
         self._finish(answering, header, properties)
 
     def _check(self, header: SendHeader, properties: bytes, body_bytes: int) -> int:
-        """The queue that the copy goes to; raises `RequestError` for what is no reply."""
+        """The queue for the copy. Raises `RequestError` for what is no reply."""
         config = self._settings.config
         if self._time.wall_ms < config.broker.accept_sends_from_ms:
             raise too_early(config.broker.accept_sends_from_ms, self._time.wall_ms)

@@ -1,7 +1,7 @@
-"""Messages that a consumer gives back (remoting.md 7.3, behaviour.md 8.4).
+"""Messages that a consumer sends back (`AbstractSendMessageProcessor.consumerSendMsgBack`).
 
-The message is stored again for its group alone, in %RETRY%<group>, to be delivered after a delay that grows with every
-retry; after the last one it goes to %DLQ%<group>, which nobody consumes unasked.
+The message is stored again for its consumer group alone, in the retry topic, and delivered after a delay that grows
+with every retry. After the last retry it becomes a dead letter, which no consumer gets unasked.
 """
 
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ from log.record import MAX_PROPERTIES_BYTES, Record, decode_record
 from raft.state import RandomSource
 
 FIRST_RETRY_LEVEL: Final = 3
-"""Delay level of the first retry, where the client names none: 10 s by default. Each further one is a level higher."""
+"""Delay level of the first retry where the client names none: 10 s by default. Each further retry is a level higher."""
 
 
 class SendBackProcessor:
@@ -78,7 +78,7 @@ class SendBackProcessor:
         self._delay_levels = len(settings.config.broker.delay_level_ms)
 
     def routes(self) -> Iterable[Route]:
-        """A send like others."""
+        """The leader takes messages back, as it takes sends."""
         return (Route(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, Place.LEADER),)
 
     def send_back(self, connection: Connection, command: RemotingCommand) -> None:
@@ -133,9 +133,9 @@ class SendBackProcessor:
         self._stats.given_back(origin_topic, group.group_name, self._time.now_ns)
 
     def _check_message(self, view: memoryview, header: ConsumerSendMessageBackHeader) -> None:
-        """Gives back only what a consumer could get; with access control only what this group's consumers may read.
+        """Raises `RequestError` for a message that no consumer could get, or that the consumer group may not read.
 
-        The position is the client's word, and the copy becomes readable for the group.
+        The offset in the log is only the client's word, and the copy becomes readable for the consumer group.
         """
         topics = topics_of(view)
         if topics[0] in WAITING_TOPICS:
@@ -149,7 +149,7 @@ class SendBackProcessor:
             )
 
     def _create(self, connection: Connection, command: RemotingCommand, config: TopicConfig) -> None:
-        """Creates the group's topic; the request is handled anew when it exists."""
+        """Has the consumer group's topic created; the request is handled anew when the topic exists."""
         try:
             self._creations.propose(
                 [PutTopic(config, self._time.wall_ms, if_absent=True)],

@@ -101,7 +101,7 @@ class SendProcessor:
         self._batches = Batches(appends, settings, self._added, stats, time, self._host)
 
     def routes(self) -> Iterable[Route]:
-        """All sends are the leader's."""
+        """Sends are for the leader."""
         return [Route(code, self.send, Place.LEADER) for code in _HEADERS]
 
     def send(self, connection: Connection, command: RemotingCommand) -> None:

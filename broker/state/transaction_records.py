@@ -118,7 +118,7 @@ def decision_of(record: memoryview) -> Decision | None:
         listed = bytes(record[head.body_begin : head.body_end]).split(b",")
         return Decision(tuple(int(item) for item in listed if _is_offset(item)), True)
     if topic != EXHAUSTED_TOPIC_BYTES and not head.prepared_transaction_offset:
-        return None  # a message that only says that it was committed, as one given back by its consumer does
+        return None  # a message that only says that it was committed, as one that its consumer sent back does
     offset = get_property(properties, HALF_QUEUE_OFFSET)
     if offset is None or not _is_offset(offset):
         return None

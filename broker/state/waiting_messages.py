@@ -9,7 +9,7 @@ _DIGITS_MAX = 9
 
 
 class Destination(NamedTuple):
-    """Where a waiting message belongs."""
+    """The topic and queue to which a waiting message belongs."""
 
     topic: str
     queue_id: int
@@ -27,7 +27,7 @@ def without_address(properties: bytes) -> bytes:
 
 
 def destination(record: Record) -> Destination | None:
-    """Where a waiting message belongs; None if it does not say so."""
+    """The topic and queue to which a waiting message belongs; None if it does not say so."""
     topic = get_property(record.properties, REAL_TOPIC)
     queue_id = get_property(record.properties, REAL_QUEUE_ID)
     if topic is None or queue_id is None or not queue_id.isdigit() or len(queue_id) > _DIGITS_MAX:
