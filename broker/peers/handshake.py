@@ -1,4 +1,4 @@
-"""How a link between two nodes begins: each learns that the other knows the group's secret.
+"""The handshake with which a link between two nodes begins: each learns that the other knows the group's secret.
 
     dialling side                                   accepting side
     Hello(versions, group, names, address, nonce)->
@@ -35,11 +35,11 @@ from broker.peers.protocol import (
 NONCE_BYTES: Final = 16
 
 HANDSHAKE_FRAME_BYTES_MAX: Final = 4096
-"""No frame of a handshake is longer: all that a stranger can make a node keep."""
+"""No frame of a handshake is longer. A stranger can make a node keep no more than that."""
 
 
 class Dialling:
-    """The dialling side: send `hello`, give the answer to `answered`, send what it returns."""
+    """The dialling side. It sends `hello`, gives what comes back to `answered`, and sends what that returns."""
 
     def __init__(self, hello: Hello, secret: str) -> None:
         assert len(hello.nonce) == NONCE_BYTES, "a fresh one for every link"
@@ -47,7 +47,7 @@ class Dialling:
         self._secret = secret
 
     def answered(self, frame: HandshakeFrame) -> Proof:
-        """The proof to send. Raises `PeerProtocolError` where the other side does not know the secret."""
+        """Returns the proof to send. Raises `PeerProtocolError` if the other side does not know the secret."""
         if not isinstance(frame, Challenge):
             raise PeerProtocolError("the answer to the hello is no challenge")
         if len(frame.nonce) != NONCE_BYTES:
@@ -60,7 +60,8 @@ class Dialling:
 
 
 class Accepting:
-    """The accepting side: give it each frame until it names the peer; what it returns is to be sent."""
+    """The accepting side. It gives each frame that comes to `received`, and sends what that returns, until the peer is
+    known."""
 
     def __init__(self, group: str, node_id: str, secret: str, nonce: Callable[[int], bytes]) -> None:
         self._group = group
@@ -70,16 +71,16 @@ class Accepting:
         self._hello: Hello | None = None
         self._version = 0
         self.source: str | None = None
-        """The peer, once it has proved that it is one."""
+        """The peer, once it has proved that it is one. Then `_hello` is set, too."""
 
     @property
     def hello(self) -> Hello:
-        """What the peer has said of itself; once `source` is set."""
-        assert self._hello is not None
+        """What the peer has said of itself, once `source` is set."""
+        assert self._hello is not None, "a peer is known by its hello"
         return self._hello
 
     def received(self, frame: HandshakeFrame) -> Challenge | None:
-        """The answer to a hello; None for the proof, after which `source` is set. Raises `PeerProtocolError`."""
+        """Returns the challenge for a hello, and None for a proof, which sets `source`. Raises `PeerProtocolError`."""
         assert self.source is None, "the handshake is over"
         if self._hello is None:
             hello = self._hello = self._checked(frame)

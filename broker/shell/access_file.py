@@ -1,7 +1,8 @@
-"""Keeps a node's access control what its file of accounts says, also when that changes.
+"""The file of accounts, which says what clients of a node may do.
 
-The file is looked at now and then and read anew when it is another; on SIGHUP in any case. One that cannot be used
-changes nothing: the rules that hold go on holding, and the log says what is wrong. At the start it ends the broker.
+The shell looks at the file every few seconds and reads it anew when it has changed, and at each SIGHUP. A file that
+cannot be used changes nothing: the accounts from before stay in force, and the log says what is wrong with the file.
+Only at the start such a file ends the broker.
 """
 
 from pathlib import Path
@@ -18,21 +19,22 @@ _Version = tuple[int, int, int]
 
 
 class AccessFile:
-    """The file at ``path``; raises `AccountsError` if it cannot be used now."""
+    """Sets `Node.access` from the file at `path`, now and whenever the file changes."""
 
     def __init__(self, path: str, node: Node) -> None:
+        """Raises `AccountsError` if the file cannot be used."""
         self._path = Path(path)
         self._node = node
         self._version = self._found_version()
         node.access = AccessControl(load(self._path))
 
     def look(self) -> None:
-        """Reads the file if it is another than before."""
+        """Reads the file if it has changed since it was read last."""
         if self._found_version() != self._version:
             self.reload()
 
     def reload(self) -> None:
-        """Reads the file."""
+        """Reads the file. If it cannot be used, the accounts from before stay in force."""
         self._version = self._found_version()
         try:
             accounts = load(self._path)

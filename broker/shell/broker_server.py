@@ -1,8 +1,7 @@
-"""A broker process: the node's sockets, clocks, worker threads and its orderly end, and no logic of its own.
+"""A broker process: sockets, clocks and worker threads for a node, and no logic of its own.
 
-Everything that the node does happens in calls to `broker.node.node.Node`; this module brings it bytes and time, and
-carries
-out what a turn leaves behind: bytes to write, a flush, files to prepare, a registration.
+All that a node does happens in calls of `broker.node.running.RunningNode`. This module brings it bytes and time, and
+carries out what a turn leaves behind: bytes to write, and jobs for threads.
 """
 
 import contextlib
@@ -48,10 +47,10 @@ from log.mmap_disk import MmapDisk
 log = structlog.get_logger("trivet.broker")
 
 VIP_PORT_DISTANCE: Final = 2
-"""How far below the port of ``listen`` clients look for the VIP channel (remoting.md 1)."""
+"""Clients look for the VIP channel this far below the port of ``listen`` (RocketMQ's `MixAll.brokerVIPChannel`)."""
 
 _LOOK_S: Final = 5.0
-"""How often the file of accounts is looked at."""
+"""The file of accounts is looked at this often, in seconds."""
 
 
 class BrokerServer:
@@ -101,7 +100,7 @@ class BrokerServer:
         self._turns = Turns(self._turn, time.monotonic_ns)
         self._reading = Reading.begin(self._turns)
         self._complaint = ""
-        """Why files could not be made ready, as it was told last."""
+        """The reason, as it was logged last, why files could not be made ready."""
         self._told_of_lock = False
         self._wires = Wires(
             self._outgoing,
@@ -128,14 +127,16 @@ class BrokerServer:
         self._stop.set()
 
     def reload(self) -> None:
-        """Reads certificates and accounts anew; what cannot be used is logged, and what was before holds."""
+        """Reads certificates and accounts anew. Files that cannot be used are logged, and change nothing."""
         if reload_certificates(self._contexts, self._config.tls):
             self._certificate_expires_s = told_expiry(self._config.tls, "tls.", time.time())
         if self._access is not None:
             self._access.reload()
 
     async def serve(self) -> None:
-        """Serves until `stop`; raises `log.errors.DiskError` when the disk fails: nothing it holds is sure then."""
+        """Serves until `stop`. Raises `log.errors.DiskError` when the disk fails: what it holds is not certain then."""
+        # What a start leaves behind stays for good, so that collections need not look at it. What requests leave
+        # behind is mostly freed by its counts of references, so that collections may be rare.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)

@@ -1,7 +1,7 @@
-"""When the certificate that a server shows expires: told ahead, since from then on no client that looks connects.
+"""The end of a server's certificate, which is logged ahead: behind it no client that checks certificates connects.
 
-OpenSSL, as Python has it, tells of the certificates of others only. So what a file holds is read here, as far as the
-dates: DER by RFC 5280 4.1, of which only lengths are followed.
+Python's ssl module reads the certificates of remote ends only. So this module reads the dates in a file itself. It
+knows no more of DER (RFC 5280, section 4.1) than how long each element is.
 """
 
 import re
@@ -17,19 +17,20 @@ from broker.settings.tables import TlsSettings
 log = structlog.get_logger("trivet.tls")
 
 WARNED_AHEAD_S: Final = 14 * 24 * 3600
-"""A certificate that ends within so long is told of."""
+"""A certificate that expires within this time is logged as a warning."""
 
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 _FIELDS_BEFORE_VALIDITY: Final = 3
-"""Serial number, algorithm of the signature, issuer."""
+"""Of a TBSCertificate, besides the optional version: serial number, signature algorithm, issuer."""
 
 
 def told_expiry(tls: TlsSettings, prefix: str, now_s: float) -> float | None:
-    """Logs a warning if the certificate has expired or soon will; when it does, in Unix seconds.
+    """Logs a warning if the certificate has expired or soon will. Returns when it expires, in Unix seconds.
 
-    None without a certificate, and for one whose dates cannot be read: then OpenSSL is left to judge it.
+    Returns None without a certificate, and for one whose dates cannot be read: OpenSSL will judge that one.
+    `prefix` begins the names of settings in messages.
     """
     if not tls.certificate:
         return None
@@ -52,9 +53,9 @@ def told_expiry(tls: TlsSettings, prefix: str, now_s: float) -> float | None:
 
 
 def earliest_expiry(pem: str) -> float:
-    """When the first of a file's certificates to expire does, in Unix seconds.
+    """Returns the time at which the first of a file's certificates expires, in Unix seconds.
 
-    Raises ValueError or IndexError for what is none, or cannot be read.
+    Raises ValueError or IndexError if there is no certificate in it, or one that cannot be read.
     """
     return min(_expiry(ssl.PEM_cert_to_DER_cert(found)) for found in _PEM.findall(pem))
 
@@ -71,13 +72,13 @@ def _expiry(der: bytes) -> float:
     at = begin + size
     begin, size = _contents(der, at)
     text = der[begin : begin + size].decode("ascii")
-    if der[at] == _UTC_TIME:  # two digits of the year: 50 to 99 are of the last century
+    if der[at] == _UTC_TIME:  # two digits of the year: 50 to 99 are of the last century (RFC 5280, 4.1.2.5.1)
         text = ("19" if text >= "5" else "20") + text
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def _contents(der: bytes, at: int) -> tuple[int, int]:
-    """(where it begins, how many bytes it has) of the contents of the element at `at`."""
+    """Returns where the contents of the element at `at` begin, and how many bytes they have."""
     size = der[at + 1]
     if size < 0x80:
         return at + 2, size

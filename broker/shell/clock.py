@@ -1,4 +1,4 @@
-"""What a server process takes from its machine beside sockets: the clock's name, the hour, and signals."""
+"""The machine that a server process runs on: the name of its clock, its memory, the local hour, and signals."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import trio
 
 
 def machine_clock() -> str:
-    """Names this machine's monotonic clock since its start; empty where the system does not tell."""
+    """Returns a name of this machine's monotonic clock, another one after each start; "" where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -18,7 +18,7 @@ def machine_clock() -> str:
 
 
 def machine_memory_bytes() -> int:
-    """The machine's memory; 0 where the system does not tell."""
+    """Returns the machine's memory in bytes; 0 where the system does not tell."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -26,7 +26,7 @@ def machine_memory_bytes() -> int:
 
 
 def local_hour(wall_ms: int) -> int:
-    """The hour of the day at a time, where this machine stands."""
+    """Returns the hour of the day, in this machine's time zone, at `wall_ms` milliseconds since 1970."""
     return time.localtime(wall_ms / 1000).tm_hour
 
 
@@ -38,7 +38,7 @@ async def reload_on_hangup(reload: Callable[[], None]) -> None:
 
 
 async def stop_on_signal(stop: Callable[[], None]) -> None:
-    """Calls `stop` at the first SIGTERM or SIGINT."""
+    """Calls `stop` at the first SIGTERM or SIGINT, and returns."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for _ in signals:
             stop()

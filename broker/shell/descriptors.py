@@ -1,8 +1,9 @@
-"""How many connections a server may take, by the number of files that its system lets it open.
+"""The largest number of connections, which follows from how many files the system lets a server open.
 
 A connection takes a descriptor, and so does every file of the store. Both come out of one limit (RLIMIT_NOFILE), which
-is 1,024 on many systems: clients that merely connect could take the last one, and a node that cannot open a file of its
-must stop. So the limit is raised as far as the system allows and a server needs, and a part of it is kept for files.
+is 1,024 on many systems. Clients that merely connect could take the last descriptor, and a node that cannot open a file
+of its store must stop. So a server raises the limit as far as it needs and the system allows, and keeps a part of it
+for files.
 """
 
 import resource
@@ -13,15 +14,16 @@ import structlog
 log = structlog.get_logger("trivet")
 
 FILES_OF_A_STORE: Final = 768
-"""Mapped files take two each (log/options.py: 256 of queues, 8 of the index, 16 of the log and 4 of its index, and what
-is prepared); besides there are links of peers and name servers, and what is read and written as a whole."""
+"""A mapped file takes two descriptors (log/options.py: 256 files of queues, 8 of the index, 16 of the log and 4 of its
+index, and those that are prepared). The rest is for connections to peers and name servers, and for small files."""
 FILES_OF_A_NAME_SERVER: Final = 32
 
 
 def connections_allowed(wanted: int, files: int) -> int:
-    """How many connections to take where ``wanted`` are, beside so many files; raises the process's limit if need be.
+    """Returns how many connections a server may take that wants `wanted` of them, and keeps `files` files open.
 
-    Where the system does not allow both, the log says so. A quarter of the limit is for connections in any case.
+    Raises the process's limit if need be. If the system does not allow enough, the log says so; a quarter of the limit
+    is for connections in any case.
     """
     limit = _raise_limit(wanted + files)
     allowed = min(wanted, max(limit - files, limit // 4))
@@ -36,7 +38,7 @@ def connections_allowed(wanted: int, files: int) -> int:
 
 
 def _raise_limit(wanted: int) -> int:
-    """Raises the limit to what is wanted, or as far as that goes; returns what it is now, ``wanted`` at most."""
+    """Raises the limit to `wanted`, or as far as the system allows. Returns the limit in force, `wanted` at most."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted

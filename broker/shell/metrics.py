@@ -1,7 +1,7 @@
 """A node's figures for Prometheus, at ``observe.metrics``.
 
-The figures are read from the node when they are asked for, in the thread of the metrics server: plain numbers, each
-read whole, so that serving them costs the node nothing between questions.
+The thread of the metrics server reads them from the node at each request. They are plain numbers, and each is read in
+one step, so that no lock is needed and the node does nothing for them between requests.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,14 +17,15 @@ from broker.remoting.addresses import split_address
 
 
 class NodeCollector(Collector):
-    """Reads one node; every metric has the labels ``group`` and ``node``."""
+    """Reads one node. Every metric has the labels ``group`` and ``node``."""
 
     def __init__(self, node: Node, certificate_expires_s: Callable[[], float | None]) -> None:
+        """`certificate_expires_s` returns a Unix time, or None where no certificate is shown."""
         self._node = node
         self._certificate_expires_s = certificate_expires_s
 
     def collect(self) -> Iterator[Metric]:
-        """The node's figures of this moment."""
+        """Yields the figures that the node has now."""
         node = self._node
         replica = node.replica
         labels = [node.group, replica.node_id]
@@ -72,7 +73,7 @@ class MetricsServer:
         self._certificate_expires_s = certificate_expires_s
         self._address = address
         self.port = 0
-        """The port in use, once the context is entered (`address` may say 0)."""
+        """The port in use, once the context is entered: `address` may say 0."""
 
     def __enter__(self) -> "MetricsServer":
         registry = CollectorRegistry()

@@ -26,20 +26,20 @@ log = structlog.get_logger("trivet.namesrv")
 
 
 class FileStorage:
-    """The key-value configuration in one file, replaced as a whole."""
+    """Keeps the key-value configuration in one file, which is replaced as a whole."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self) -> bytes | None:
-        """What was saved last; None if nothing was."""
+        """Returns what was saved last, or None if nothing was. Raises OSError."""
         try:
             return self._path.read_bytes()
         except FileNotFoundError:
             return None
 
     def save(self, data: bytes) -> None:
-        """Durable when it returns; raises OSError when that fails."""
+        """Saves `data`, which is durable when this returns. Raises OSError."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._path.with_name(self._path.name + ".tmp")
         with temporary.open("wb") as file:
@@ -55,7 +55,7 @@ class FileStorage:
 
 
 class NameServerProcess:
-    """The sockets around one name server core."""
+    """One name server. `serve` runs it until it is cancelled or `stop` is called."""
 
     def __init__(self, config: NameServerConfig) -> None:
         self._config = config
@@ -78,7 +78,7 @@ class NameServerProcess:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port in use."""
+        """The address that it listens at, with the port in use."""
         host, port = self._listener.getsockname()[:2]
         return join_address(host, port)
 
@@ -87,7 +87,7 @@ class NameServerProcess:
         self._stop.set()
 
     def reload(self) -> None:
-        """Reads the certificate anew; one that cannot be used is logged, and the one before is shown."""
+        """Reads the certificate anew. If it cannot be used, the log says so, and the one from before is shown."""
         if reload_certificates([self._context], self._config.tls, "tls_"):
             told_expiry(self._config.tls, "tls_", time.time())
 

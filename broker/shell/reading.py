@@ -1,21 +1,22 @@
-"""All the sockets that a node is sent requests and acknowledgements on, read by one task.
+"""One task that reads all sockets of a node.
 
-A task per socket costs a wake-up, a registration with the system and two passes of Trio's scheduler for every few
-bytes that arrive, and the turn comes in a pass of its own behind them. Here the sockets stand in an epoll of their own,
-for as long as they are read from, and Trio waits for that one: when anything has arrived, everything that has is read,
-once from each socket, and the turn follows in the same step. What a socket holds beyond one read waits until all others
-had theirs, so that nobody who sends much keeps anybody waiting. Nor does one whose requests are expensive: after
-`PASS_S` the turn comes first, and then the sockets that are left, before any that have been read; and of a connection
-whose last read took so long, fewer bytes are read (broker/shell/sockets.py).
+A task per socket would cost a wake-up, a registration with the system and two passes of Trio's scheduler for every few
+bytes that arrive, and the turn would come in a pass of its own behind them. Here the sockets stand in an epoll set of
+their own, and Trio waits for that set as for one descriptor. When anything has arrived, the task reads once from each
+socket that is ready, and the turn follows in the same step.
+
+Nobody keeps others waiting. Whatever a socket holds beyond one read waits until all others have been read. After
+`PASS_S` the turn comes first, and the sockets that are left are read before any that have been read already. A
+connection whose last read took so long to handle is given fewer bytes at once (broker/shell/sockets.py).
 
 While one message comes soon after another, a pass of Trio's scheduler between them is much of what they cost. So a task
 that was woken soon after it had begun to wait goes on waiting in the set itself, as long as nobody else wants
-anything: no other task is ready to run, none waits for room in a socket, and no turn is due before long. After
-`AWAY_S` Trio has its pass in any case: new connections, timers and worker threads wait for it no longer than that. An
-idle node stays with Trio; and where nothing came in such a wait, as when clients run in the node's own event loop, the
-next ones are left out, each time twice as many.
+anything: no other task is ready to run, none waits for room in a socket, and no turn is due soon. After `AWAY_S` Trio
+has its pass in any case, so that new connections, timers and worker threads wait no longer than that. An idle node
+stays with Trio. If nothing came in such a wait, as when clients run in the node's own event loop, the next ones are
+left out, each time twice as many.
 
-A socket that is not to be read from is taken out: epoll would report its end again and again.
+A socket that is not to be read from is taken out of the set: epoll would report its end again and again.
 """
 
 import select
@@ -29,30 +30,31 @@ import trio
 from broker.shell.turns import Turns
 
 _READY_AT_ONCE: Final = 256
-"""Sockets that are read from before a turn; those that are ready beyond them come first after it."""
+"""The most sockets that are read from before a turn. Others that are ready come first behind it."""
 
 PASS_S: Final = 0.02
-"""How long sockets are read before a turn, beyond what one read takes: heartbeats wait for it."""
+"""The time, in seconds, after which no further socket is read before a turn: heartbeats wait for the turn."""
 
 AWAY_S: Final = 0.003
-"""How long the task may stay away from Trio, beyond one wait and one pass of reads."""
+"""The time, in seconds, for which the task may stay away from Trio, beyond one wait and one pass of reads."""
 
 _WAIT_S: Final = 0.001
-"""One wait for sockets away from Trio: the shortest that epoll knows."""
+"""One wait for sockets away from Trio, in seconds: the shortest that epoll knows."""
 
 _SOON_NS: Final = 2_000_000
-"""What comes this soon after what was before has the next waited for there; a turn that is due so soon is Trio's."""
+"""If something comes this soon behind the last, the task waits for the next away from Trio; not if a turn is due as
+soon."""
 
 _SHORT_NS: Final = 250_000
 _LITTLE_BYTES: Final = 4096
-"""After reads and a turn that took longer, or brought more, Trio's pass costs little beside them, and no time: what
-comes meanwhile shares the next turn."""
+"""After reads and a turn that took longer, or brought more, the task returns to Trio: its pass costs little beside
+them, and what comes meanwhile shares the next turn."""
 
 _WAITS_LEFT_OUT_MAX: Final = 63
 
 
 class _ReadyTasks(trio.abc.Instrument):
-    """The tasks that are ready to run and have not run yet, but for the one that asks."""
+    """Knows the tasks that are ready to run and have not run yet, but for the one that asks."""
 
     def __init__(self) -> None:
         self.tasks: set[trio.lowlevel.Task] = set()
@@ -62,7 +64,7 @@ class _ReadyTasks(trio.abc.Instrument):
 
 
 class Reading:
-    """Reads, then runs the turn. Linux only: see `begin`."""
+    """Reads sockets, and runs a turn behind each pass. Linux only: see `begin`."""
 
     def __init__(self, turns: Turns) -> None:
         assert sys.platform == "linux"
@@ -70,15 +72,15 @@ class Reading:
         self._epoll = select.epoll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._left: list[tuple[int, int]] = []
-        """Ready sockets that the last pass had no time for."""
+        """Sockets that were ready, and that the last pass had no time for."""
         self.bytes_read = 0
-        """In this pass; for those who read to count."""
+        """The bytes of this pass, which those who read count."""
         self.waiting_writers = 0
-        """Tasks that wait, with Trio, until a socket takes more."""
+        """How many tasks wait, with Trio, until a socket takes more."""
 
     @classmethod
     def begin(cls, turns: Turns) -> "Reading | None":
-        """None on systems without epoll: there every socket has a task that reads."""
+        """Returns None on systems without epoll: there every socket has a task that reads."""
         return cls(turns) if sys.platform == "linux" else None
 
     def add(self, descriptor: int, read: Callable[[], None]) -> None:
@@ -88,7 +90,7 @@ class Reading:
             self._readers[descriptor] = read
 
     def remove(self, descriptor: int) -> None:
-        """Reads no more from it, even if it was found ready; to be called before it is closed."""
+        """Reads no more from a descriptor, even if it was found ready. To be called before it is closed."""
         if self._readers.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 

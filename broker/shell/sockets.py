@@ -1,13 +1,13 @@
 """Sockets under Trio, for every server and link of a node.
 
-Reading: a socket that is readable is received from once, and the bytes are handed on; the sockets of a broker's clients
-and peers are read by one task together (broker/shell/reading.py), others by one each. Writing: at the end of a turn
-what the core has queued is written with one non-blocking `sendmsg`; only what the socket does not take at once is left
-to a task that waits for it. So a request costs no task switch of its own.
-With TLS the bytes pass through a session on the way in and out (broker/shell/tls.py), and all else is the same.
+Reading: a socket that is readable is received from once, and the bytes are handed on. One task reads the sockets of all
+connections of a broker (broker/shell/reading.py); those of a name server have a task each. Writing: at the end of a
+turn one non-blocking `sendmsg` writes what is queued for a connection. Only what the socket does not take at once is
+left to a task that waits for it. So a request costs no task switch of its own. With TLS the bytes pass through a
+session on the way in and out (broker/shell/tls.py), and all else is the same.
 
-Memory stays bounded: a connection whose unsent bytes pass `UNSENT_BYTES_HIGH` is not read from until they have gone,
-so a client that does not read its answers stops being asked, and nobody else notices.
+Memory stays bounded: a connection with more than `UNSENT_BYTES_HIGH` unsent bytes is not read from until they have
+gone. So a client that does not read its responses cannot ask for more, and nobody else notices.
 """
 
 import contextlib
@@ -27,27 +27,28 @@ from broker.shell.tls import TlsSession
 from log.record import pack_host
 
 RECEIVE_BYTES: Final = 120 * 1024
-"""One receive: what a connection may bring into one turn. Below the allocator's threshold (128 KiB) for mapping memory
-anew each time; a burst of some tens of messages of 1 KiB is one turn and not two."""
+"""The most bytes that a connection brings into one turn.
+
+It is below 128 KiB, from which the C library's allocator maps memory anew for each buffer. A burst of some tens of
+messages of 1 KiB is one turn and not two.
+"""
 
 RECEIVE_BYTES_LEAST: Final = 4 * 1024
-"""One receive of a connection whose requests take long: it is halved while what it brings takes longer than a pass."""
+"""The fewest bytes that are received at once. The number is halved while they take longer to handle than a pass."""
 
 UNSENT_BYTES_HIGH: Final = 4 * 1024 * 1024
 """Reading from a connection stops above this many unsent bytes."""
 
 _ENCRYPTED_AT_ONCE: Final = 256 * 1024
-"""Bytes that are encrypted for one call; the rest waits as views of the log, of which encrypted bytes are a copy."""
+"""The most bytes that are encrypted before they are written. The others wait as views of the log: encrypted bytes are
+a copy."""
 
 _BUFFERS_PER_CALL: Final = 512
 """Slices given to one `sendmsg`; the system's limit is 1024."""
 
 
 class SocketConnection:
-    """One TCP connection: reads until it closes, writes what its `Connection` queues.
-
-    With `reading` it is read together with others.
-    """
+    """One TCP connection. It reads until either side closes it, and writes what its `Connection` queues."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class SocketConnection:
         tls: TlsSession | None = None,
         reading: Reading | None = None,
     ) -> None:
+        """`reading` reads the socket together with others; None for a task of its own."""
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -66,18 +68,24 @@ class SocketConnection:
         self._reading = reading
         self._received: Callable[[bytes], None] = _drop
         self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
+        """How much is received at once: at most, and now."""
         self._paused = False
+        """`_reading` leaves it out because too much is unsent."""
         self._read_to_end = trio.Event()
         self._unsent_bytes_high = unsent_bytes_high
         self.closed = False
         self._unsent: deque[memoryview] = deque()
         self._not_encrypted: deque[memoryview] = deque()
-        """With TLS, what comes behind `_unsent`; nothing while that is empty."""
+        """With TLS, the bytes that follow those of `_unsent`, in the clear. As long as `_unsent` is empty and the
+        connection is open, `write` takes from here. `Connection.unsent_bytes` counts both."""
         self._has_unsent = trio.Event()
         self._sent = trio.Event()
 
     async def read(self, received: Callable[[bytes], None], receive_bytes: int = RECEIVE_BYTES) -> None:
-        """Hands on what arrives until the remote end closes, `received` raises, or the connection is closed here."""
+        """Hands on what arrives until either side closes the connection.
+
+        What `received` raises is the failure of the node. It is raised by `Reading.run`, or here without `reading`.
+        """
         try:
             if self._tls is not None:
                 received = self._decrypting(self._tls, received)
@@ -116,7 +124,7 @@ class SocketConnection:
                 await self._sent.wait()
 
     def _read_once(self) -> None:
-        """The socket is readable. What comes of its bytes as an error is the failure of the node, and is raised."""
+        """Receives once from a socket that is readable, and closes the connection at its end."""
         assert self._reading is not None
         try:
             data = self.socket.recv(self._receive_bytes_now)
@@ -129,6 +137,7 @@ class SocketConnection:
             began = perf_counter()
             self._received(data)
             took = perf_counter() - began
+            # Requests that take long are taken in smaller portions, so that others wait no longer than for one.
             if took > PASS_S:
                 self._receive_bytes_now = max(self._receive_bytes_now // 2, RECEIVE_BYTES_LEAST)
             elif took < PASS_S / 4 and self._receive_bytes_now < self._receive_bytes:
@@ -145,7 +154,7 @@ class SocketConnection:
             self._reading.remove(self.socket.fileno())
 
     def _has_sent(self) -> None:
-        """Few enough bytes are unsent to be asked for more."""
+        """Goes on reading: few enough bytes are unsent."""
         self._sent.set()
         if self._paused:
             assert self._reading is not None
@@ -153,7 +162,7 @@ class SocketConnection:
             self._reading.add(self.socket.fileno(), self._read_once)
 
     async def read_and_write(self, received: Callable[[bytes], None]) -> None:
-        """`read`, and `write` beside it for as long. What `received` raises is raised alone, in no group."""
+        """Runs `read`, and `write` beside it for as long. What `received` raises is raised alone, not in a group."""
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.write)
@@ -183,7 +192,7 @@ class SocketConnection:
         return received_encrypted
 
     def flush(self) -> None:
-        """Writes what the connection has queued, as far as the socket takes it now."""
+        """Writes what the connection has queued, as far as the socket takes it now, or closes if that was asked for."""
         buffers = self.connection.take()
         if self.closed:
             return
@@ -210,7 +219,7 @@ class SocketConnection:
             self._write(buffers)
 
     def _encrypt_and_send(self, tls: TlsSession) -> None:
-        """Goes on until the socket takes no more: a client that does not read costs no copies of what it asked for."""
+        """Encrypts and sends until the socket takes no more: who does not read costs no copies of what it asked for."""
         waiting = self._not_encrypted
         while waiting and not self._unsent:
             size = 0
@@ -257,7 +266,7 @@ class SocketConnection:
         self._has_unsent.set()
 
     async def write(self) -> None:
-        """Writes what `flush` had to leave; runs beside `read` for the life of the connection."""
+        """Writes what `flush` had to leave. It runs beside `read` for the life of the connection."""
         sock, unsent = self.socket, self._unsent
         try:
             while not self.closed:
@@ -296,11 +305,11 @@ class SocketConnection:
             reading.waiting_writers -= 1
 
     def close(self) -> None:
-        """Closes the socket and ends both tasks; may be called more than once."""
+        """Closes the socket, which ends `read` and `write`. It may be called more than once."""
         if self.closed:
             return
         self.closed = True
-        if self._tls is not None and not self._unsent:
+        if self._tls is not None and not self._unsent:  # else it would come in the midst of a record
             with contextlib.suppress(OSError):
                 self.socket.send(self._tls.farewell())
         self._stop_reading()
@@ -316,18 +325,18 @@ class SocketConnection:
 
 
 def _drop(_: bytes) -> None:
-    """Before anyone reads."""
+    """Stands in for `received` until `read` is called."""
 
 
 def packed_host(address: tuple[str, int]) -> bytes:
-    """A socket's address as records hold it; an IPv4 address mapped into IPv6 counts as IPv4."""
+    """Packs a socket's address as records hold it. An IPv4 address mapped into IPv6 counts as IPv4."""
     host = address[0].partition("%")[0]
     mapped = host.removeprefix("::ffff:")
     return pack_host(host if ":" in mapped else mapped, address[1])
 
 
 def listen(address: str, backlog: int = 1024) -> socket.socket:
-    """A listening socket; `OSError` names the address when it cannot be had."""
+    """Returns a listening socket. Raises `OSError`, which names the address."""
     host, port = split_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -348,7 +357,7 @@ _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUF
 async def accept_forever(
     listener: socket.socket, accepted: Callable[[socket.socket, tuple[str, int]], None]
 ) -> None:
-    """Accepts until cancelled. Running out of descriptors delays new connections and harms no open one."""
+    """Accepts connections until cancelled. Running out of descriptors delays new connections and harms no open one."""
     while True:
         await trio.lowlevel.wait_readable(listener)
         try:
@@ -364,7 +373,7 @@ async def accept_forever(
 
 
 async def connect(address: str) -> socket.socket:
-    """A connected, non-blocking socket; `OSError` when the remote end cannot be reached, whatever its address is."""
+    """Returns a connected, non-blocking socket. Raises `OSError`, whatever is wrong with the address or behind it."""
     try:
         stream = await trio.open_tcp_stream(*split_address(address))
     except OSError as error:

@@ -4,9 +4,10 @@ A `TlsSession` is OpenSSL over two memory buffers. So a connection with TLS is r
 same task receives, the same `sendmsg` sends, and only the bytes pass through the session on their way. A connection
 without TLS pays for none of it.
 
-Which of the two it is, its first byte says, on one port: 0x16 begins a TLS handshake, and no frame begins so
-(remoting.md 1). The handshake is done before the node hears of the connection, within a time limit, so that a stranger
-who cannot finish it costs a socket and some kilobytes for ten seconds.
+Both kinds of connections come to one port. Their first byte tells them apart: 0x16 begins a TLS handshake, and as the
+first byte of a frame's length it would mean more than any frame has. The handshake is done before the node hears of the
+connection, within a time limit, so that a stranger who cannot finish it costs a socket and some kilobytes for ten
+seconds.
 """
 
 import socket
@@ -23,14 +24,14 @@ from broker.requests.connection import Buffer
 log = structlog.get_logger("trivet.tls")
 
 HANDSHAKE_S: Final = 10.0
-"""A handshake that takes longer is given up."""
+"""A handshake that takes longer, in seconds, is given up."""
 
 _TLS_HANDSHAKE: Final = 0x16
 _RECEIVE_BYTES: Final = 65_536
 
 
 class TlsSession:
-    """One connection's TLS state. ``server_hostname`` is what a client wants the certificate to name."""
+    """One connection's TLS state. `server_hostname` is the name that a client wants to see in the certificate."""
 
     def __init__(
         self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None
@@ -41,10 +42,10 @@ class TlsSession:
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
         self.ended = False
-        """Whether the remote end has said that it sends no more."""
+        """The remote end has said that it sends no more."""
 
     async def handshake(self, sock: socket.socket) -> None:
-        """Agrees on keys over a non-blocking socket; raises OSError (`ssl.SSLError` is one) when that fails."""
+        """Agrees on keys over a non-blocking socket. Raises OSError, of which `ssl.SSLError` is one kind."""
         while True:
             try:
                 self._ssl.do_handshake()
@@ -67,7 +68,7 @@ class TlsSession:
             self._incoming.write(data)
 
     def decrypt(self, data: bytes) -> bytes:
-        """What was meant by ``data`` and anything before it that was not whole; may be nothing. Raises OSError."""
+        """Returns the bytes that `data` completes, in the clear; there may be none. Raises OSError."""
         self._incoming.write(data)
         pieces = []
         try:
@@ -81,7 +82,7 @@ class TlsSession:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def encrypt(self, buffers: Sequence[Buffer]) -> bytes:
-        """The buffers as records to send in order."""
+        """Returns the buffers as TLS records, to be sent in this order."""
         for buffer in buffers:
             view = memoryview(buffer)
             while view:
@@ -89,11 +90,11 @@ class TlsSession:
         return self._outgoing.read()
 
     def pending(self) -> bytes:
-        """What TLS itself has to send: handshakes, alerts, key updates; may be nothing."""
+        """Returns what TLS itself has to send (handshakes, alerts, key updates); there may be nothing."""
         return self._outgoing.read()
 
     def farewell(self) -> bytes:
-        """The alert that ends the session in order."""
+        """Returns the alert that ends the session in order."""
         try:
             self._ssl.unwrap()
         except ssl.SSLError:
@@ -111,12 +112,12 @@ async def _send(sock: socket.socket, data: bytes) -> None:
 
 
 class RefusedError(Exception):
-    """A connection that is not let in; the text says why."""
+    """A connection is not let in. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A connection that was let in, and its session if it is encrypted."""
+    """A connection was let in; `tls` is None if it is in the clear."""
 
     tls: TlsSession | None
 
@@ -125,9 +126,10 @@ _IN_THE_CLEAR: Final = Admission(None)
 
 
 class Entrance:
-    """Where clients' connections wait until it is known how they speak; ``waiting`` counts them.
+    """Lets clients' connections in, once their first byte has told whether they are encrypted.
 
-    ``context`` None lets everyone in at once, in the clear. ``first_byte_s`` is how long a first byte may take.
+    With `context` None everyone is let in at once, in the clear. With `enforcing` nobody is let in in the clear. A
+    first byte may take `first_byte_s` seconds. `waiting` counts the connections that are not decided yet.
     """
 
     def __init__(self, context: ssl.SSLContext | None, *, enforcing: bool, first_byte_s: float) -> None:
@@ -137,7 +139,7 @@ class Entrance:
         self.waiting = 0
 
     async def admit(self, sock: socket.socket, client: str) -> Admission | None:
-        """Whether and how a connection goes on; None once it is closed, with the reason in the log."""
+        """Returns None if the connection was not let in: then it is closed, and the log says why."""
         if self._context is None:
             return _IN_THE_CLEAR
         self.waiting += 1
@@ -172,14 +174,14 @@ class Entrance:
 
 
 async def accept_tls(sock: socket.socket, context: ssl.SSLContext) -> TlsSession:
-    """The server's side of a handshake. Raises RefusedError."""
+    """Does the server's side of a handshake. Raises RefusedError."""
     session = TlsSession(context, server_side=True)
     await _shake_hands(sock, session)
     return session
 
 
 async def dial_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> TlsSession:
-    """The client's side of a handshake with ``host``. Raises RefusedError."""
+    """Does the client's side of a handshake with `host`. Raises RefusedError."""
     session = TlsSession(context, server_side=False, server_hostname=host)
     await _shake_hands(sock, session)
     return session

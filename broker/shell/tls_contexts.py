@@ -1,11 +1,11 @@
 """TLS contexts from settings.
 
-A server shows one certificate to clients, and the same to name servers and peers that ask for it. Whom it believes is
-three questions with an answer each, because one authority for all would make every client's certificate good for a
-peer: `client_ca` for clients, `name_server_ca` for the name servers that a broker registers with, `peer_ca` for the
-nodes of its group.
+A server shows one certificate to clients, and the same to name servers and peers that ask for one. It believes three
+authorities: `client_ca` for clients, `name_server_ca` for the name servers that a broker registers with, and `peer_ca`
+for the nodes of its group. With one authority for all, every client's certificate would be good for a peer.
 
-TLS 1.2 and 1.3, no renegotiation. A file that cannot be used is reported with the setting that names it.
+TLS 1.2 and 1.3 are spoken, without renegotiation. A file that cannot be used is reported with the setting that names
+it.
 """
 
 import ssl
@@ -23,9 +23,9 @@ _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl
 
 
 def server_context(tls: TlsSettings, prefix: str = "tls.") -> ssl.SSLContext | None:
-    """For connections of clients; None where they cannot encrypt. ``prefix`` begins the settings' names in messages.
+    """Returns the context for connections of clients, or None where they cannot encrypt.
 
-    Raises `ImpossibleSettingError` for a file that cannot be used.
+    `prefix` begins the names of settings in messages. Raises `ImpossibleSettingError` for a file that cannot be used.
     """
     if tls.mode == "disabled" or not tls.certificate:
         return None
@@ -38,7 +38,10 @@ def server_context(tls: TlsSettings, prefix: str = "tls.") -> ssl.SSLContext | N
 
 
 def name_server_context(tls: TlsSettings) -> ssl.SSLContext | None:
-    """For a broker's connections to its name servers; None for connections in the clear."""
+    """Returns the context for a broker's connections to its name servers, or None for connections in the clear.
+
+    Raises `ImpossibleSettingError` for a file that cannot be used.
+    """
     if not tls.name_server_ca:
         return None
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
@@ -50,10 +53,10 @@ def name_server_context(tls: TlsSettings) -> ssl.SSLContext | None:
 
 @dataclass(frozen=True, slots=True)
 class PeerContexts:
-    """For the links of a group: both ends show a certificate of the group's own authority.
+    """The contexts for the links of a group, in which both ends show a certificate of the group's own authority.
 
-    Names in certificates are not compared with addresses: the authority certifies nothing but nodes of this group,
-    and which of them a peer is, it says itself.
+    Names in certificates are not compared with addresses: the authority certifies nothing but nodes of this group, and
+    a peer says itself which of them it is.
     """
 
     dialling: ssl.SSLContext
@@ -61,12 +64,12 @@ class PeerContexts:
 
     @property
     def both(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """For what is done to either."""
+        """Both contexts, for what is to be done to each of them."""
         return self.dialling, self.accepting
 
 
 def peer_contexts(tls: TlsSettings) -> PeerContexts | None:
-    """None for links in the clear."""
+    """Returns None for links in the clear. Raises `ImpossibleSettingError` for a file that cannot be used."""
     if not tls.peer_ca:
         return None
     dialling, accepting = _context(ssl.PROTOCOL_TLS_CLIENT), _context(ssl.PROTOCOL_TLS_SERVER)
@@ -81,10 +84,10 @@ def peer_contexts(tls: TlsSettings) -> PeerContexts | None:
 def reload_certificates(
     contexts: Iterable[ssl.SSLContext | None], tls: TlsSettings, prefix: str = "tls."
 ) -> bool:
-    """Shows what the certificate's files hold now on connections that begin from now on; whether it does.
+    """Reads the certificate anew, for connections that begin from now on. Returns False if it could not.
 
-    Files that cannot be used are logged and change nothing. Authorities are only read at the start: one that is taken
-    away from a context goes on being believed.
+    Files that cannot be used are logged and change nothing. Authorities are read at the start only: OpenSSL has no way
+    to take one away from a context.
     """
     if not tls.certificate:
         return False
@@ -101,9 +104,10 @@ def reload_certificates(
 
 
 def client_context(ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
-    """For a client: ``ca`` verifies servers ("" for the system's authorities), the others are what it shows itself.
+    """Returns the context of a client.
 
-    Raises `ImpossibleSettingError`, which names the file.
+    `ca` is the file of the authorities that it believes, "" for the system's. `certificate` and `key` are the files
+    that it shows itself, if any. Raises `ImpossibleSettingError`, which names the file.
     """
     if bool(certificate) != bool(key):
         raise ImpossibleSettingError("tls", "a certificate and its key go together")

@@ -12,13 +12,15 @@ _FLUSH_INTERVAL_NS: Final = 200_000_000
 
 
 class TraceFile:
-    """Appends to the file at `path`; a crash loses at most the events of the last fifth of a second.
+    """Appends to the file at `path`. A crash loses at most the events of the last fifth of a second.
 
-    All lives of a node within one start of its machine share a file and its header. A file of another clock, or that
-    cannot be read, is left alone: a new one is begun beside it, with a number before its suffix.
+    All processes of a node share a file, and its header, until the machine is started anew: times in a trace are those
+    of one monotonic clock. A file of another clock, or one that cannot be read, is left alone; a new file is begun
+    beside it, with a number before its suffix.
     """
 
     def __init__(self, path: Path, node: str, group: str) -> None:
+        """Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         header = TraceHeader(
             "replica",
@@ -29,6 +31,7 @@ class TraceFile:
         )
         base, number = path, 0
         while path.exists() and (earlier := _header_of(path)) != header:
+            # The wall clock may have been set since; the monotonic clock is the same one.
             if earlier is not None and replace(earlier, zero_wall_ns=header.zero_wall_ns) == header:
                 header = earlier
                 break
@@ -39,19 +42,19 @@ class TraceFile:
         self._flushed_ns = 0
 
     def _write(self, data: bytes) -> None:
-        """All of it: the system takes less where the disk is nearly full, and says why it takes no more."""
+        # Where the disk is nearly full the system takes less than it was given. The next call says why.
         rest = memoryview(data)
         while rest:
             rest = rest[self._file.write(rest) :]
 
     def flush_if_due(self, now_ns: int) -> None:
-        """Hands what is buffered to the system, from time to time."""
+        """Hands what is buffered to the system if the last time was a fifth of a second ago. Raises OSError."""
         if now_ns - self._flushed_ns > _FLUSH_INTERVAL_NS:
             self.writer.flush()
             self._flushed_ns = now_ns
 
     def close(self) -> None:
-        """Flushes and closes."""
+        """Hands what is buffered to the system, and closes the file. Raises OSError."""
         try:
             self.writer.flush()
         finally:

@@ -1,10 +1,9 @@
-"""When a node's turn comes: after anything has happened, and when a deadline has come.
+"""The turns of a node: one follows whatever has happened, and one comes at each deadline.
 
-Whoever gives the node something calls `wake`. The turn that sockets want runs in the same step, when all that are ready
-have been read (broker/shell/reading.py); one that other tasks want, such as the end of a flush, runs after the tasks
-that are ready now have run. Either way it sees everything that arrived together: batching appears by itself, and an
-idle node sleeps until its next deadline. One timer task serves all deadlines; it is disturbed only when a deadline
-moves closer.
+Whoever gives the node something calls `wake`. A turn that sockets want runs in the same step, when all sockets that are
+ready have been read (broker/shell/reading.py). A turn that other tasks want runs after all tasks that are ready now.
+Either way it sees everything that arrived together: batches appear by themselves, and an idle node sleeps until its
+next deadline. One timer task serves all deadlines; it is disturbed only when a deadline moves closer.
 """
 
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Final, NoReturn
 import trio
 
 _SHORTEST_SLEEP_NS: Final = 500_000
-"""After a wake the turn sets the next deadline; until it has, the timer does not spin."""
+"""The timer sleeps at least so long: until the turn that it wakes has set the next deadline, the old one has passed."""
 
 
 class Turns:
@@ -30,7 +29,7 @@ class Turns:
         self._timer_until_ns = 0
 
     def wake(self) -> None:
-        """Something has happened. Cheap, and may be called any number of times before the turn."""
+        """Asks for a turn. It is cheap, and may be called any number of times before the turn."""
         self._wanted = True
         task = self._sleeping
         if task is not None and not self._reading:
@@ -38,7 +37,7 @@ class Turns:
             trio.lowlevel.reschedule(task)
 
     async def run(self) -> NoReturn:
-        """The turns, for ever."""
+        """Runs the turns that tasks want, for ever."""
         while True:
             if self._wanted:
                 # Woken by the turn itself, or by a task of the batch that ran it: others may be ready, too.
@@ -71,11 +70,11 @@ class Turns:
         self._deadline_ns = self._turn()
 
     def is_due_within(self, time_ns: int) -> bool:
-        """Whether the next turn's deadline is no further away."""
+        """Returns True if the next turn's deadline is no further away than that."""
         return self._deadline_ns - self._now_ns() <= time_ns
 
     def set_timer(self) -> None:
-        """Has the timer wake this up in time for the last turn's deadline."""
+        """Sets the timer to the last turn's deadline, if it is earlier than the one that the timer waits for."""
         deadline_ns = self._deadline_ns
         if deadline_ns < self._timer_until_ns and self._timer_scope is not None:
             self._timer_until_ns = deadline_ns
@@ -89,7 +88,7 @@ class Turns:
         return trio.current_time() + (at_ns - self._now_ns()) / 1e9
 
     async def run_timer(self) -> NoReturn:
-        """Wakes the turns when their deadline has come."""
+        """Asks for a turn at each deadline, for ever."""
         while True:
             until_ns = max(self._deadline_ns, self._now_ns() + _SHORTEST_SLEEP_NS)
             self._timer_until_ns = until_ns

@@ -29,7 +29,7 @@ _CLOSED: Final = "it closed the connection: its log says why"
 
 
 class Wire(Protocol):
-    """The place where bytes for a connection go."""
+    """Bytes for a connection go through it."""
 
     def flush(self) -> None:
         """Writes what the connection has queued, or closes it if that was asked for."""
@@ -66,7 +66,7 @@ class Wires:
         self.open: dict[Connection, Wire] = {}
         """By what the core knows of them. The owner puts the connections of clients here, too."""
         self.tasks: trio.Nursery | None = None
-        """Where the tasks of dialled connections run; set before the first is dialled."""
+        """The owner sets it before anything is dialled. The tasks of dialled connections run in it."""
         self._outgoing = outgoing
         self._reading = reading
         self._peers = peers
