@@ -53,7 +53,8 @@ silent strangers, however many, cannot keep peers out for the seconds that each 
 """
 
 UNACKNOWLEDGED_NS_MAX: Final = 5_000 * _MS
-"""A link whose bytes the other end's system does not acknowledge for so long is broken: for those who own sockets."""
+"""A link is broken if the other end's system does not acknowledge its bytes for so long (TCP_USER_TIMEOUT). Whoever
+owns the sockets sees to it."""
 
 
 class _DialledLink:
@@ -63,8 +64,10 @@ class _DialledLink:
         self._links = links
         self._peer = peer
         self._pending = b""
+        """Of a frame of the handshake that is not whole."""
         self._handshake: Dialling
         self._complaint = ""
+        """Why there was no link, as it was logged last."""
         self.line = links.line(f"peer {peer}", address, self)
 
     def opened(self) -> None:
@@ -105,10 +108,12 @@ class _DialledLink:
 
     def lost(self, was: LineState, reason: str) -> None:
         node = self._links.node
-        if was is LineState.UP and node.replica.links.get(self._peer) is self.line.connection:
-            del node.replica.links[self._peer]
+        if was is LineState.UP:
+            gone = node.replica.links.pop(self._peer)
+            assert gone is self.line.connection, (
+                "a peer has one link that this node sends on, and this line has it"
+            )
             node.peer_lost(self._peer)
-            return
         refused = was is LineState.AWAITS and self.line.state is LineState.RESTS
         if refused and reason != self._complaint:
             self._complaint = reason
@@ -134,7 +139,7 @@ class AcceptedLink:
         node = links.node
         self.connection = connection
         self.until_ns = until_ns
-        """When a stranger is sent away."""
+        """A stranger is sent away at this time."""
         self._links = links
         self._address = address
         self._accepting = Accepting(node.group, node.replica.node_id, links.secret, links.nonce)
@@ -145,7 +150,7 @@ class AcceptedLink:
         """The peer, if and only if the state is UP."""
 
     def received(self, data: bytes) -> None:
-        """Bytes have come. What they are to blame for ends this link; all else that is raised must stop the node."""
+        """Takes bytes that have come. Nonsense in them ends this link; whatever else is raised must stop the node."""
         links = self._links
         links.begin()
         wants_turn = False
@@ -156,7 +161,7 @@ class AcceptedLink:
                 source = self._source
                 if source is None:
                     return
-                wants_turn = True
+                wants_turn = True  # the node has met a peer
             deliver = links.deliver
             for frame in self._decoder.feed(data):
                 if deliver(source, frame):
@@ -167,7 +172,7 @@ class AcceptedLink:
             links.wake()
 
     def lost(self) -> None:
-        """The connection is closed."""
+        """Hears that the connection is closed."""
         if self._state is LineState.AWAITS:
             self.close("closed before it proved that it is a peer")
         elif self._state is LineState.UP:
@@ -193,7 +198,7 @@ class AcceptedLink:
         self._links.accepted_link_lost(source, self)
 
     def end(self) -> None:
-        """Closes the connection, and believes nothing more that comes."""
+        """Closes the connection. Whatever still comes on it is ignored."""
         self._become(LineState.ENDED)
         self._source = None
         self.connection.abort()
@@ -228,8 +233,8 @@ class AcceptedLink:
 class PeerLinks:
     """All links of one node.
 
-    `deliver` is given what peers send, as `Node.peer_received`, which it is by default. `nonce` gives so many random
-    bytes. `dial`: see `Line`.
+    `deliver` stands in for `Node.peer_received`. `nonce` returns the given number of random bytes. `dial` is described
+    at `Line`.
     """
 
     def __init__(
@@ -253,7 +258,7 @@ class PeerLinks:
         self.strangers: dict[AcceptedLink, None] = {}
         """The accepted links that are not up, oldest first: so the first one's `until_ns` is the earliest."""
         self.peers: dict[str, str] = {}
-        """What the links were made for, by peer, with addresses: `Members.peers`, which is replaced when it changes."""
+        """The peers that there are links to, with their addresses: the `Members.peers` that was followed last."""
         self._surroundings = surroundings
         self._dial = dial
         self._dialled: dict[str, _DialledLink] = {}
@@ -288,7 +293,7 @@ class PeerLinks:
     # ------------------------------------------------------------------ accepted
 
     def accept(self, connection: Connection, address: str) -> AcceptedLink:
-        """Somebody has connected from `address`: a stranger, for whom the oldest one may have to go."""
+        """Takes a connection that somebody has made from `address`. The oldest stranger may have to go for it."""
         if len(self.strangers) >= STRANGERS_MAX:
             next(iter(self.strangers)).close(f"{STRANGERS_MAX} others came after it")
         self.begin()
@@ -299,7 +304,7 @@ class PeerLinks:
         return link
 
     def accepted_link_up(self, link: AcceptedLink, source: str, address: str) -> None:
-        """The peer has proved itself. If it dials again it has lost its earlier link, even if that is not seen here."""
+        """Believes a peer that has proved itself. A peer that dials again has lost its earlier link."""
         del self.strangers[link]
         earlier = self.accepted.pop(source, None)
         self.accepted[source] = link
@@ -309,7 +314,7 @@ class PeerLinks:
         self.node.replica.members.met(source, address)
 
     def accepted_link_lost(self, source: str, link: AcceptedLink) -> None:
-        """A link that was up has ended, and no newer one has taken its place."""
+        """Tells the node that the newest link of a peer has ended."""
         assert self.accepted.get(source) is link, "an earlier link is ended when a newer one is up"
         del self.accepted[source]
         self.node.replica.members.parted(source)

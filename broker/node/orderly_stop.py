@@ -1,4 +1,4 @@
-"""How a node stops in order, so that its group and its clients need not find out that it is gone.
+"""The orderly stop of a node: its group and its clients are told, and need not find out that it is gone.
 
     state           what it does                                       ends when
     HANDS_OVER      leadership goes to the peer that holds most        it leads no more, or after a second
@@ -40,7 +40,7 @@ _NEXT: Final[Mapping[StopState, StopState]] = {
 
 
 class OrderlyStop:
-    """The way out of one node, which begins with this. `stopped` is called once, at the end of a turn."""
+    """The stop of one node, which begins at once. `stopped` is called once, at the end of a turn."""
 
     def __init__(
         self,

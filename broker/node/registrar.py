@@ -30,7 +30,8 @@ PATIENCE: Final = Patience(
 
 
 class Registrar:
-    """One name server's. `registration` and `unregistration` give None where there is nothing to say yet."""
+    """The registrar of one name server. `registration` and `unregistration` return None as long as there is nothing to
+    say."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Registrar:
         )
 
     def changed(self) -> None:
-        """There is something new to say."""
+        """Says what is new: at once, or behind the response that is awaited, or when there is a connection."""
         self._has_news = True
         if self.line.state is LineState.UP:
             self._register()
@@ -82,12 +83,12 @@ class Registrar:
     # ------------------------------------------------------------------ as the user of a line
 
     def opened(self) -> None:
-        """A new connection: whatever the name server knew of this node it has forgotten, or will soon."""
+        """Registers: whatever the name server knew of this node it has forgotten with the last connection."""
         self._decoder = FrameDecoder()
         self._register()
 
     def received(self, data: bytes) -> None:
-        """Only the response to the newest registration counts: name servers of RocketMQ 5 send requests, too."""
+        """Takes the response to the newest registration. Requests, which name servers of RocketMQ 5 send, are none."""
         try:
             commands = self._decoder.feed(data)
         except BrokenStreamError as error:
@@ -98,11 +99,11 @@ class Registrar:
                 self._answered(command)
 
     def due(self) -> None:
-        """The interval is over."""
+        """Registers anew behind the interval."""
         self._register()
 
     def lost(self, was: LineState, reason: str) -> None:
-        """A reason is told once, however often it is met."""
+        """Logs the reason, once however often it is met."""
         if reason != self._complaint and self.line.state is LineState.RESTS:
             self._complaint = reason
             event = "no connection to a name server" if was is LineState.CONNECTS else "name server lost"

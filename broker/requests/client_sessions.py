@@ -20,7 +20,7 @@ from broker.requests.line import Surroundings
 log = structlog.get_logger("trivet")
 
 SWEEP_NS: Final = 5_000_000_000
-"""How often idle clients are looked for."""
+"""The time between two sweeps for idle clients."""
 
 
 class ClientSession:
@@ -31,12 +31,12 @@ class ClientSession:
     def __init__(self, sessions: "ClientSessions", connection: Connection) -> None:
         self.connection = connection
         self.active_ns = sessions.time.now_ns
-        """When something came last, or, as far as the sweeps have seen it, was written."""
+        """The time at which something came last, or at which a sweep saw last that something had been written."""
         self._sessions = sessions
         self._decoder = FrameDecoder()
 
     def received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Takes bytes that have come."""
         sessions, connection, decoder = self._sessions, self.connection, self._decoder
         sessions.begin()
         self.active_ns = sessions.time.now_ns
@@ -55,7 +55,7 @@ class ClientSession:
         sessions.wake()
 
     def lost(self) -> None:
-        """The connection is closed. To be called once."""
+        """Hears that the connection is closed. To be called once."""
         sessions = self._sessions
         sessions.incomplete.holds(self.connection, 0)
         del sessions.open[self.connection]
@@ -85,7 +85,7 @@ class ClientSessions:
         self._idle_ns = idle_ns
 
     def accept(self, connection: Connection) -> ClientSession:
-        """A client has connected."""
+        """Returns the session of a connection that a client has made."""
         self.begin()
         session = self.open[connection] = ClientSession(self, connection)
         return session

@@ -1,8 +1,8 @@
-"""How much of frames that are not whole all connections of a server may hold together.
+"""The bound on the memory for frames that are not whole, for all connections of a server together.
 
-A frame has 16 MiB at most, so one connection takes no more than that; but ten thousand that each send a frame without
-its last byte would take all memory there is. Beyond `INCOMPLETE_BYTES_MAX` the connection that holds most is closed: a
-message that is under way has 4 MiB by default, and whoever only holds memory has more, or is as good as any other.
+A frame has 16 MiB at most, so that one connection takes no more than that. But ten thousand connections that each
+send a frame without its last byte would take all memory there is. Beyond `INCOMPLETE_BYTES_MAX` the connection that
+holds most is closed: a message under way has 4 MiB by default, and who means to hold memory holds more than others.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ INCOMPLETE_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class IncompleteFrames:
-    """What connections hold. ``close`` is called with one that must go."""
+    """Counts what each connection holds. `close` is called with a connection that must go."""
 
     def __init__(self, close: Callable[[Connection], None], bytes_max: int | None = None) -> None:
         self._close = close
@@ -27,7 +27,7 @@ class IncompleteFrames:
         self._total = 0
 
     def holds(self, connection: Connection, size: int) -> None:
-        """So many bytes of a frame that is not whole are held for it now; 0 also when it has ended."""
+        """Notes that `size` bytes of a frame that is not whole are held for a connection now; 0 when it has ended."""
         self._total += size - self._held.pop(connection, 0)
         if not size:
             return

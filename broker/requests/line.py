@@ -102,7 +102,7 @@ class Line:
         """Where to dial next time."""
         self.state = LineState.RESTS
         self.connection = Connection(outgoing, name)
-        """Of the present attempt or, while the line rests or has ended, of the last one."""
+        """The present attempt's or, while the line rests or has ended, the last one's."""
         self._patience = patience
         self._user = user
         self._surroundings = surroundings
@@ -122,20 +122,20 @@ class Line:
     # ------------------------------------------------------------------ for the surroundings
 
     def opened(self, connection: Connection) -> None:
-        """The attempt has led to a connection. Ignored when it comes too late, as `connection.aborted` shows."""
+        """Hears that the attempt has led to a connection. It is ignored if the attempt was given up meanwhile."""
         if connection is self.connection and self.state is LineState.CONNECTS:
             self._surroundings.begin()
             self._user.opened()
             assert self.state is not LineState.CONNECTS, "its user has said what the line waits for"
 
     def received(self, data: bytes) -> None:
-        """Bytes have come on the connection."""
+        """Takes bytes that have come on the connection."""
         if self.state is LineState.AWAITS or self.state is LineState.UP:
             self._surroundings.begin()
             self._user.received(data)
 
     def lost(self, connection: Connection, reason: str) -> None:
-        """The attempt has failed, or the connection is closed."""
+        """Hears that the attempt has failed, or that the connection is closed."""
         if connection is not self.connection:
             return
         self.is_closed = True
@@ -148,11 +148,11 @@ class Line:
     # ------------------------------------------------------------------ for the user
 
     def awaits(self) -> None:
-        """Something was asked: the connection is given up if `up` is not called in time."""
+        """Waits for an answer: the connection is given up if `up` is not called in time."""
         self._become(LineState.AWAITS, self._time.now_ns + self._patience.answer_ns)
 
     def up(self, due_ns: int = NEVER) -> None:
-        """The other side has said what it should. At `due_ns` the user is called, if nothing else happens before."""
+        """Is content with the other side. At `due_ns` `LineUser.due` is called, if nothing else happens before."""
         self._rest_ns = self._patience.rest_ns_min
         self._become(LineState.UP, due_ns)
 
