@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is expensive to begin, or measures its machine, runs in one worker of those that share the tests.
+    """Keeps tests that share something expensive in one worker.
 
     So there is one Spark session, and not two groups of real processes of the same kind compete for the processors.
     """

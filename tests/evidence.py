@@ -1,4 +1,4 @@
-"""What a failed test of real processes is to be understood by, wherever its report is read: the ends of their logs.
+"""The ends of the logs of real processes, for the report of a test that has failed.
 
 Continuous integration keeps nothing but what a report says. So it says, of every log file below a folder, the lines
 that complain and the last ones, each cut, and all of them together short enough that the traceback stays in sight.

@@ -32,7 +32,7 @@ Edges = Counter[tuple[str, str]]
 
 
 def settings() -> dict[str, Any]:
-    """What pyproject.toml tells import-linter."""
+    """Returns import-linter's part of pyproject.toml."""
     written: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     return written
 
@@ -64,7 +64,7 @@ def edges_between(pairs: Iterable[tuple[str, str]]) -> Edges:
 
 
 def room_edges(graph: grimp.ImportGraph) -> Edges:
-    """How many imports lead from each room to each other room."""
+    """Counts the imports that lead from each room to each other room."""
     return edges_between(
         (room_of(module, graph), room_of(imported, graph)) for module, imported in imports(graph)
     )
@@ -127,7 +127,7 @@ def in_order(rooms: Iterable[str], edges: Edges) -> list[str]:
 def drawing(graph: grimp.ImportGraph) -> str:
     """The square of rooms as SVG."""
     edges = room_edges(graph)
-    rooms = in_order({room_of(module, graph) for module in graph.modules}, edges)
+    rooms = in_order({room for pair in edges for room in pair}, edges)
     side = LABELS + CELL * len(rooms) + 10
     size = f'viewBox="0 0 {side} {side}" width="{side}" height="{side}"'
     lines = [

@@ -71,7 +71,7 @@ KEY = {"consumerGroup": "g", "topic": "T", "queueId": 0}
 
 @dataclass(frozen=True)
 class Rule:
-    """Which frames do not arrive."""
+    """Keeps frames of a kind, on a link, from arriving."""
 
     kind: str
     source: str
@@ -91,7 +91,7 @@ class Scenario:
         self.do_group()
 
     def execute(self, command: str) -> list[str]:
-        """What the command caused, a line each."""
+        """Executes one command and returns what it caused, a line each."""
         name, *words = command.split()
         quiet, first = name == "quiet", name == "first"
         if quiet or first:
@@ -162,7 +162,7 @@ class Scenario:
 
     @contextmanager
     def _unseen(self) -> Iterator[None]:
-        """What happens meanwhile is not noted, and nothing is held or lost."""
+        """Notes nothing of what happens meanwhile, and holds or loses no frame."""
         lines, rules = list(self.lines), list(self.rules)
         self.rules.clear()
         yield

@@ -1,4 +1,4 @@
-"""What depends on the order in which messages arrive, as transcripts in scenarios/: read them as documentation.
+"""Transcripts of what depends on the order in which messages arrive; read scenarios/ as documentation.
 
 scenario.py explains their language, scenario_files.py how they are written anew.
 """

@@ -24,7 +24,7 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 
 
 def request_line(command: RemotingCommand) -> str:
-    """What a request asks for, in a few words."""
+    """Describes a request in a few words."""
     fields = command.fields
     match command.code:
         case RequestCode.SEND_MESSAGE:
@@ -57,7 +57,7 @@ def request_line(command: RemotingCommand) -> str:
 
 
 def response_line(code: int, response: RemotingCommand) -> str:
-    """What a response says to a request of this code."""
+    """Describes the response to a request of this code."""
     name = ResponseCode(response.code).name
     remark = f": {response.remark}" if response.remark else ""
     fields = response.fields
@@ -90,7 +90,7 @@ def entries_line(body: bytes) -> str:
 
 
 class Request(NamedTuple):
-    """Who asked for what."""
+    """A request that a scenario has made: its code, the client's name, and a description."""
 
     code: int
     client: str
@@ -102,7 +102,7 @@ Asked = dict[int, Request]
 
 
 def frame_line(frame: Frame, asked: Asked, shows_appends: bool) -> str | None:
-    """What a frame says, or None if it is not to be shown."""
+    """Describes a frame between nodes; None if it is not to be shown."""
     match frame:
         case Forward():
             (command,) = FrameDecoder().feed(bytes(frame.body))

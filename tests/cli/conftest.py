@@ -16,7 +16,7 @@ RUN_LIMIT_S = 300.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     exit_code: int
     out: str

@@ -1,4 +1,4 @@
-"""What tests of real processes share: small files so that every roll happens, a load, and the checks after it."""
+"""Helpers for tests of real processes: small files so that every roll happens, a load, and the checks after it."""
 
 from __future__ import annotations
 

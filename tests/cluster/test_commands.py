@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     exit_code: int
     out: str
@@ -109,7 +109,7 @@ async def test_unknown_topic_and_refused_name(trivet: CommandLine) -> None:
 async def status_once(
     trivet: CommandLine, holds: Callable[[dict[str, Any]], bool], *brokers: str, exit_code: int = 0
 ) -> dict[str, Any]:
-    """What ``trivet status`` says, asked until this holds: a busy machine may elect anew, or answer late."""
+    """Repeats ``trivet status`` until this holds of what it says: a busy machine may elect anew, or answer late."""
     with trio.fail_after(LIMIT_S):
         while True:
             outcome = await trivet("status", *brokers, "--json")

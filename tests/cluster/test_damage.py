@@ -75,7 +75,7 @@ def flip_bit_in_the_last_entry(node: LocalNode) -> None:
 
 
 def half_written_entry(node: LocalNode) -> None:
-    """As a power loss leaves it: the header of one more entry, and half of its body."""
+    """Writes the header of one more entry and half of its body, as a power loss leaves them."""
     path, end = end_of_log(node)
     index = max(entry.index for entry in walk_entries(node.data_directory)) + 1
     header = HEADER.pack(ENTRY_MAGIC, HEADER_BYTES + 200, index, 99, int(path.name) + end, 0, 0, 12345, 200)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 @dataclass
 class Seen:
-    """What the members of a group have handled, by queue, in that order."""
+    """The messages that the members of a consumer group have handled, by queue, in that order."""
 
     offsets: dict[MessageQueue, list[int]] = field(default_factory=dict)
     places: set[tuple[MessageQueue, int]] = field(default_factory=set)

@@ -107,7 +107,7 @@ async def test_ready_line_says_who_serves(tmp_path: Path) -> None:
 
 
 async def says_who_serves(directory: Path) -> bool:
-    """Whether the READY line and the nodes agree; False if another one leads since: the machine stood still."""
+    """Compares the READY line with the nodes; returns False if another one leads since, as the machine stood still."""
     async with supervised(directory) as supervisor:
         nodes = supervisor.ready["nodes"]
         assert [node["id"] for node in nodes] == ["n0", "n1", "n2"]

@@ -1,4 +1,4 @@
-"""What a test sees of a running group, whichever broker it is: addresses, roles, and a way to kill a node.
+"""A running group as tests see it, whichever broker it is: addresses, roles, and a way to kill a node.
 
 ``TrivetCluster`` runs the command line ``trivet cluster`` as a user would and reads its READY line. The reference's
 counterpart is in ``reference.py``. Roles are asked of the name server each time, as clients learn them.
@@ -105,7 +105,7 @@ def make_topic(cluster: Cluster, topic: str, queues: int = 4) -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and has not ended (a zombie has)."""
+    """Returns whether the process exists and has not ended (a zombie has)."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

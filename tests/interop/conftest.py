@@ -1,4 +1,4 @@
-"""Which broker and which clients: ``--broker trivet|reference|reference-5``, ``--clients cpp-0.4.4,java-4.9.8``.
+"""Options choose broker and clients: ``--broker trivet|reference|reference-5``, ``--clients cpp-0.4.4,java-4.9.8``.
 
 The normal suite runs the C++ client against Trivet, and the Java clients through the tests marked ``core``, where Maven
 can fetch them. ``make interop`` runs every test with every client.

@@ -141,7 +141,7 @@ class Child:
         return "\n".join([f"status {status}, last events {self.events[-3:]}", *self.lines[-5:], *log])
 
     def account(self) -> str:
-        """How it stands, and the last of what it has reported, for the report of a failed test."""
+        """Returns the process's state and its last reports, for the report of a failed test."""
         status = self.process.poll()
         state = "runs" if status is None else f"ended with status {status}"
         counts = Counter(event["event"] for event in self.events)

@@ -1,4 +1,4 @@
-"""What the C++ client does in its own way: accounts, name servers, asynchronous sends, the limit of retries.
+"""Features that the C++ client has in its own way: accounts, name servers, asynchronous sends, the limit of retries.
 
 Part of ``make interop``; needs neither Java nor Maven.
 """

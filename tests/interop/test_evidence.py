@@ -1,4 +1,4 @@
-"""What a failed test shows of its processes: it is needed on the day on which nobody can run the test again."""
+"""A failed test shows its processes' logs, which are needed when nobody can run the test again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the Java client offers: transactions, request-reply, SQL filters, managed pull, dead letters.
+"""Features that only the Java client has: transactions, request-reply, SQL filters, managed pull, dead letters.
 
 Part of ``make interop``; needs Java and Maven.
 """

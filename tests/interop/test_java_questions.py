@@ -1,4 +1,4 @@
-"""What the administration client can ask and no command of mqadmin does: it reads each answer itself.
+"""Requests of the administration client that no command of mqadmin makes; it reads each response itself.
 
 Part of ``make interop``; needs Java and Maven.
 """

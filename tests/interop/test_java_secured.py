@@ -121,7 +121,7 @@ def guarded(configure: Configure, tmp_path: Path) -> ConfiguredCluster:
 
 
 def refusal(client: Client, topic: str, **credentials: str) -> str:
-    """Why a send was refused."""
+    """Returns the reason for which a send was refused."""
     sender = client.start("send", topic=topic, group="interop-sender", timeout_ms=20_000, **credentials)
     sender.finish(SEND_LIMIT_S)
     assert sender.of("sent") == []

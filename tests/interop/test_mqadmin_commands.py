@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the commands are about: a topic with messages, a consumer and a producer that are connected."""
+    """The objects of the commands: a topic with messages, a consumer and a producer that are connected."""
 
     names: dict[str, str]
 

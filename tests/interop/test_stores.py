@@ -1,4 +1,4 @@
-"""What Trivet has on its disk, read by others: a plain reader of the format, and RocketMQ's own store classes.
+"""Trivet's files are read by others: a plain reader of the format, and RocketMQ's own store classes.
 
 A client writes everything that leaves traces in a store (delays, times, transactions, retries, dead letters); the
 broker is stopped; then its directory is read twice. Part of ``make interop``; needs Java and Maven.

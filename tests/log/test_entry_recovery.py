@@ -1,4 +1,4 @@
-"""What the entry log makes of a disk after a crash: torn tails, damage, missing files, lost pages."""
+"""The entry log's recovery after a crash: torn tails, damage, missing files, lost pages."""
 
 import random
 

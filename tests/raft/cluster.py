@@ -150,7 +150,7 @@ class Host:
         self.flush = None
 
     def turn(self, action: Callable[[Raft], object] | None = None) -> None:
-        """One turn as core.py describes it; with `action` as what arrived."""
+        """Runs one turn in the order that core.py states; `action` stands for what has arrived."""
         raft = self.up
         if action is not None:
             action(raft)

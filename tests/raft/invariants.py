@@ -21,7 +21,7 @@ def require(condition: bool, text: str) -> None:
 
 
 class Invariants:
-    """What the group promised so far, and the check that no host contradicts it."""
+    """The promises that the group has made so far, and the check that no host contradicts them."""
 
     def __init__(self, cluster: Cluster, *, durable: bool = True) -> None:
         """`durable`: also require that what is committed is on a majority's disks."""
@@ -115,7 +115,7 @@ class Invariants:
         require(holders > len(voters) // 2, f"entry {index} is committed on {holders} of {len(voters)} disks")
 
     def check(self) -> None:
-        """What can be said about the present state."""
+        """Checks the safety properties of the present state; raises `Violation`."""
         hosts = list(self.cluster.hosts.values())
         for host in hosts:
             if host.raft is not None:

@@ -689,7 +689,7 @@ class TestPreVote:
 
 
 class TestLimits:
-    """What is beside the paper."""
+    """Rules that are not in the paper."""
 
     def test_a_group_of_one_elects_itself_at_once_and_commits_on_its_own_disk(self) -> None:
         raft = node(configuration=Configuration(("a",)))

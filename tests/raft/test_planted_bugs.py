@@ -72,7 +72,7 @@ def votes_for_anyone(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledged_before_flushed(patch: pytest.MonkeyPatch) -> None:
-    """What is written counts as if it were on the disk."""
+    """Entries that are written count as if they were on the disk."""
     original = Follower.acknowledge
 
     def acknowledge(self: Follower) -> None:

@@ -172,7 +172,7 @@ class GroupMachine(RuleBasedStateMachine):
             host.start()
 
     def may_lose(self, host: Host) -> bool:
-        """What the recovering mode claims: at most a minority of the voters, by anyone's view, lacks something."""
+        """The recovering mode's assumption: at most a minority of the voters, by anyone's view, lacks something."""
         hosts = self.cluster.hosts
         for other in hosts.values():
             views = [configuration for _, configuration in other.log.configurations()]
@@ -192,7 +192,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 5))
     def replace_disk(self, number: int) -> None:
-        """As long as the configuration that the group began with is the one that counts."""
+        """Gives a node an empty disk, while the configuration that the group began with is the one that counts."""
         host = self.host(number)
         first = self.cluster.configuration
         logs = [log for other in self.cluster.hosts.values() for log in (other.log, other.durable_log)]
@@ -288,7 +288,7 @@ class GroupMachine(RuleBasedStateMachine):
         return lacking if 2 * len(lacking) >= len(voters) else []
 
     def knows_of(self, leader: Host, lacking: list[str], leaving: str) -> bool:
-        """Whether the leader knows what they lack, and hears the node that is to leave: then it must refuse."""
+        """Returns whether the leader knows what they lack, and hears the node that is to leave: then it must refuse."""
         peers = {peer.node: peer for peer in leader.up.status(self.cluster.now).peers}
         if any(node != leader.node and not peers[node].recovering for node in lacking):
             return False

@@ -77,7 +77,7 @@ def runs(terms: list[int]) -> str:
 
 
 def describe(message: Message) -> str:
-    """What a message says, without source and target."""
+    """Describes a message without its source and target."""
     match message:
         case VoteRequest():
             kind = "pre-vote?" if message.pre_vote else "vote?"
@@ -164,7 +164,7 @@ class Scenario:
         self.invariants = Invariants(self.cluster)
 
     def execute(self, command: str) -> list[str]:
-        """What the command caused, a line each; the safety properties are checked after it."""
+        """Executes one command and returns what it caused, a line each; checks the safety properties after it."""
         name, *words = command.split()
         quiet = name == "quiet"
         if quiet:

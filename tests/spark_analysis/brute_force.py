@@ -12,7 +12,7 @@ State = tuple[tuple[str | None, ...], int]
 
 
 def is_linearizable(operations: Sequence[Operation], *, sparse: bool = False) -> bool:
-    """Whether some order of effects explains every operation.
+    """Returns whether some order of effects explains every operation.
 
     A step is one value of an append or one observation. A step may come next if every operation that had completed
     before its operation began has taken all its steps. Between two steps of one append no other append takes a step.

@@ -58,7 +58,7 @@ class Crowd:
                 self.operations.append((*row, *[None] * 7))
 
     def rows(self) -> list[dict[str, Any]]:
-        """As the plain rules take them: every column of schema.RECORDS that is looked at."""
+        """Returns the rows as the plain rules take them: every column of schema.RECORDS that is looked at."""
         names = ("file", "position", *schema.OPERATION_NAMES, *schema.EVENT_NAMES)
         tables: tuple[tuple[str, Sequence[str], list[Row]], ...] = (
             ("operation", schema.OPERATION_NAMES, self.operations),

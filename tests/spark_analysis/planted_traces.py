@@ -74,7 +74,7 @@ def write_planted(case: Case, directory: Path) -> Path:
 
 
 def write_traces(result: Result, directory: Path) -> Path:
-    """As `trivet simulate --out` does."""
+    """Writes the traces of a run as `trivet simulate --out` does."""
     directory.mkdir(parents=True)
     for name, data in result.traces.items():
         (directory / f"{name}{TRACE_SUFFIX}").write_bytes(data)
@@ -82,7 +82,7 @@ def write_traces(result: Result, directory: Path) -> Path:
 
 
 def kinds_shown(traces: Mapping[str, bytes]) -> set[str]:
-    """What the rules in plain Python find: of clients, in the topic whose queues they alone write to."""
+    """Returns the kinds that the rules in plain Python find, in the topic whose queues only traced clients write to."""
     plain = check_traces(traces, is_judged=lambda key: key.startswith(f"{TOPIC}/"))
     found = {
         line.split(": ", 1)[1].partition(" at ")[0] for line in plain.findings if plain.verdict == "violated"

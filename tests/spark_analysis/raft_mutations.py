@@ -120,7 +120,7 @@ class Group:
         self.learn(follower, min(leader.committed, len(follower.log)))
 
     def commit(self, leader: Replica) -> None:
-        """What a majority holds, if its last entry is of the leader's term (section 5.4.2)."""
+        """Commits what a majority holds, if its last entry is of the leader's term (section 5.4.2)."""
         held = sorted(
             next(
                 (
@@ -149,7 +149,7 @@ class Group:
 
 
 def good_events(rng: random.Random, turns: int) -> Events:
-    """What three replicas record in ``turns`` turns; long enough that every mutation finds its place."""
+    """Returns the events of three replicas in ``turns`` turns; enough that every mutation finds its place."""
     while True:
         group = Group(rng)
         for _ in range(turns):

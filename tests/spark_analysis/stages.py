@@ -1,4 +1,4 @@
-"""What Spark's own status store says about the tasks of the stages that ran."""
+"""Spark's own status store, asked about the tasks of the stages that ran."""
 
 from __future__ import annotations
 

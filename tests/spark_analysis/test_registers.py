@@ -37,7 +37,7 @@ def random_accesses(rng: random.Random, size: int, values: int | None) -> list[A
 
 
 def by_permutation(accesses: list[Access]) -> bool:
-    """Whether some order of all known and some unknown operations is legal: every one is tried."""
+    """Returns whether some order of all known and some unknown operations is legal; it tries every one."""
     known = [one for one in accesses if one.complete_ns is not None]
     unknown = [one for one in accesses if one.complete_ns is None]
     for chosen in range(1 << len(unknown)):

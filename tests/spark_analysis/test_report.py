@@ -326,7 +326,7 @@ def pages() -> Iterator[tuple[str, Verdict, ReportData]]:
 
 
 def _crowd(verdict: Verdict) -> ReportData:
-    """As much as there can be of everything."""
+    """A finding with as much of everything as there can be."""
     data = data_for(verdict)
     window = data.windows[0]
     many = tuple(

@@ -1,4 +1,4 @@
-"""What the report brings to the driver: the right rows, and no more than the stated number of them."""
+"""The report brings the right rows to the driver, and no more than the stated number of them."""
 
 from __future__ import annotations
 

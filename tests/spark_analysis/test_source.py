@@ -1,4 +1,4 @@
-"""What ``format("trivet_trace")`` reads: files, directories, globs, in parts, whole or cut; and its documentation."""
+"""``format("trivet_trace")`` reads files, directories, globs, in parts, whole or cut; and its documentation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows_of(path: Path, split_bytes: int) -> list[list[tuple[object, ...]]]:
 
 
 def whole_and_halves(rows: list[tuple[object, ...]]) -> tuple[int, set[object], set[object]]:
-    """How many operations are whole, and the identities of the two kinds of halves."""
+    """Returns the number of whole operations, and the identities of the two kinds of halves."""
     by_record = {
         kind: [row[_OP] for row in rows if row[_RECORD] == kind]
         for kind in ("operation", "invocation", "completion")

@@ -67,7 +67,7 @@ def circle(rng: random.Random, queues: Queues) -> None:
 
 
 def circle_in_time(rng: random.Random, queues: Queues) -> None:
-    """What a transaction sent was polled before another one began, from which the first one polled."""
+    """A transaction's message was polled before another one began, from which the first one polled."""
     name, one = _sender(rng, queues)
     begin = one.invoke_ns
     assert one.complete_ns is not None

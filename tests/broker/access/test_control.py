@@ -1,4 +1,4 @@
-"""Which requests pass: signatures, and for every request what it needs."""
+"""Access control: signatures, and the permissions that every kind of request needs."""
 
 from __future__ import annotations
 

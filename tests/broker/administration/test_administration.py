@@ -1,4 +1,4 @@
-"""What mqadmin asks: statistics, connections, groups of topics, resets, and what a node says of itself."""
+"""Requests of mqadmin: statistics, connections, groups of topics, resets, and a node's own state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client's end costs its node: as much as that client had under way, however many others there are."""
+"""The end of a client costs its node as much as that client had under way, however many others there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.broker.harness import Client, Group
 
 
 def opcodes_of(act: Callable[[], object]) -> int:
-    """How many byte codes of Python an act takes: its work, whatever else the machine does."""
+    """Returns the number of Python's byte codes that an act takes, which does not depend on the machine's load."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

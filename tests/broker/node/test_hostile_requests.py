@@ -1,4 +1,4 @@
-"""What a client can do wrong or on purpose: it hurts its own request and never the node, let alone the group."""
+"""Requests that are wrong, by mistake or on purpose, hurt themselves and never the node, let alone the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the name servers are told: nothing before there is a role, and then the role at once (`BrokerController`)."""
+"""Registration: name servers hear nothing before there is a role, and then the role at once (`BrokerController`)."""
 
 from __future__ import annotations
 

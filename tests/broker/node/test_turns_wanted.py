@@ -1,4 +1,4 @@
-"""What wants no turn gets none, and what others wait for is not kept back by what they do not need."""
+"""A node has turns only when something wants one, and answers in a turn before it does what can wait."""
 
 from typing import Any
 

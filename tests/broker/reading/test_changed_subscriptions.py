@@ -63,7 +63,7 @@ def send(group: Group, tag: str, body: bytes, topic: str = "T") -> None:
 
 
 def told_to_pull_anew(client: Client, pull: int) -> int:
-    """Where the client is told to go on."""
+    """Returns the offset at which the client is told to go on."""
     answer = Pulled.of(client.answers[pull])
     assert (answer.code, answer.status, answer.bodies) == (NOT_FOUND, "SUBSCRIPTION_CHANGED", [])
     return answer.next_offset

@@ -17,7 +17,7 @@ Outcome = tuple[list[bytes], tuple[FrameErrorReason, str] | None]
 
 
 def decode(chunks: list[bytes], max_frame_size: int = 1 << 20) -> Outcome:
-    """What a connection sees: the commands, encoded again, and the error that ends it."""
+    """Returns the commands of a connection's bytes, encoded again, and the error that ends it."""
     decoder = FrameDecoder(max_frame_size)
     encoded: list[bytes] = []
     for chunk in chunks:

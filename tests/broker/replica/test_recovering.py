@@ -59,7 +59,7 @@ def judge(
     has_term: bool = True,
     only_voter: bool = False,
 ) -> Loss | None:
-    """What a start over this disk finds to be lost."""
+    """Returns the loss that a start over this disk finds."""
     file = RecoveringFile(disk, Run(flush, boot, accept))
     return file.judge(report, has_term=has_term, only_voter=only_voter)[0]
 
@@ -179,7 +179,7 @@ def test_an_empty_disk_takes_the_log_from_the_group() -> None:
 
 
 def start_accepting_data_loss(group: Group, node: str) -> None:
-    """As an operator does it, for one start."""
+    """Starts the node as an operator does who accepts the loss, for this one start."""
     member = group.members[node]
     config = member.config
     storage = msgspec.structs.replace(config.storage, accept_data_loss=True)

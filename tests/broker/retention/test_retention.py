@@ -1,4 +1,4 @@
-"""When the head of the log goes, what goes with it, and what keeps it."""
+"""Retention: the time at which the head of the log goes, all that goes with it, and all that keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a dead letter comes from, as its properties tell it."""
+"""The properties of a dead letter tell where it comes from."""
 
 from broker.sending.dead_letters import dead_letter_properties
 from log.properties import parse_properties

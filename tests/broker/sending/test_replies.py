@@ -54,7 +54,7 @@ def pushed_to(client: Client) -> RemotingCommand:
 
 
 def answer(client: Client, command: RemotingCommand, code: int = 0) -> None:
-    """What a requester says to a pushed reply."""
+    """Has a requester answer a pushed reply."""
     node = client.group.node(client._member.id)
     node.begin(client.group.now_ns, client.group.wall_ms)
     for received in FrameDecoder().feed(encode(response(command, code, "from the test"))):

@@ -1,4 +1,4 @@
-"""What a node can be told, in both syntaxes, and how wrong files are refused."""
+"""Settings of a node, in both syntaxes, and the refusal of files that are wrong."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ LIMIT_S = 240.0
 
 @dataclass
 class Servers:
-    """What runs: ``name_servers`` by address, ``brokers`` by node id; ``base`` configures name servers."""
+    """Running servers: ``name_servers`` by address, ``brokers`` by node id; ``base`` are the name servers' settings."""
 
     base: NameServerConfig = field(default_factory=NameServerConfig)
     name_servers: dict[str, NameServerProcess] = field(default_factory=dict)

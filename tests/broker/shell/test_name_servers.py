@@ -134,6 +134,6 @@ async def wait_registered(name_server: str, count: int) -> None:
 
 
 async def registered(name_server: str) -> int:
-    """How many brokers it knows."""
+    """Returns the number of brokers that a name server knows."""
     brokers = (await cluster_info(name_server)).broker_table.values()
     return sum(len(broker.broker_addresses) for broker in brokers)

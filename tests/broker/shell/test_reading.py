@@ -198,7 +198,7 @@ async def test_of_more_than_are_read_at_once_none_is_left_out(
 
 
 class Pump:
-    """What comes at once after every turn: a socket of the server has always something to read."""
+    """Sends anew after every turn, so that a socket of the server has always something to read."""
 
     def __init__(self, server: Server, remote: socket.socket, turns_max: int) -> None:
         self.turns = 0

@@ -1,4 +1,4 @@
-"""What goes to the executors is enough to read with."""
+"""The archive that goes to the executors is enough to read with."""
 
 from __future__ import annotations
 

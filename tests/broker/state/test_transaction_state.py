@@ -1,4 +1,4 @@
-"""Which transactions are open: the compact state against a plain one, and what records say."""
+"""Open transactions: the compact state against a plain one, and the records that change it."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def wait_for_end_of_input() -> None:
 
 
 def message_fields(message: Any) -> dict[str, object]:
-    """What a test may ask about a received message."""
+    """Returns all that a test may ask about a received message."""
     return {
         "topic": message.topic,
         "body": text(message.body),

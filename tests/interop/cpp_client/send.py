@@ -126,7 +126,7 @@ def while_there_is_no_route(
 
 
 class InputWatch:
-    """Whether standard input has ended, without blocking on it."""
+    """Notices the end of standard input without blocking on it."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()

@@ -1,4 +1,4 @@
-"""What a seed means is the same everywhere, and within its bounds."""
+"""A seed means the same schedule everywhere, and keeps to its bounds."""
 
 from __future__ import annotations
 
