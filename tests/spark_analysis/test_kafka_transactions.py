@@ -29,7 +29,7 @@ def random_transactions(rng: random.Random) -> tuple[dict[int, Span], Edges]:
 
 
 def can_commit(spans: dict[int, Span], edges: Edges) -> bool:
-    """Returns whether the transactions can commit in some order, each in its span and behind all that it polled from."""
+    """Returns whether the transactions can commit in some order, each in its span, after all that it polled from."""
     for order in permutations(spans):
         place = {op: number for number, op in enumerate(order)}
         if all(place[sender] < place[poller] for sender, poller in edges) and all(
