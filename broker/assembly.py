@@ -65,7 +65,9 @@ _MEMORY_BYTES_UNKNOWN = 4 << 30
 """A machine that does not say how much memory it has is taken to have so much."""
 
 COMMIT_NOTICE_DELAY_NS = 10 * _MS
-"""Followers learn of a commit with the next append, or this much later: what they may not answer, they forward."""
+"""Followers learn of a commit with the next append, or this much later: they forward the requests that they may not
+answer.
+"""
 
 
 def build_node(

@@ -109,7 +109,7 @@ class ConnectionsProcessor:
     # ------------------------------------------------------------------ clients
 
     def consumer_connections(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the live consumers of a group and what they subscribe to."""
+        """Tells the live consumers of a group and what they subscribe to. Raises `RequestError` if there are none."""
         name = command.decode_fields(ConsumerGroupHeader).consumer_group
         group = self._registry.consumer_group(name)
         if group is None:
@@ -124,7 +124,7 @@ class ConnectionsProcessor:
         self._reply(connection, command, encode_body(body))
 
     def producer_connections(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the live producers of a group."""
+        """Tells the live producers of a group. Raises `RequestError` if there are none."""
         name = command.decode_fields(ProducerGroupHeader).producer_group
         producers = _each_once(self._registry.producers(name))
         if not producers:

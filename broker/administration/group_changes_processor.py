@@ -87,7 +87,7 @@ class GroupChangesProcessor:
     # ------------------------------------------------------------------ members
 
     def change(self, connection: Connection, command: RemotingCommand) -> None:
-        """Adds, promotes or removes a member."""
+        """Adds, promotes or removes a member. Raises `RequestError` with the codes of this module's head."""
         header = command.decode_fields(ChangeGroupHeader)
         node_id = _node_id(header.node)
         change: Change
@@ -153,7 +153,7 @@ class GroupChangesProcessor:
     # ------------------------------------------------------------------ leadership
 
     def transfer(self, connection: Connection, command: RemotingCommand) -> None:
-        """Has another voter lead."""
+        """Has another voter lead. Raises `RequestError` with the codes of this module's head."""
         target = _node_id(command.decode_fields(TransferLeadershipHeader).node)
         replica = self._replica
         if target == replica.node_id:
@@ -216,7 +216,7 @@ def _node_id(text: str) -> str:
 
 
 def _refusal(error: RaftError) -> RequestError:
-    """The answer to what raft does not do."""
+    """Returns the refusal of a change that raft does not make."""
     if isinstance(error, AlreadyMember | UnknownMember):
         return RequestError(ResponseCode.INVALID_PARAMETER, str(error))
     if isinstance(error, LastVoter):

@@ -29,7 +29,7 @@ class SettingsProcessor:
         )
 
     def update(self, connection: Connection, command: RemotingCommand) -> None:
-        """Changes settings, all that are named or none."""
+        """Changes settings, all that are named or none. Raises `RequestError` for one that cannot be changed so."""
         try:
             wanted = {entry.key: entry.value for entry in parse(bytes(command.body).decode())}
             self._live.change(wanted)

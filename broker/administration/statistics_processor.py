@@ -34,7 +34,7 @@ from broker.statistics.stats import Stats
 from broker.statistics.windows import DAY, HOUR, MINUTE, Total, Windows
 
 UNITS_MAX: Final = 10_000
-"""Units of a queue in one answer to 321."""
+"""Units of a queue in one response to 321."""
 
 _NO_LIMIT: Final = (1 << 63) - 1
 _SPANS: Final = (
@@ -159,6 +159,8 @@ class StatisticsProcessor:
     def consume_queue(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells units of a queue as they are stored (position, size, tags code), and whether a group's tags let them
         by.
+
+        Raises `RequestError` for a queue that does not exist.
         """
         header = command.decode_fields(QueryConsumeQueueHeader)
         queue = self._replica.store.queues.get(header.topic, header.queue_id)
@@ -198,7 +200,9 @@ class StatisticsProcessor:
     # ------------------------------------------------------------------ rates
 
     def broker_stats(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells sums and rates of one figure over a minute, an hour and a day."""
+        """Tells sums and rates of one figure over a minute, an hour and a day. Raises `RequestError` if it is
+        unknown.
+        """
         header = command.decode_fields(ViewBrokerStatsHeader)
         total = self._figure(header.stats_name, header.stats_key)
         if total is None:

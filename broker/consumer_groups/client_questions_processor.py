@@ -39,7 +39,7 @@ CLIENTS_ASKED_MAX: Final = 1000
 
 
 class _ConsumerStatus(msgspec.Struct, rename="camel"):
-    """A client's answer to 221; the keys are queues as JSON texts."""
+    """A client's response to 221; the keys are queues as JSON texts."""
 
     message_queue_table: dict[str, int] = {}
 
@@ -75,7 +75,10 @@ class ClientQuestionsProcessor:
         self._pass_on(connection, command, header.consumer_group, header.client_id, header, b"")
 
     def consume_directly(self, connection: Connection, command: RemotingCommand) -> None:
-        """Has a consumer consume one stored message, and tells how it went."""
+        """Has a consumer consume one stored message, and tells how it went.
+
+        Raises `RequestError` for a message that is not there, or not of a topic that the group consumes.
+        """
         header = command.decode_fields(ConsumeMessageDirectlyHeader)
         try:
             _, offset = parse_offset_message_id(header.message_id or "")
@@ -125,7 +128,7 @@ class ClientQuestionsProcessor:
 
     def consumer_status(self, connection: Connection, command: RemotingCommand) -> None:
         """Tells the offsets of each consumer of a group in a topic, by its own account; those that do not answer are
-        left out.
+        left out. Raises `RequestError` where no consumer is online.
         """
         header = command.decode_fields(GetConsumerStatusHeader)
         group = self._registry.consumer_group(header.group)

@@ -215,7 +215,7 @@ class ClientsProcessor:
         reply(connection, command, ResponseCode.SUCCESS)
 
     def consumer_list(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells the members of a consumer group, each once."""
+        """Tells the members of a consumer group, each once. Raises `RequestError` if there are none."""
         group = command.decode_fields(GetConsumerListByGroupHeader).consumer_group
         members = self._registry.members(group)
         if not members:

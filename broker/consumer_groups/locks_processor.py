@@ -62,7 +62,7 @@ class LocksProcessor:
         )
 
     def lock(self, connection: Connection, command: RemotingCommand) -> None:
-        """Grants or renews what is free, the client's own, or expired; the answer lists what it now holds."""
+        """Grants or renews what is free, the client's own, or expired; the response lists what it now holds."""
         body = self._body(command)
         queues = self._known_queues(body)
         if not queues:

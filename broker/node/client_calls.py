@@ -1,8 +1,8 @@
 """Requests that the broker makes of its clients and that they answer (RocketMQ's `Broker2Client`).
 
 The leader asks, on the client's own connection or through the node that the client is connected to. That node notes
-which relayed request of which client came from where, and sends the answer back as it sends on what clients ask. An
-answer that nobody waits for (any more) is dropped.
+which relayed request of which client came from where, and sends the response back as it sends on what clients ask. A
+response that nobody waits for (any more) is dropped.
 
 Opaques of the two directions of a connection are independent, but two nodes may ask one client: a node's own have its
 number in their upper bits.
@@ -21,7 +21,7 @@ from broker.requests.deadline import NEVER, Time
 TIMEOUT_NS: Final = 10_000_000_000
 """A client has so long to answer."""
 RELAYED_MAX: Final = 20_000
-"""Relayed requests without an answer that a node remembers; the oldest are forgotten first."""
+"""Relayed requests without a response that a node remembers; the oldest are forgotten first."""
 
 Done = Callable[[RemotingCommand | None], None]
 """Takes the client's response, or None if it was gone or gave none in time."""

@@ -267,7 +267,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return [client.connection for client in found.members()]
 
     def members(self, group: str) -> list[str]:
-        """Client ids of a consumer group (answer to 38), each once, though a client may be connecting anew."""
+        """Client ids of a consumer group (response to 38), each once, though a client may be connecting anew."""
         found = self._consumers.get(group)
         return [] if found is None else [client.client_id for client in found.members()]
 
@@ -280,7 +280,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return self._consumers.get(group)
 
     def consumer_groups_of(self, topic: str) -> list[str]:
-        """Consumer groups with a subscription to the topic (answer to 300)."""
+        """Consumer groups with a subscription to the topic (response to 300)."""
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
@@ -321,7 +321,7 @@ class ClientRegistry(Generic[ConnectionType]):
         return next(iter(_each_once(self._producer_clients.get(client_id, {}).values())), None)
 
     def producer_groups(self) -> list[str]:
-        """Producer groups with at least one client (answer to 328)."""
+        """Producer groups with at least one client (response to 328)."""
         return list(self._producers)
 
     def local_heartbeats(self) -> Iterator[tuple[RegisteredClient[ConnectionType], HeartbeatData]]:

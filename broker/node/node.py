@@ -1,8 +1,8 @@
 """A broker node as clients see it: requests in, responses out, on a leader, a follower or a node that knows no leader.
 
-Any node takes any request. What only the leader may do is forwarded to it over the peer link, as
-the frame that the client sent; the leader answers through the same way, with the client's own opaque, so that a client
-with an old route does not notice. While there is no leader that serves, such requests are held for a moment instead
+Any node takes any request. What only the leader may do is forwarded to it over the peer link, as the frame that the
+client sent; the leader answers through the same way, with the client's own opaque, so that a client with an old route
+does not notice. While there is no leader that serves, such requests are held for a moment instead
 of failing: most elections are over before a client's patience.
 
 `request_states.py` says what may happen to a request that waits for a leader; `forwarding.py` is the side of the
@@ -229,7 +229,9 @@ class Node:
     def handle_after_barrier(
         self, connection: Connection, command: RemotingCommand, handler: Handler
     ) -> None:
-        """Handles a request when what is applied here is as new as the call; leader only."""
+        """Handles a request when what is applied here is as new as the call. Raises `NotServingError` unless this node
+        leads.
+        """
 
         def end(go_on: Callable[[], None]) -> None:
             self._behind_barrier.give_back(command)

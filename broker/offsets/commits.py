@@ -2,7 +2,7 @@
 
 Consumers report offsets far more often than anyone reads them: with every pull, and every five seconds for each
 queue. So a report that nobody waits for is staged, and one command takes all that has been staged within
-`COALESCE_NS`. A report that wants an answer, or a question for an offset that is staged, sends the command off at
+`COALESCE_NS`. A report that wants a response, or a question for an offset that is staged, sends the command off at
 once, and so does whatever else sets or deletes offsets: it goes behind what was reported before it. What was staged
 and lost with the leader is reported again by its consumer.
 """
@@ -73,7 +73,7 @@ class OffsetCommits:
             if known is not None and known.get(queue_id) == offset:
                 return  # nothing new: an idle consumer must not grow the log
         if key not in self._staged and not self._has_room(key):
-            return  # whoever asks for an answer is told
+            return  # whoever asks for a response is told
         self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns + COALESCE_NS)
         self._staged[key] = offset
 

@@ -1,7 +1,7 @@
 """Consumer offsets, and the offsets that a queue has, as RocketMQ's `ConsumerManageProcessor` answers them.
 
-All answers are the leader's after a read barrier: what a client is told was true at some moment between its question
-and the answer, across failovers too. An offset that consumers have reported and that is on its way into the log
+All responses are the leader's after a read barrier: what a client is told was true at some moment between its question
+and the response, across failovers too. An offset that consumers have reported and that is on its way into the log
 counts: the question waits until it is there.
 """
 
@@ -33,7 +33,7 @@ from log.consume_queue import Boundary, ConsumeQueue
 YOUNG_QUEUE_BYTES: Final = 1 << 30
 """A queue whose first message is within so much of the log's end is young: a new group starts at its beginning.
 
-The reference asks whether the message is still in its page cache; a fixed amount gives the same answer on every node.
+RocketMQ asks whether the message is still in its page cache; a fixed amount is the same on every node.
 """
 
 
@@ -113,7 +113,7 @@ class OffsetsProcessor:
         return self._replica.store.log.end_position - unit[0] <= YOUNG_QUEUE_BYTES
 
     def update(self, connection: Connection, command: RemotingCommand) -> None:
-        """Stores a group's offset; the answer, if one is wanted, comes when it is committed.
+        """Stores a group's offset; the response, if one is wanted, comes when it is committed. Raises `RequestError`.
 
         A remark says that it does not count: a reset stands, which the group's consumers have yet to follow.
         """

@@ -48,7 +48,7 @@ class ResetsProcessor:
         """Has a group go to a time (negative: the end) in a topic; the response, once that is in the log, says where.
 
         Without force only backwards, from a stored offset. A `queue_id` (5.x) leaves the other queues alone, an
-        `offset` is then where to go.
+        `offset` is then where to go. Raises `RequestError` for a topic, group, queue or offset that is not there.
         """
         header = command.decode_fields(ResetOffsetHeader)
         metadata = self._replica.metadata

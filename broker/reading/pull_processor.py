@@ -83,7 +83,10 @@ class PullProcessor:
         )
 
     def pull(self, connection: Connection, command: RemotingCommand) -> None:
-        """Answers with messages, holds the request, or says why there are none."""
+        """Answers with messages, holds the request, or says why there are none.
+
+        Raises `RequestError` for a pull that the checks refuse.
+        """
         if command.code == RequestCode.LITE_PULL_MESSAGE and not self._settings.config.broker.lite_pulls:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, "lite pulls are switched off here (litePullMessageEnable)"

@@ -78,7 +78,7 @@ class QueriesProcessor:
         )
 
     def view(self, connection: Connection, command: RemotingCommand) -> None:
-        """The message whose record begins at an offset."""
+        """Answers with the message whose record begins at an offset of the log."""
         offset = command.decode_fields(ViewMessageHeader).offset
         if committed_record(self._replica, offset) is not None:
             self._view(connection, command)
@@ -104,11 +104,15 @@ class QueriesProcessor:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
 
     def query(self, connection: Connection, command: RemotingCommand) -> None:
-        """The newest messages of a topic with a key that were stored in a time."""
+        """Answers with the newest messages of a topic with a key that were stored in a time.
+
+        Raises `RequestError` QUERY_NOT_FOUND if there are none.
+        """
         header = command.decode_fields(QueryMessageHeader)
         replica = self._replica
         unique = bool(header.unique_key_query)
         limit = UNIQUE_KEY_QUERY_COUNT if unique else min(header.max_count, QUERY_COUNT_MAX)
+        # The index knows hashes: what it finds is looked at, and the newest come first.
         budget = StepBudget(QUERY_STEPS_MAX)
         offsets = replica.store.index.query(
             header.topic,

@@ -31,7 +31,7 @@ _CHARACTERS_EVALUATED: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """An SQL92 filter; one answer looks at `records_max` records at most, fewer the longer the expression is."""
+    """An SQL92 filter; one response looks at `records_max` records at most, fewer the longer the expression is."""
 
     matches: "Predicate"
     records_max: int

@@ -24,7 +24,7 @@ class TopicOffset(msgspec.Struct, rename="camel"):
 
 
 class TopicStats(msgspec.Struct):
-    """Answer to GET_TOPIC_STATS_INFO 202: ``{"offsetTable":{queue:TopicOffset}}``."""
+    """Response to GET_TOPIC_STATS_INFO 202: ``{"offsetTable":{queue:TopicOffset}}``."""
 
     offsets: dict[MessageQueue, TopicOffset]
 
@@ -50,7 +50,7 @@ class ConsumeOffset(msgspec.Struct, rename="camel"):
 
 
 class ConsumeStats(msgspec.Struct):
-    """Answer to GET_CONSUME_STATS 208: ``{"consumeTps":...,"offsetTable":{queue:ConsumeOffset}}``."""
+    """Response to GET_CONSUME_STATS 208: ``{"consumeTps":...,"offsetTable":{queue:ConsumeOffset}}``."""
 
     offsets: dict[MessageQueue, ConsumeOffset]
     consume_tps: float = 0.0
@@ -74,7 +74,7 @@ class _ConsumeStats(msgspec.Struct, rename="camel"):
 
 
 class QueueTimeSpan(msgspec.Struct, rename="camel"):
-    """One queue in the answer to QUERY_CONSUME_TIME_SPAN 303; times in ms, 0 where there is no message."""
+    """One queue in the response to QUERY_CONSUME_TIME_SPAN 303; times in ms, 0 where there is no message."""
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = 0
@@ -84,7 +84,7 @@ class QueueTimeSpan(msgspec.Struct, rename="camel"):
 
 
 class QueueOffsets(msgspec.Struct):
-    """``{"offsetTable":{queue:offset}}``: body of 220 to clients but C++ ones, answer to 222."""
+    """``{"offsetTable":{queue:offset}}``: body of 220 to clients but C++ ones, response to 222."""
 
     offsets: dict[MessageQueue, int]
 
@@ -126,7 +126,7 @@ class Connection(msgspec.Struct, rename="camel"):
 
 
 class ConsumerConnection(msgspec.Struct, rename="camel"):
-    """Answer to GET_CONSUMER_CONNECTION_LIST 203."""
+    """Response to GET_CONSUMER_CONNECTION_LIST 203."""
 
     connection_set: list[Connection]
     consume_from_where: ConsumeFromWhere
@@ -136,12 +136,12 @@ class ConsumerConnection(msgspec.Struct, rename="camel"):
 
 
 class ProducerConnection(msgspec.Struct, rename="camel"):
-    """Answer to GET_PRODUCER_CONNECTION_LIST 204."""
+    """Response to GET_PRODUCER_CONNECTION_LIST 204."""
 
     connection_set: list[Connection]
 
 
 class GroupList(msgspec.Struct, rename="camel"):
-    """Answer to QUERY_TOPIC_CONSUME_BY_WHO 300."""
+    """Response to QUERY_TOPIC_CONSUME_BY_WHO 300."""
 
     group_list: list[str] = []

@@ -1,7 +1,7 @@
 """JSON bodies that clients and brokers exchange: heartbeats, locks, subscriptions, groups, topics.
 
 Structs are written with their fields in RocketMQ's order (alphabetical by wire name) and read
-tolerantly by `json_body.decode_body`. Absent lists are empty. The bodies of administration answers are in
+tolerantly by `json_body.decode_body`. Absent lists are empty. The bodies of responses to administrators are in
 `admin_bodies`.
 """
 
@@ -96,7 +96,7 @@ class CheckClientConfigBody(msgspec.Struct, rename="camel"):
 
 
 class ConsumerListBody(msgspec.Struct, rename="camel"):
-    """Answer to GET_CONSUMER_LIST_BY_GROUP 38."""
+    """Response to GET_CONSUMER_LIST_BY_GROUP 38."""
 
     consumer_id_list: list[str] = []
 
@@ -119,7 +119,7 @@ class LockBatchBody(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class LockBatchResponseBody(msgspec.Struct):
-    """Answer to 41: the queues that the client now holds."""
+    """Response to 41: the queues that the client now holds."""
 
     queues: list[MessageQueue] = msgspec.field(name="lockOKMQSet", default_factory=list)
 
@@ -152,7 +152,7 @@ class TopicConfig(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class TopicConfigTable(msgspec.Struct, rename="camel"):
-    """Topics with their version: answer to GET_ALL_TOPIC_CONFIG 21, topics.json, and part of a registration."""
+    """Topics with their version: response to GET_ALL_TOPIC_CONFIG 21, topics.json, and part of a registration."""
 
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = {}
@@ -179,7 +179,7 @@ class SubscriptionGroupConfig(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class SubscriptionGroupTable(msgspec.Struct, rename="camel"):
-    """Groups with their version: answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG 201 and subscriptionGroup.json."""
+    """Groups with their version: response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG 201 and subscriptionGroup.json."""
 
     data_version: DataVersion = DataVersion()
     forbidden_table: dict[str, dict[str, Int32]] = {}
@@ -206,6 +206,6 @@ class TopicList(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class KeyValueTable(msgspec.Struct):
-    """``{"table":{key:value}}``: 219, 28, and the order configuration in a registration's answer."""
+    """``{"table":{key:value}}``: 219, 28, and the order configuration in a registration's response."""
 
     table: dict[str, str] = {}

@@ -8,7 +8,7 @@ who ask. The binary serialization has the same two doors.
 An encoded frame is a head (length, header) followed by the body; the head is encoded alone so that a body
 made of slices of a mapping goes to the socket as it is.
 
-The answer to a command uses the command's own serialization, as clients other than Java's may know only one.
+The response to a command uses the command's own serialization, as clients other than Java's may know only one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROCKETMQ = 1
 OWN_VERSION = int(Version.V4_9_8)
 """The version Trivet claims: the behaviour it follows, and at least 233 or clients refuse SQL filters."""
 OWN_LANGUAGE = "JAVA"
-"""The language in what Trivet's servers send: what every client has always read in a broker's answers."""
+"""The language in what Trivet's servers send: what every client has always read in a broker's responses."""
 
 FRAME_SIZE_MAX = 16 * 1024 * 1024
 """The largest frame, its length field included."""
@@ -81,7 +81,7 @@ class RemotingCommand(msgspec.Struct, rename={"header": "extFields"}, gc=False):
 
     @property
     def is_one_way(self) -> bool:
-        """Tells whether the sender wants no answer."""
+        """Tells whether the sender wants no response."""
         return bool(self.flag & FLAG_ONE_WAY)
 
     @property
@@ -164,7 +164,7 @@ def response(
     fields: Mapping[str, str] | msgspec.Struct | None = None,
     body: bytes | memoryview = b"",
 ) -> RemotingCommand:
-    """The answer to ``to``: its opaque and its serialization."""
+    """Makes the response to ``to``, with its opaque and its serialization."""
     return RemotingCommand(
         int(code),
         FLAG_RESPONSE,

@@ -3,8 +3,8 @@
     RemotingError
     ├── FrameError          the peer sent bytes that are no frame: close that connection, nothing else suffers
     │   └── BrokenStreamError   (frame.py) of a stream: has the good commands before those bytes
-    ├── HeaderFieldError    a good request lacks or garbles a field: answer code 1 with the error's text
-    └── BodyError           a body that cannot be read: answer code 1 with the error's text
+    ├── HeaderFieldError    a good request lacks or garbles a field: respond with code 1 with the error's text
+    └── BodyError           a body that cannot be read: respond with code 1 with the error's text
 
 All three are the sender's fault and the same bytes fail again, so a retry never helps.
 """
@@ -39,7 +39,7 @@ class FrameError(RemotingError):
 
 
 class HeaderFieldError(RemotingError):
-    """A header field is missing or has an impossible value; ``str(error)`` is the remark to answer."""
+    """A header field is missing or has an impossible value; ``str(error)`` is the remark to respond with."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -52,4 +52,4 @@ class HeaderFieldError(RemotingError):
 
 
 class BodyError(RemotingError):
-    """A body that is not what its request code promises; ``str(error)`` is the remark to answer."""
+    """A body that is not what its request code promises; ``str(error)`` is the remark to respond with."""

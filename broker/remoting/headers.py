@@ -8,7 +8,7 @@ The rules that hold for every header here and in its sibling modules:
 * unknown fields are ignored, so the 5.x additions that mean nothing here (bname, ns, nsd, oway, lo) are not listed.
 
 The long and the short send header have the same attributes, so a processor reads either. Their `once` and `again`, and
-`once` of the answer, are Trivet's own (broker/sending/once.py).
+`once` of the response, are Trivet's own (broker/sending/once.py).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ SendHeader = SendMessageHeader | SendMessageHeaderV2
 
 
 class SendMessageResponseHeader(msgspec.Struct, rename="camel", gc=False):
-    """Answer to every kind of send. A batch joins its message ids by commas and gives its first queue offset."""
+    """Response to every kind of send. A batch joins its message ids by commas and gives its first queue offset."""
 
     message_id: str = msgspec.field(name="msgId")
     queue_id: Int32
@@ -156,7 +156,7 @@ class UpdateConsumerOffsetHeader(msgspec.Struct, rename="camel"):
 
 
 class OffsetResponseHeader(msgspec.Struct):
-    """Answer to 14, 29, 30 and 31."""
+    """Response to 14, 29, 30 and 31."""
 
     offset: Int64
 
@@ -222,7 +222,7 @@ class QueueHeader(msgspec.Struct, rename="camel"):
 
 
 class EarliestStoreTimeResponseHeader(msgspec.Struct):
-    """Answer to 32: milliseconds, -1 without a message."""
+    """Response to 32: milliseconds, -1 without a message."""
 
     timestamp: Int64
 

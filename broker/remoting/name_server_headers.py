@@ -31,7 +31,7 @@ class RegisterBrokerHeader(msgspec.Struct, rename="camel"):
 
 
 class RegisterBrokerResponseHeader(msgspec.Struct, rename="camel"):
-    """Answer to 103: where the broker with id 0 is, for one that is not."""
+    """Response to 103: where the broker with id 0 is, for one that is not."""
 
     ha_server_address: str | None = msgspec.field(name="haServerAddr", default=None)
     master_address: str | None = msgspec.field(name="masterAddr", default=None)
@@ -47,7 +47,7 @@ class BrokerIdentityHeader(msgspec.Struct, rename="camel"):
 
 
 class QueryDataVersionResponseHeader(msgspec.Struct):
-    """Answer to 322: whether the broker should register again."""
+    """Response to 322: whether the broker should register again."""
 
     changed: bool
 
@@ -67,13 +67,13 @@ class BrokerNameHeader(msgspec.Struct, rename="camel"):
 
 
 class WipeWritePermResponseHeader(msgspec.Struct, rename="camel"):
-    """Answer to 205."""
+    """Response to 205."""
 
     wipe_topic_count: Int32
 
 
 class AddWritePermResponseHeader(msgspec.Struct, rename="camel"):
-    """Answer to 327."""
+    """Response to 327."""
 
     add_topic_count: Int32
 
@@ -113,7 +113,7 @@ class KeyValueHeader(msgspec.Struct):
 
 
 class KeyValueResponseHeader(msgspec.Struct):
-    """Answer to 101."""
+    """Response to 101."""
 
     value: str | None = None
 

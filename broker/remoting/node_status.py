@@ -66,10 +66,10 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Damage that was found in the files at start and what was done about it, one sentence each."""
 
     def encode(self) -> bytes:
-        """The answer's body."""
+        """Encodes it as the response's body."""
         return msgspec.json.encode(self)
 
 
 def decode_node_status(body: bytes | memoryview) -> NodeStatus:
-    """Read an answer's body; raises msgspec.DecodeError if it is not one."""
+    """Reads a response's body. Raises `msgspec.DecodeError` if it is not one."""
     return msgspec.json.decode(body, type=NodeStatus)

@@ -38,7 +38,7 @@ class QueueData(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class TopicRouteData(msgspec.Struct, rename="camel", kw_only=True):
-    """Answer to GET_ROUTEINFO_BY_TOPIC 105; ``order_topic_conf`` is ``broker:queues`` joined by ``;``."""
+    """Response to GET_ROUTEINFO_BY_TOPIC 105; ``order_topic_conf`` is ``broker:queues`` joined by ``;``."""
 
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] = {}
@@ -68,7 +68,7 @@ class TopicRouteData(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class ClusterInfo(msgspec.Struct, rename="camel"):
-    """Answer to GET_BROKER_CLUSTER_INFO 106."""
+    """Response to GET_BROKER_CLUSTER_INFO 106."""
 
     broker_table: dict[str, BrokerData] = msgspec.field(name="brokerAddrTable", default_factory=dict)
     cluster_table: dict[str, list[str]] = msgspec.field(name="clusterAddrTable", default_factory=dict)
@@ -89,7 +89,7 @@ class ClusterInfo(msgspec.Struct, rename="camel"):
 
 
 class BrokerMemberGroup(msgspec.Struct, rename="camel"):
-    """The addresses of one broker name: answer to GET_BROKER_MEMBER_GROUP 901 (5.x)."""
+    """The addresses of one broker name: response to GET_BROKER_MEMBER_GROUP 901 (5.x)."""
 
     broker_addresses: dict[int, str] = msgspec.field(name="brokerAddrs")
     broker_name: str

@@ -14,6 +14,8 @@ from broker.remoting.command import RemotingCommand
 from broker.requests.connection import Connection
 
 Handler = Callable[[Connection, RemotingCommand], None]
+"""Handles a request of a client. May raise `RequestError`, `RemotingError`, `ReplicaError` or `DiskFullError`: the node
+answers for it, or hands the request to the leader (`Node._handle`)."""
 
 OUTCOME_UNKNOWN: Final = "the leader was lost before it answered: the outcome is unknown"
 """The remark, with code 1, where a request may have taken effect, or may yet."""

@@ -48,7 +48,7 @@ RETRIES_MAX = 10_000
 ATTRIBUTES_LENGTH_MAX = 4_096
 """Characters of all attributes of a topic, names and values."""
 GROUP_BYTES_MAX = 8_192
-"""A group's configuration as JSON."""
+"""The settings of a consumer group as JSON."""
 
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
@@ -187,7 +187,7 @@ class TopicsProcessor:
         self._answer(connection, command, TopicConfigTable(metadata.topics_version, metadata.topics))
 
     def topic(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells one topic."""
+        """Tells one topic. Raises `RequestError` if it does not exist."""
         name = command.decode_fields(TopicHeader).topic
         config = self._replica.metadata.topics.get(name)
         if config is None:
@@ -201,12 +201,12 @@ class TopicsProcessor:
     # ------------------------------------------------------------------ groups
 
     def put_group(self, connection: Connection, command: RemotingCommand) -> None:
-        """Creates a subscription group or replaces its configuration."""
+        """Creates a consumer group or replaces its settings."""
         config = decode_request(command.body, SubscriptionGroupConfig)
         self._create(connection, command, [self._put_group(config)])
 
     def put_groups(self, connection: Connection, command: RemotingCommand) -> None:
-        """Creates or replaces several subscription groups, all of them or none (5.x)."""
+        """Creates or replaces several consumer groups, all of them or none (5.x)."""
         configs = decode_request(command.body, SubscriptionGroupList).group_config_list
         _check_number(len(configs), "groups")
         self._create(connection, command, [self._put_group(config) for config in configs])
@@ -235,7 +235,7 @@ class TopicsProcessor:
         return PutGroup(config, self._time.wall_ms)
 
     def delete_group(self, connection: Connection, command: RemotingCommand) -> None:
-        """Deletes a subscription group, with its offsets if asked."""
+        """Deletes a consumer group, with its offsets if asked."""
         header = command.decode_fields(DeleteSubscriptionGroupHeader)
         clean = bool(header.clean_offset) or bool(header.remove_offset)
         self._offsets.propose()  # what was reported before must not outlive the group
@@ -250,7 +250,7 @@ class TopicsProcessor:
         self._answer(connection, command, table)
 
     def group(self, connection: Connection, command: RemotingCommand) -> None:
-        """Tells one consumer group."""
+        """Tells one consumer group. Raises `RequestError` if it does not exist."""
         name = command.decode_fields(GroupHeader).group
         config = self._replica.metadata.groups.get(name)
         if config is None:
