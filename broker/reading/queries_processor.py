@@ -19,7 +19,7 @@ from broker.state.topic_rules import INTERNAL_TOPIC
 from log.errors import OutOfRangeError, RecordError
 from log.index_file import StepBudget
 from log.layout import HEADER_BYTES
-from log.properties import KEYS, REAL_TOPIC, UNIQ_KEY, get_property
+from log.properties import KEYS, REAL_TOPIC, RETRY_TOPIC, UNIQ_KEY, get_property
 from log.record import peek
 
 QUERY_COUNT_MAX: Final = 64
@@ -33,7 +33,6 @@ newest first, and those of an hour long ago lie behind all that came since.
 """
 
 _INTERNAL_TOPIC: Final = INTERNAL_TOPIC.encode()
-_RETRY_TOPIC: Final = b"RETRY_TOPIC"
 
 
 def committed_record(replica: State, physical_offset: int) -> memoryview | None:
@@ -59,7 +58,7 @@ def topics_of(record: memoryview) -> tuple[str, ...]:
     head = peek(record)
     properties = bytes(record[head.properties_begin : head.properties_end])
     own = bytes(record[head.topic_begin : head.topic_end])
-    found = (own, get_property(properties, REAL_TOPIC), get_property(properties, _RETRY_TOPIC))
+    found = (own, get_property(properties, REAL_TOPIC), get_property(properties, RETRY_TOPIC))
     return tuple(topic.decode("utf-8", "replace") for topic in found if topic)
 
 

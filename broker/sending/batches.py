@@ -13,11 +13,9 @@ from broker.node.ports import Appends
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.headers import SendHeader
-from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
-from broker.sending.checks import too_long
 from broker.sending.properties import (
     SHORT_CHARACTERS,
     AddedProperties,
@@ -27,6 +25,7 @@ from broker.sending.properties import (
     read_properties,
 )
 from broker.sending.responses import PendingSend
+from broker.sending.shared import sent_message, too_long
 from broker.settings.live import LiveConfig
 from broker.statistics.stats import Stats
 from broker.transactions.sending import check_no_half
@@ -85,17 +84,7 @@ class Batches:
         self._appends.check_may_append(len(items))
         messages, unique_keys = self._messages(items, header, envelope)
         pending = PendingSend(self._stats, connection, command, queue_id, ",".join(unique_keys))
-        common = NewMessage(
-            header.topic,
-            queue_id,
-            0,
-            header.sys_flag,
-            header.born_timestamp,
-            connection.host,
-            header.reconsume_times or 0,
-            b"",
-            b"",
-        )
+        common = sent_message(header, connection, queue_id, b"", b"")
         try:
             offsets, pending.queue_offset = self._appends.append_batch(common, messages, pending)
         except (RecordError, EntryTooLargeError) as error:

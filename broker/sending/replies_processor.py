@@ -25,15 +25,14 @@ from broker.remoting.headers import (
     SendMessageHeaderV2,
 )
 from broker.remoting.property_room import SENT_BYTES_MAX
-from broker.replica.proposals import NewMessage
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply, reply_unknown
-from broker.sending.checks import forbidden_topic, too_early, unusual_queue
 from broker.sending.properties import check_properties
 from broker.sending.responses import send_fields
+from broker.sending.shared import forbidden_topic, sent_message, too_early, unusual_queue
 from broker.settings.live import LiveConfig
 from broker.state.topic_rules import FORBIDDEN_TO_SEND
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
@@ -200,16 +199,8 @@ class RepliesProcessor:
         if not self._settings.config.broker.store_replies:
             answering.answer()
             return
-        message = NewMessage(
-            header.topic,
-            answering.queue_id,
-            header.flag,
-            header.sys_flag,
-            header.born_timestamp,
-            answering.connection.host,
-            header.reconsume_times or 0,
-            answering.command.body,
-            properties,
+        message = sent_message(
+            header, answering.connection, answering.queue_id, answering.command.body, properties
         )
         try:
             self._appends.check_may_append()

@@ -32,7 +32,6 @@ from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError, RequestError
 from broker.requests.processing import Place, Route
 from broker.sending.batches import Batches
-from broker.sending.checks import forbidden_topic, too_early, too_long, unusual_queue
 from broker.sending.dead_letters import dead_letter_properties
 from broker.sending.new_topics import NewTopics
 from broker.sending.once import OnceSends
@@ -44,6 +43,7 @@ from broker.sending.properties import (
     read_properties,
 )
 from broker.sending.responses import PendingSend
+from broker.sending.shared import forbidden_topic, sent_message, too_early, too_long, unusual_queue
 from broker.settings.live import LiveConfig
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX, retries_max
 from broker.statistics.stats import Stats
@@ -213,17 +213,7 @@ class SendProcessor:
         if header.properties and len(header.properties) > SHORT_CHARACTERS:
             check_properties(header.properties, header.topic)
         stored, unique_key = self._added.add_to(properties.text, properties.unique_key, self._time.wall_ms)
-        message = NewMessage(
-            header.topic,
-            queue_id,
-            header.flag,
-            header.sys_flag,
-            header.born_timestamp,
-            connection.host,
-            header.reconsume_times or 0,
-            body,
-            stored.encode(),
-        )
+        message = sent_message(header, connection, queue_id, body, stored.encode())
         if not properties.is_plain:
             self._decide_hidden(message, header, properties, unique_key)
         if len(message.properties) > MAX_PROPERTIES_BYTES:

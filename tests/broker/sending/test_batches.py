@@ -67,3 +67,22 @@ def test_messages_of_a_batch_across_two_data_files_follow_each_other() -> None:
     first, second = (int(key[-16:], 16) for key in answer.fields["msgId"].split(","))
     assert [record.physical_offset for record in pulled] == [first, second]
     assert first // log.file_bytes < second // log.file_bytes
+
+
+def test_batch_is_judged_by_properties_and_stored_with_those_of_all(client: Client) -> None:
+    """A body may hold any word; what is no UTF-8 is stored as it is; the batch's key is for messages without one."""
+    items = [
+        BatchItem(1, b"DELAY\x011\x02", b"TAGS\x01DELIVERED\x02UNIQ_KEY\x01first"),
+        BatchItem(2, b"TRAN_MSG\x01true\x02", b"a\x01\xff\x02WAIT\x01true\x02"),
+    ]
+    envelope = {"WAIT": "true", "UNIQ_KEY": "all", "b": "c"}
+    answer = client.wait(client.start_send("T", encode_batch(items), 0, envelope, batch=True))
+    assert (answer.code, answer.fields["transactionId"]) == (ResponseCode.SUCCESS, "first,all")
+    offset = int(answer.fields["queueOffset"])
+    added = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
+    assert [
+        (record.flag, record.body, record.properties) for record in client.pull("T", "g", offset).records
+    ] == [
+        (1, items[0].body, b"TAGS\x01DELIVERED\x02UNIQ_KEY\x01first\x02b\x01c\x02" + added),
+        (2, items[1].body, b"a\x01\xff\x02UNIQ_KEY\x01all\x02b\x01c\x02" + added),
+    ]

@@ -1,9 +1,30 @@
-"""Refusals that sends, batches and replies have in common; those who ask compare first, which costs no call."""
+"""Pieces that sends, batches and replies share. Callers compare before they ask for a refusal, which costs no call."""
 
 from broker.remoting.bodies import TopicConfig
 from broker.remoting.codes import ResponseCode
+from broker.remoting.headers import SendHeader
+from broker.replica.proposals import NewMessage
+from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
+from log.record import Buffer
 from raft.state import RandomSource
+
+
+def sent_message(
+    header: SendHeader, connection: Connection, queue_id: int, body: Buffer, properties: bytes
+) -> NewMessage:
+    """The message that a request has brought, for a queue of its topic."""
+    return NewMessage(
+        header.topic,
+        queue_id,
+        header.flag,
+        header.sys_flag,
+        header.born_timestamp,
+        connection.host,
+        header.reconsume_times or 0,
+        body,
+        properties,
+    )
 
 
 def too_early(accept_from_ms: int, wall_ms: int) -> RequestError:
