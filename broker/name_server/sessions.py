@@ -35,7 +35,8 @@ class NameServerSessions:
         self._begin = surroundings.begin
         self._wake = surroundings.wake
         self._queued_bytes = 0
-        """What is in the outbox of the connection whose bytes are being handled; it is written behind them."""
+        """Counts the outbox of the connection whose bytes are being handled. It is empty before them, since `wake`
+        writes it behind them."""
         self.clients = ClientSessions(surroundings, time, self._handle, core.connection_closed, idle_ns)
 
     def accept(self, connection: Connection) -> ClientSession:

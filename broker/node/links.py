@@ -34,7 +34,7 @@ log = structlog.get_logger("trivet.peers")
 _MS: Final = 1_000_000
 
 HANDSHAKE_NS: Final = 5_000 * _MS
-"""How long the other end may take to prove that it is a peer, TLS included."""
+"""The other end must prove within this time that it is a peer, TLS included."""
 
 PATIENCE: Final = Patience(
     connect_ns=2_000 * _MS,

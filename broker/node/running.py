@@ -32,14 +32,14 @@ class NodeSurroundings(Surroundings, Protocol):
         """Begins to connect `line.connection` with `line.address`; reports to the line what comes of it."""
 
     def dial_name_server(self, line: Line) -> None:
-        """As `dial_peer`."""
+        """Does the same for a name server."""
 
 
 class RunningNode:
     """One node that runs.
 
-    `address` is the ``host:port`` that clients are told. `nonce` gives so many random bytes. `deliver` stands in for
-    `Node.peer_received`.
+    `address` is the ``host:port`` that clients are told. `nonce` returns the given number of random bytes. `deliver`
+    stands in for `Node.peer_received`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RunningNode:
             for name_server in config.node.name_servers
         ]
         self._told_version = node.registration_version
-        """`Node.registration_version` as the registrars have heard of it."""
+        """The `Node.registration_version` that the registrars have heard of."""
         self._stop: OrderlyStop | None = None
         self._sweep = node.time.add_deadline(self._sweep_clients, node.time.now_ns + SWEEP_NS)
 
@@ -96,11 +96,11 @@ class RunningNode:
         self._surroundings.wake()
 
     def accept_client(self, name: str, host: bytes) -> ClientSession:
-        """A client has connected from `host`, packed as in a record; `name` is for the log."""
+        """Returns the session of a client that has connected. `host` is packed as in a record, `name` for the log."""
         return self.clients.accept(self.node.client_connected(name, host))
 
     def turn(self, now_ns: int, wall_ms: int, send: Callable[[], None]) -> int:
-        """Everything that has become possible. Returns when the next turn is due at the latest, in nanoseconds.
+        """Does all that has become possible. Returns when the next turn is due at the latest, in nanoseconds.
 
         `send` is called in the turn when others wait for what is queued so far, and is to be called behind it.
         """
@@ -117,18 +117,13 @@ class RunningNode:
         return deadline_ns  # what has set another one since has asked for another turn
 
     def job_done(self, job: Job) -> None:
-        """A job has run, without an error or with one that stops no node."""
+        """Takes back a job that has run, without an error or with one that stops no node."""
         self._surroundings.begin()
         self.jobs.done(job)
         if job.wants_turn or self._stop is not None:
             self._surroundings.wake()
 
     # ------------------------------------------------------------------ the end
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether it was asked to stop."""
-        return self._stop is not None
 
     def stop(self, stopped: Callable[[], None]) -> None:
         """Stops in order, once; `stopped` is called at the end of a turn when nothing is left to wait for."""

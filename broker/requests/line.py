@@ -99,7 +99,7 @@ class Line:
         """`name` is what connections are called in logs."""
         self.name = name
         self.address = address
-        """Where to dial next time."""
+        """The address for the next attempt."""
         self.state = LineState.RESTS
         self.connection = Connection(outgoing, name)
         """The present attempt's or, while the line rests or has ended, the last one's."""

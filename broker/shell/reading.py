@@ -76,7 +76,7 @@ class Reading:
         self.bytes_read = 0
         """The bytes of this pass, which those who read count."""
         self.waiting_writers = 0
-        """How many tasks wait, with Trio, until a socket takes more."""
+        """The number of tasks that wait, with Trio, until a socket takes more."""
 
     @classmethod
     def begin(cls, turns: Turns) -> "Reading | None":
@@ -86,6 +86,7 @@ class Reading:
     def add(self, descriptor: int, read: Callable[[], None]) -> None:
         """Calls `read`, which must not block, whenever there is something to read. What it raises, `run` raises."""
         if not self._epoll.closed:
+            assert descriptor not in self._readers, "a socket has one reader"
             self._epoll.register(descriptor, select.EPOLLIN)
             self._readers[descriptor] = read
 

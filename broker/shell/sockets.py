@@ -68,7 +68,7 @@ class SocketConnection:
         self._reading = reading
         self._received: Callable[[bytes], None] = _drop
         self._receive_bytes = self._receive_bytes_now = RECEIVE_BYTES
-        """How much is received at once: at most, and now."""
+        """The most bytes that are received at once: by default, and now."""
         self._paused = False
         """`_reading` leaves it out because too much is unsent."""
         self._read_to_end = trio.Event()
@@ -282,6 +282,7 @@ class SocketConnection:
                 await self._wait_writable(sock)
                 sent = self._try([unsent[k] for k in range(min(len(unsent), 64))])
                 self.connection.unsent_bytes -= sent
+                assert self.connection.unsent_bytes >= 0, "what is sent was counted when it was queued"
                 while unsent and sent >= len(unsent[0]):
                     sent -= len(unsent.popleft())
                 if sent:

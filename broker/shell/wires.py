@@ -96,6 +96,7 @@ class Wires:
         self, line: Line, context: ssl.SSLContext | None, prepare: Callable[[socket.socket], None]
     ) -> None:
         assert self.tasks is not None, "nothing is dialled before the node serves"
+        assert line.connection not in self.open, "each attempt of a line has a connection of its own"
         attempt = self.open[line.connection] = _Attempt(line.connection)
         self.tasks.start_soon(self._serve_line, line, line.connection, attempt, context, prepare)
 

@@ -33,11 +33,15 @@ class JobsBetweenReads:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         """None ends the thread."""
         self._ended: queue.SimpleQueue[tuple[Job, outcome.Maybe[None]]] = queue.SimpleQueue()
+        self._is_out = False
+        """A job was begun and has not been reported."""
         self._descriptor = -1
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self, job: Job) -> None:
         """Begins a job. The one before must have been reported."""
+        assert not self._is_out, "one job at a time"
+        self._is_out = True
         self._jobs.put(job)
 
     async def run(self) -> NoReturn:
@@ -61,6 +65,7 @@ class JobsBetweenReads:
     def _report(self) -> None:
         while not self._ended.empty():
             job, result = self._ended.get()
+            self._is_out = False
             result.unwrap()
             self._done(job)
 

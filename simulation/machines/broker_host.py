@@ -125,7 +125,7 @@ class BrokerHost:
         self.process: BrokerProcess | None = None
         self.paused = False
         self.in_service = True
-        """Whether its operator wants a broker to run on it."""
+        """Its operator wants a broker to run on it."""
         self.frame_faults: FrameFaults | None = None
         self.disk_delay_ns = 100 * MICROSECOND
         """About how long a flush takes."""
@@ -137,7 +137,7 @@ class BrokerHost:
         """From something's arrival to the turn that deals with it, at most: what comes meanwhile shares the turn."""
         self.incarnation = 0
         self.boots = 0
-        """How often the machine lost power: what a node calls its boot id."""
+        """Counts the losses of power, as the number in a machine's boot id."""
         self.deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.backlog: deque[tuple[Callable[[Endpoint], object], Endpoint]] = deque()
         """Connections that came while it was paused."""
@@ -352,7 +352,7 @@ class BrokerProcess:
         """It was asked to stop."""
         self._is_closed = False
         self.jobs_out: list[Callable[[], None]] = []
-        """What ends the jobs that are out."""
+        """One for each job that is out: calling it ends the job."""
         self._turn_planned = False
         self._deadline_ns = 0
         self._timer: Timer | None = None

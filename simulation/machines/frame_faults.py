@@ -1,4 +1,4 @@
-"""What may happen to single Raft messages between a link and the node that it hands them to.
+"""Faults of single Raft messages, between a link and the node that it hands them to.
 
 TCP loses, repeats and reorders nothing, but Raft must bear all three; so messages can be dropped, doubled or held back
 here, and their bytes can change as TCP's own checksum lets one change in many through.

@@ -29,7 +29,7 @@ from simulation.scheduler import SECOND
 __all__ = ["KeptConfiguration", "NameServerHost", "NameServerWatcher"]
 
 _DARK_NS = SECOND
-"""How long a name server is down whose power failed in the middle of a change."""
+"""A name server whose power failed in the middle of a change is down for so long."""
 _FILE: Final = "kvConfig.json"
 _HAS_FILE: Final = 0.5
 _POWER, _NO_SPACE, _NO_FLUSH, _POWER_INSIDE = 0.3, 0.4, 0.5, 0.7
@@ -66,10 +66,10 @@ class KeptConfiguration:
     def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk
         self.failed = False
-        """Whether the disk has refused what the last request changed."""
+        """The disk has refused what the last request changed."""
 
     def load(self) -> bytes | None:
-        """What was saved last."""
+        """Returns what was saved last, or None."""
         return self._disk.read(_FILE) if self._disk.exists(_FILE) else None
 
     def save(self, data: bytes) -> None:
@@ -116,12 +116,12 @@ class NameServerHost:
 
     @property
     def has_file(self) -> bool:
-        """Whether its configuration outlives its process."""
+        """Its configuration outlives its process."""
         return self._disk is not None
 
     @property
     def is_running(self) -> bool:
-        """Whether its process runs."""
+        """Its process runs."""
         return self._core is not None
 
     def now_ns(self) -> int:

@@ -174,7 +174,7 @@ class World:
         plan = self.plan
         return BrokerConfig(
             node=NodeSettings(id=name, listen=f"{ip}:10911", name_servers=tuple(self.context.name_servers)),
-            raft=RaftSettings(peers=peers),
+            raft=RaftSettings(peers=peers, peer_secret="a secret of the group"),
             # A topic made by a send has as many queues as the administrator makes: fewer would hide messages.
             # Producers are asked about transactions soon and often.
             broker=BrokerSettings(

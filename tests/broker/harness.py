@@ -151,7 +151,7 @@ class Group:
     ) -> None:
         self.now_ns = 1000 * SECOND
         self.wall_offset_ms = 0
-        """What a test has moved the wall clock by."""
+        """A test has moved the wall clock by so much."""
         self.random = random.Random(seed)
         self._options = options
         self._flush = flush
@@ -712,12 +712,12 @@ class Pulled:
 
     @property
     def bodies(self) -> list[bytes]:
-        """What the messages carry."""
+        """The bodies of the messages."""
         return [record.body for record in self.records]
 
 
 def peer_address(node_id: str) -> str:
-    """Where a node listens for its peers."""
+    """The address at which a node listens for its peers."""
     return f"127.0.0.1:{20_000 + int(node_id[1:])}"
 
 
