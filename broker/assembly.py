@@ -36,11 +36,11 @@ from broker.retention.retention import Retention
 from broker.sending.replies_processor import RepliesProcessor
 from broker.sending.send_back_processor import SendBackProcessor
 from broker.sending.send_processor import SendProcessor
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.settings.tables import (
     CONSUME_QUEUE_UNIT_BYTES,
-    BrokerConfig,
     ImpossibleSettingError,
+    Settings,
 )
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
@@ -71,7 +71,7 @@ answer.
 
 
 def build_node(
-    config: BrokerConfig,
+    settings: Settings,
     disk: Disk,
     outgoing: Outgoing,
     random: RandomSource,
@@ -88,38 +88,38 @@ def build_node(
 ) -> Node:
     """Builds a node over what `disk` holds, recovered and ready to be connected.
 
-    `advertised` is the ``host:port`` that clients are told, if it is not what `config` says; its host must be a
-    numeric address. `store_options` replaces what follows from `config`. `boot` names the time since the machine was
+    `advertised` is the ``host:port`` that clients are told, if it is not what `settings` says; its host must be a
+    numeric address. `store_options` replaces what follows from `settings`. `boot` names the time since the machine was
     started, "" if that is unknown: pages that were not flushed do not outlive it (broker/replica/recovering.py).
     `hour_of_day` tells the hour at a time in milliseconds. `memory_bytes` is what the machine has, 0 if unknown.
 
     Raises `log.errors.LogFault` when the store cannot be used (locked, damaged, disk), `log.errors.RecordError` when
     the advertised host is a name.
     """
-    address = advertised or config.advertised_address(split_address(config.node.listen)[1])
+    address = advertised or settings.advertised_address(split_address(settings.node.listen)[1])
     store_host = pack_host(*split_address(address))
-    store, recovery = Store.open(disk, store_options or store_options_of(config, memory_bytes), wall_ms)
+    store, recovery = Store.open(disk, store_options or store_options_of(settings, memory_bytes), wall_ms)
     for sentence in recovery.damage:
         log.warning("recovered", damage=sentence)
 
     # The settings in force may differ from the file's: changes that were made at run time are in the store.
-    settings = LiveConfig(config, disk)
-    config = settings.config
+    live = LiveSettings(settings, disk)
+    settings = live.current
     time, listeners, stats = Time(now_ns, wall_ms), Listeners(), Stats(now_ns, wall_ms)
     replica = Replica(
-        config.node.id,
+        settings.node.id,
         Membership(
             disk,
-            config.raft.peers or {config.node.id: ""},
-            newcomer=config.node.id if config.raft.join else None,
+            settings.raft.peers or {settings.node.id: ""},
+            newcomer=settings.node.id if settings.raft.join else None,
         ),
         store,
         recovery,
-        RecoveringFile(disk, Run(config.storage.flush, boot, config.storage.accept_data_loss)),
-        raft_config=raft_config_of(config),
-        sync_flush=config.storage.flush == "sync",
-        uncommitted_bytes_max=config.limits.max_pending_proposal_bytes,
-        flush_interval_ns=config.storage.flush_interval_ms * _MS,
+        RecoveringFile(disk, Run(settings.storage.flush, boot, settings.storage.accept_data_loss)),
+        raft_config=raft_config_of(settings),
+        sync_flush=settings.storage.flush == "sync",
+        uncommitted_bytes_max=settings.limits.max_pending_proposal_bytes,
+        flush_interval_ns=settings.storage.flush_interval_ms * _MS,
         store_host=store_host,
         random=random,
         now_ns=now_ns,
@@ -127,10 +127,10 @@ def build_node(
         observer=listeners,
         trace=trace_writer,
     )
-    node = Node(replica, outgoing, settings, time, listeners, stats)
+    node = Node(replica, outgoing, live, time, listeners, stats)
     about_the_node = StatusProcessor(
         replica,
-        settings,
+        live,
         stats,
         time,
         listeners,
@@ -140,14 +140,14 @@ def build_node(
         process_id=process_id,
         hour_of_day=hour_of_day,
     )
-    retention = Retention(replica, settings, disk, time, hour_of_day)
+    retention = Retention(replica, live, disk, time, hour_of_day)
     DeadOffsets(replica, node.registry, time, listeners)
     node.start(
         [
             *_processors(node, address, store_host, random),
             about_the_node,
             CleaningProcessor(retention),
-            SettingsProcessor(replica, settings),
+            SettingsProcessor(replica, live),
         ]
     )
     return node
@@ -157,7 +157,7 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
     """The processors that serve clients and administrators of the group. Each constructor says what it uses."""
     replica, requests, registry, calls = node.replica, node, node.registry, node.calls
     settings, time, listeners, stats = node.settings, node.time, node.listeners, node.stats
-    names = settings.config.node
+    names = settings.current.node
 
     offsets = OffsetCommits(replica, settings, time, listeners)
     resets = OffsetResets(replica, offsets, listeners)
@@ -207,20 +207,20 @@ def _processors(node: Node, address: str, store_host: bytes, random: RandomSourc
             store_host=store_host,
             random=random,
         ),
-        DelayService(replica, settings.config.broker.delay_level_ms, time, listeners),
+        DelayService(replica, settings.current.broker.delay_level_ms, time, listeners),
         TimerService(replica, stats, time, listeners),
         decisions,
         TransactionChecks(decisions, replica, registry, settings, time, listeners),
     )
 
 
-def store_options_of(config: BrokerConfig, memory_bytes: int = 0) -> StoreOptions:
+def store_options_of(settings: Settings, memory_bytes: int = 0) -> StoreOptions:
     """The sizes that a store is opened with: always those that it was made with.
 
     Raises `ImpossibleSettingError` for a log directory outside of the store's.
     """
-    storage = config.storage
-    directory = os.path.relpath(config.log_directory, storage.path)
+    storage = settings.storage
+    directory = os.path.relpath(settings.log_directory, storage.path)
     if directory.startswith(".."):
         raise ImpossibleSettingError(
             "storage.log_path", f"{storage.log_path!r} is not inside of storage.path, {storage.path!r}"
@@ -235,19 +235,19 @@ def store_options_of(config: BrokerConfig, memory_bytes: int = 0) -> StoreOption
         consume_queue_file_units=storage.consume_queue_file_bytes // CONSUME_QUEUE_UNIT_BYTES,
         index_slots=storage.index_file_slots,
         index_entries=storage.index_file_entries,
-        delay_levels_ms=config.broker.delay_level_ms,
+        delay_levels_ms=settings.broker.delay_level_ms,
     )
 
 
-def raft_config_of(config: BrokerConfig) -> RaftConfig:
+def raft_config_of(settings: Settings) -> RaftConfig:
     """The group's timing."""
-    raft = config.raft
+    raft = settings.raft
     return RaftConfig(
         election_timeout_min_ns=raft.election_timeout_min_ms * _MS,
         election_timeout_max_ns=raft.election_timeout_max_ms * _MS,
         heartbeat_interval_ns=raft.heartbeat_ms * _MS,
         max_inflight_appends=max(1, raft.peer_window_bytes // APPEND_BYTES_MAX),
-        max_uncommitted_entries=config.limits.max_pending_proposals,
+        max_uncommitted_entries=settings.limits.max_pending_proposals,
         commit_notice_delay_ns=COMMIT_NOTICE_DELAY_NS,
         preferred_leaders=raft.preferred_leaders,
     )

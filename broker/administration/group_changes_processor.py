@@ -27,7 +27,7 @@ from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import ReplyWhenCommitted, reply
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.settings.tables import NodeId
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
 from raft.errors import AlreadyMember, LastVoter, RaftError, UnknownMember
@@ -67,10 +67,10 @@ class _Transfer:
 class GroupChangesProcessor:
     """TRIVET_CHANGE_GROUP 90002 and TRIVET_TRANSFER_LEADERSHIP 90003."""
 
-    def __init__(self, replica: Replica, settings: LiveConfig, time: Time, listeners: Listeners) -> None:
+    def __init__(self, replica: Replica, settings: LiveSettings, time: Time, listeners: Listeners) -> None:
         self._replica = replica
         self._time = time
-        self._election_timeout_ns = settings.config.raft.election_timeout_min_ms * 1_000_000
+        self._election_timeout_ns = settings.current.raft.election_timeout_min_ms * 1_000_000
         """A node that was silent for longer cannot be reached."""
         self._transfer: _Transfer | None = None
         listeners.role_changes.append(self._role_changed)

@@ -10,14 +10,14 @@ from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
-from broker.settings.live import ChangeRefusedError, LiveConfig
+from broker.settings.live import ChangeRefusedError, LiveSettings
 from broker.settings.properties_file import PropertiesSyntaxError, parse
 
 
 class SettingsProcessor:
     """UPDATE_BROKER_CONFIG 25 and GET_BROKER_CONFIG 26."""
 
-    def __init__(self, replica: State, live: LiveConfig) -> None:
+    def __init__(self, replica: State, live: LiveSettings) -> None:
         self._replica = replica
         self._live = live
 

@@ -17,7 +17,7 @@ from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.metadata import DelayProgress
 from broker.state.topic_rules import SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.statistics.stats import Stats
@@ -41,7 +41,7 @@ class StatusProcessor:
     def __init__(
         self,
         replica: Replica,
-        settings: LiveConfig,
+        settings: LiveSettings,
         stats: Stats,
         time: Time,
         listeners: Listeners,
@@ -83,7 +83,7 @@ class StatusProcessor:
         log = replica.store.log
         return NodeStatus(
             node=replica.node_id,
-            group=self._settings.config.node.group,
+            group=self._settings.current.node.group,
             role=self._role(raft),
             term=raft.term,
             leader=raft.leader,
@@ -103,10 +103,10 @@ class StatusProcessor:
                 )
                 for peer in raft.peers
             ),
-            cluster=self._settings.config.node.cluster,
+            cluster=self._settings.current.node.cluster,
             address=self._address,
             process_id=self._process_id(),
-            store_path=self._settings.config.storage.path,
+            store_path=self._settings.current.storage.path,
             recovering=raft.recovering,
             voters=raft.configuration.voters,
             learners=raft.configuration.learners,
@@ -182,7 +182,7 @@ class StatusProcessor:
             "dispatchBehindBytes": str(self._bytes_after(replica.applied_index)),
             "remainHowManyDataToFlush": _size(self._bytes_after(log.durable_index)),
             "bootTimestamp": str(stats.started_wall_ms),
-            "startAcceptSendRequestTimeStamp": str(self._settings.config.broker.accept_sends_from_ms),
+            "startAcceptSendRequestTimeStamp": str(self._settings.current.broker.accept_sends_from_ms),
             "runtime": f"[ {run_s // 86_400} days, {run_s // 3600 % 24} hours, {run_s // 60 % 60} minutes, "
             f"{run_s % 60} seconds ]",
             "earliestMessageTimeStamp": str(self._earliest_store_time()),
@@ -207,7 +207,7 @@ class StatusProcessor:
         """
         replica = self._replica
         table = {}
-        for level in range(1, len(self._settings.config.broker.delay_level_ms) + 1):
+        for level in range(1, len(self._settings.current.broker.delay_level_ms) + 1):
             progress = replica.metadata.delays.get(level, DelayProgress())
             queue = replica.store.queues.get(SCHEDULE_TOPIC, level - 1)
             end = 0 if queue is None else queue.max_offset

@@ -35,7 +35,7 @@ from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.commands import SingleCommand
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, RETRY_PREFIX, InvalidNameError, check_group_name
 from broker.topics.creation import Creations, TooManyError, missing_for_consumers
@@ -62,7 +62,7 @@ class ClientsProcessor:
         requests: Requests,
         registry: ClientRegistry[Connection],
         creations: Creations,
-        settings: LiveConfig,
+        settings: LiveSettings,
         time: Time,
         listeners: Listeners,
     ) -> None:
@@ -110,7 +110,7 @@ class ClientsProcessor:
         missing = missing_for_consumers(
             replica.metadata,
             (consumer.group_name for consumer in data.consumer_data_set),
-            self._settings.config.broker.auto_create_groups,
+            self._settings.current.broker.auto_create_groups,
             self._time.wall_ms,
             [consumer.group_name for consumer in data.consumer_data_set if consumer.unit_mode],
         )
@@ -184,7 +184,7 @@ class ClientsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"the client would be in {count} groups, at most {GROUPS_PER_CLIENT_MAX} are allowed",
             )
-        most = self._settings.config.limits.max_groups
+        most = self._settings.current.limits.max_groups
         for kind, there, new in self._registry.new_groups_of(data):
             if new and there + new > most:
                 raise RequestError(
@@ -210,7 +210,7 @@ class ClientsProcessor:
         parse_filter(
             subscription.expression_type,
             subscription.sub_string,
-            sql_filters=self._settings.config.broker.sql_filters,
+            sql_filters=self._settings.current.broker.sql_filters,
         )
         reply(connection, command, ResponseCode.SUCCESS)
 
@@ -231,7 +231,7 @@ class ClientsProcessor:
         They are told in the next turn, and once: when a node dies, thousands leave a group at a time, and each would
         be told of each.
         """
-        if self._settings.config.broker.notify_consumers:
+        if self._settings.current.broker.notify_consumers:
             self._changed.update(dict.fromkeys(groups))
             if self._changed:
                 self._notices.due_ns = self._time.now_ns
@@ -302,7 +302,7 @@ class ClientsProcessor:
         missing = missing_for_consumers(
             self._replica.metadata,
             groups,
-            self._settings.config.broker.auto_create_groups,
+            self._settings.current.broker.auto_create_groups,
             self._time.wall_ms,
             [
                 name

@@ -27,7 +27,7 @@ from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply, reply_unknown
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.commands import LockQueues, UnlockQueues
 from broker.state.topic_rules import CLIENT_ID_LENGTH_MAX, InvalidNameError, check_group_name
 from log.errors import DiskFullError
@@ -42,11 +42,11 @@ _Queue = tuple[str, int]
 class LocksProcessor:
     """LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42."""
 
-    def __init__(self, replica: Proposals, settings: LiveConfig, time: Time, listeners: Listeners) -> None:
+    def __init__(self, replica: Proposals, settings: LiveSettings, time: Time, listeners: Listeners) -> None:
         self._replica = replica
         self._settings = settings
         self._time = time
-        self._ttl_ms = settings.config.broker.order_lock_ttl_ms
+        self._ttl_ms = settings.current.broker.order_lock_ttl_ms
         self._term = -1
         self._began_ms = 0
         self._began_ns = 0
@@ -133,7 +133,7 @@ class LocksProcessor:
     def _check_room(self, new: int) -> None:
         """Raises `RequestError` where there would be too many locks; those that have expired make room for others."""
         locks = self._replica.metadata.locks
-        most = self._settings.config.limits.max_order_locks
+        most = self._settings.current.limits.max_order_locks
         too_many = len(locks) + self._under_way + new - most
         if too_many <= 0:
             return

@@ -43,7 +43,7 @@ from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import BrokerMemberGroup, TopicRouteData
 from broker.settings.properties_file import PropertiesSyntaxError
 from broker.settings.properties_file import parse as parse_properties
-from broker.settings.tables import NameServerConfig
+from broker.settings.tables import NameServerSettings
 
 log = structlog.get_logger("trivet.name_server")
 
@@ -64,15 +64,15 @@ class _Request:
 class NameServer:
     """One name server; name servers know nothing of each other (behaviour.md 1)."""
 
-    def __init__(self, config: NameServerConfig, storage: KeyValueStorage | None = None) -> None:
+    def __init__(self, settings: NameServerSettings, storage: KeyValueStorage | None = None) -> None:
         """``storage`` keeps the key-value configuration, None keeps it in memory; raises as `KeyValues` does."""
-        self._config = config
-        self._expiry_ns = config.broker_expiry_seconds * 1_000_000_000
+        self._settings = settings
+        self._expiry_ns = settings.broker_expiry_seconds * 1_000_000_000
         self._routes = RouteTable()
-        self._key_values = KeyValues(storage, config.max_key_values)
+        self._key_values = KeyValues(storage, settings.max_key_values)
         ordered = self._key_values.get(_CONFIG_NAMESPACE, _ORDERED_KEY)
         if ordered is not None:
-            self._config = msgspec.structs.replace(config, ordered_messages=ordered == "true")
+            self._settings = msgspec.structs.replace(settings, ordered_messages=ordered == "true")
         self._handlers: dict[int, Callable[[_Request], RemotingCommand]] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._get_route,
             RequestCode.REGISTER_BROKER: self._register_broker,
@@ -162,7 +162,7 @@ class NameServer:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {header.topic}",
             )
-        if self._config.ordered_messages:
+        if self._settings.ordered_messages:
             route.order_topic_conf = self._key_values.get(ORDER_TOPIC_NAMESPACE, header.topic)
         body = route.encode(request.command.version, bool(header.accept_standard_json_only))
         return response(request.command, ResponseCode.SUCCESS, body=body)
@@ -175,10 +175,10 @@ class NameServer:
         body = RegisterBrokerBody.decode(command.body, compressed=header.compressed, version=command.version)
         names = [topic.topic_name for topic in body.topics.topic_config_table.values()]
         addresses, routes = self._routes.counts_with(header.broker_address, header.broker_name, names)
-        if addresses > self._config.max_brokers:
-            return _too_many(request, "brokers", addresses, self._config.max_brokers)
-        if routes > self._config.max_routes:
-            return _too_many(request, "routes", routes, self._config.max_routes)
+        if addresses > self._settings.max_brokers:
+            return _too_many(request, "brokers", addresses, self._settings.max_brokers)
+        if routes > self._settings.max_routes:
+            return _too_many(request, "routes", routes, self._settings.max_routes)
         expiry_ns = self._expiry_ns
         if header.heartbeat_timeout_ms is not None and header.heartbeat_timeout_ms > 0:
             expiry_ns = header.heartbeat_timeout_ms * 1_000_000
@@ -261,8 +261,8 @@ class NameServer:
         route = decode_request(request.command.body, TopicRouteData)
         queues = {queue.broker_name: queue for queue in route.queue_datas}
         routes = self._routes.routes_with(header.topic, queues)
-        if routes > self._config.max_routes:
-            return _too_many(request, "routes", routes, self._config.max_routes)
+        if routes > self._settings.max_routes:
+            return _too_many(request, "routes", routes, self._settings.max_routes)
         self._routes.add_topic(header.topic, list(queues.values()))
         return response(request.command, ResponseCode.SUCCESS)
 
@@ -307,12 +307,12 @@ class NameServer:
         return response(request.command, ResponseCode.SUCCESS, body=encode_body(KeyValueTable(table)))
 
     def _get_config(self, request: _Request) -> RemotingCommand:
-        config = self._config
+        settings = self._settings
         lines = (
-            f"listenPort={config.listen.rpartition(':')[2]}",
-            f"kvConfigPath={config.kv_config_path}",
-            f"orderMessageEnable={'true' if config.ordered_messages else 'false'}",
-            f"serverChannelMaxIdleTimeSeconds={config.idle_seconds}",
+            f"listenPort={settings.listen.rpartition(':')[2]}",
+            f"kvConfigPath={settings.kv_config_path}",
+            f"orderMessageEnable={'true' if settings.ordered_messages else 'false'}",
+            f"serverChannelMaxIdleTimeSeconds={settings.idle_seconds}",
         )
         return response(request.command, ResponseCode.SUCCESS, body="\n".join(lines).encode() + b"\n")
 
@@ -342,7 +342,7 @@ class NameServer:
                 return response(request.command, ResponseCode.SYSTEM_ERROR, str(error))
             except OSError as error:
                 return _not_saved(request, error)
-            self._config = msgspec.structs.replace(self._config, ordered_messages=value == "true")
+            self._settings = msgspec.structs.replace(self._settings, ordered_messages=value == "true")
         return response(request.command, ResponseCode.SUCCESS)
 
 

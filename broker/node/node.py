@@ -41,8 +41,8 @@ from broker.requests.deadline import Time
 from broker.requests.errors import NotServingError, OverloadedError, RequestError
 from broker.requests.processing import Handler, Place, Processor
 from broker.requests.responses import refuse, reply
-from broker.settings.live import LiveConfig
-from broker.settings.tables import BrokerConfig
+from broker.settings.live import LiveSettings
+from broker.settings.tables import Settings
 from broker.state.commands import Command, DeleteTopic, PutTopic, Several
 from broker.statistics.stats import Stats
 from log.errors import DiskError, DiskFullError
@@ -62,14 +62,14 @@ class Node:
         self,
         replica: Replica,
         outgoing: Outgoing,
-        settings: LiveConfig,
+        settings: LiveSettings,
         time: Time,
         listeners: Listeners,
         stats: Stats,
     ) -> None:
         """`listeners` observe the replica: the node is the first of them, and the last (`start`)."""
         self.replica = replica
-        self.group = settings.config.node.group
+        self.group = settings.current.node.group
         self.outgoing = outgoing
         self.settings = settings
         self.time = time
@@ -80,7 +80,7 @@ class Node:
         """Rises whenever the name servers must be told something new."""
         self.permission_changes = 0
         """The number of changes of the broker's own permission while this node runs."""
-        self._permission = settings.config.broker.permission
+        self._permission = settings.current.broker.permission
         settings.on_change(self._settings_changed)
         self.access: AccessControl | None = None
         """Decides what clients of this node may do; None lets them do everything."""
@@ -108,15 +108,10 @@ class Node:
         self.listeners.role_changes.append(self._leader_may_be_asked)
         self._forwarding.look_at_membership()
 
-    @property
-    def config(self) -> BrokerConfig:
-        """The settings in force."""
-        return self.settings.config
-
-    def _settings_changed(self, config: BrokerConfig) -> None:
+    def _settings_changed(self, settings: Settings) -> None:
         """Other settings are in force; name servers are told of topics as these allow."""
-        self.permission_changes += config.broker.permission != self._permission
-        self._permission = config.broker.permission
+        self.permission_changes += settings.broker.permission != self._permission
+        self._permission = settings.broker.permission
         self.registration_version += 1
 
     @property

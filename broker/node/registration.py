@@ -16,24 +16,24 @@ from broker.remoting.command import OWN_VERSION, RemotingCommand, request
 from broker.remoting.name_server_headers import BrokerIdentityHeader, RegisterBrokerHeader
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import MASTER_ID
-from broker.settings.tables import BrokerConfig
+from broker.settings.tables import Settings
 
 PLAIN_TOPICS_MAX = 5_000
 """Registrations of more topics are compressed."""
 
 
-def registration(node: Node, config: BrokerConfig, address: str) -> RemotingCommand | None:
+def registration(node: Node, settings: Settings, address: str) -> RemotingCommand | None:
     """REGISTER_BROKER 103 for the node's present role; None while it has none. `address` is what clients connect to.
 
     UNREGISTER_BROKER 104 for a node that is no member of its group: one that was removed may be registered still.
     """
     if node.is_outside:
-        return _goodbye(config, address, config.follower_broker_id)
-    broker_id = _broker_id(node, config)
+        return _goodbye(settings, address, settings.follower_broker_id)
+    broker_id = _broker_id(node, settings)
     if broker_id is None:
         return None
     metadata = node.replica.metadata
-    permission = config.broker.permission_bits
+    permission = settings.broker.permission_bits
     topics = {name: _masked(topic, permission) for name, topic in metadata.topics.items()}
     version = msgspec.structs.replace(
         metadata.topics_version,
@@ -45,9 +45,9 @@ def registration(node: Node, config: BrokerConfig, address: str) -> RemotingComm
     compressed = len(topics) > PLAIN_TOPICS_MAX
     body = table.encode_compressed(OWN_VERSION) if compressed else table.encode()
     header = RegisterBrokerHeader(
-        broker_name=config.node.group,
+        broker_name=settings.node.group,
         broker_address=address,
-        cluster_name=config.node.cluster,
+        cluster_name=settings.node.cluster,
         ha_server_address=_ha_address(address),
         broker_id=broker_id,
         compressed=compressed,
@@ -56,24 +56,24 @@ def registration(node: Node, config: BrokerConfig, address: str) -> RemotingComm
     return request(RequestCode.REGISTER_BROKER, header, body)
 
 
-def unregistration(node: Node, config: BrokerConfig, address: str) -> RemotingCommand | None:
+def unregistration(node: Node, settings: Settings, address: str) -> RemotingCommand | None:
     """UNREGISTER_BROKER 104; None while the node has no role under which it could be registered."""
-    broker_id = _broker_id(node, config)
-    return None if broker_id is None else _goodbye(config, address, broker_id)
+    broker_id = _broker_id(node, settings)
+    return None if broker_id is None else _goodbye(settings, address, broker_id)
 
 
-def _goodbye(config: BrokerConfig, address: str, broker_id: int) -> RemotingCommand:
-    header = BrokerIdentityHeader(config.node.group, address, config.node.cluster, broker_id)
+def _goodbye(settings: Settings, address: str, broker_id: int) -> RemotingCommand:
+    header = BrokerIdentityHeader(settings.node.group, address, settings.node.cluster, broker_id)
     return request(RequestCode.UNREGISTER_BROKER, header)
 
 
-def _broker_id(node: Node, config: BrokerConfig) -> int | None:
+def _broker_id(node: Node, settings: Settings) -> int | None:
     replica = node.replica
     if replica.serving:
         return MASTER_ID
     if replica.leader is None or replica.leader == replica.node_id:
         return None  # nobody leads, or this node will in a moment
-    return config.follower_broker_id
+    return settings.follower_broker_id
 
 
 def _masked(topic: TopicConfig, permission: int) -> TopicConfig:

@@ -54,11 +54,11 @@ class RunningNode:
         self.node = node
         self._surroundings = surroundings
         self.jobs = Jobs(node.replica)
-        config = node.config
+        settings = node.settings.current
         self.links = PeerLinks(
             node,
             surroundings,
-            secret=config.raft.peer_secret,
+            secret=settings.raft.peer_secret,
             nonce=nonce,
             dial=surroundings.dial_peer,
             deliver=deliver,
@@ -68,20 +68,20 @@ class RunningNode:
             node.time,
             node.received,
             node.client_disconnected,
-            config.limits.idle_seconds * _SECOND,
+            settings.limits.idle_seconds * _SECOND,
         )
         self.registrars = [
             Registrar(
                 name_server,
-                lambda: registration(node, node.config, address),
-                lambda: unregistration(node, node.config, address),
-                config.broker.register_interval_ms * 1_000_000,
+                lambda: registration(node, node.settings.current, address),
+                lambda: unregistration(node, node.settings.current, address),
+                settings.broker.register_interval_ms * 1_000_000,
                 surroundings=surroundings,
                 time=node.time,
                 outgoing=node.outgoing,
                 dial=surroundings.dial_name_server,
             )
-            for name_server in config.node.name_servers
+            for name_server in settings.node.name_servers
         ]
         self._told_version = node.registration_version
         """The `Node.registration_version` that the registrars have heard of."""

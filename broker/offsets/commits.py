@@ -16,7 +16,7 @@ from broker.remoting.codes import ResponseCode
 from broker.replica.proposals import ignore
 from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import OverloadedError, ReplicaError, RequestError
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.commands import CommitOffsets, ResetOffsets
 from log.errors import DiskFullError
 
@@ -53,7 +53,7 @@ class _UnderWay:
 class OffsetCommits:
     """Staged consumer offsets of the leader."""
 
-    def __init__(self, replica: Proposals, settings: LiveConfig, time: Time, listeners: Listeners) -> None:
+    def __init__(self, replica: Proposals, settings: LiveSettings, time: Time, listeners: Listeners) -> None:
         self._replica = replica
         self._settings = settings
         self._time = time
@@ -95,7 +95,7 @@ class OffsetCommits:
         """
         key = (group, topic, queue_id)
         if key not in self._staged and not self._has_room(key):
-            raise _too_many(self._settings.config.limits.max_stored_offsets)
+            raise _too_many(self._settings.current.limits.max_stored_offsets)
         self._staged[key] = offset
         self._waiting.append((lambda uncounted: done(uncounted.get(key)), lost))
         self._deadline.due_ns = self._time.now_ns
@@ -112,7 +112,7 @@ class OffsetCommits:
 
         `until_followed` parks them (broker/offsets/resets.py). Raises as `commit`, and as `Replica.propose_command`.
         """
-        metadata, most = self._replica.metadata, self._settings.config.limits.max_stored_offsets
+        metadata, most = self._replica.metadata, self._settings.current.limits.max_stored_offsets
         new = sum(
             queue_id not in metadata.offsets.get((group, topic), ()) for group, topic, queue_id, _ in offsets
         )
@@ -197,7 +197,7 @@ class OffsetCommits:
         if queue_id in metadata.offsets.get((group, topic), ()):
             return True
         count = metadata.offset_count + self._staged_new + self._under_way_new
-        if count >= self._settings.config.limits.max_stored_offsets:
+        if count >= self._settings.current.limits.max_stored_offsets:
             return False
         self._staged_new += 1
         return True

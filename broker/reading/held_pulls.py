@@ -33,7 +33,7 @@ from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import RequestError
 from broker.requests.late_requests import SUSPEND_MS_MAX, done_late
 from broker.requests.responses import reply
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.statistics.stats import Stats
 from log.dispatch import Arrival
 
@@ -104,7 +104,7 @@ class HeldPulls:
         reads: QueueReads,
         responses: PullResponses,
         stats: Stats,
-        settings: LiveConfig,
+        settings: LiveSettings,
         time: Time,
         listeners: Listeners,
     ) -> None:
@@ -135,7 +135,7 @@ class HeldPulls:
     @property
     def has_room(self) -> bool:
         """Tells whether one more may be held (`limits.max_held_pulls`)."""
-        return self._count < self._settings.config.limits.max_held_pulls
+        return self._count < self._settings.current.limits.max_held_pulls
 
     def hold(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, wanted: Filter
@@ -143,7 +143,7 @@ class HeldPulls:
         """Holds a pull until a message comes or its time is over."""
         self._stats.gets_missed += 1
         held = self._pull(connection, command, header, wanted)
-        long_polling = self._settings.config.broker.long_polling
+        long_polling = self._settings.current.broker.long_polling
         suspend_ms = min(header.suspend_timeout_ms, SUSPEND_MS_MAX if long_polling else SHORT_POLL_MS)
         held.deadline_ns = held.since_ns + suspend_ms * 1_000_000
         self._by_queue.setdefault((header.topic, header.queue_id), {})[held] = None

@@ -10,7 +10,7 @@ from broker.remoting.codes import Permission, PullSysFlag, ResponseCode
 from broker.remoting.headers import PullMessageHeader
 from broker.requests.connection import Connection
 from broker.requests.errors import RequestError
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.topic_rules import RETRY_PREFIX
 
 # As plain numbers: every pull asks for them, and the operators of enum flags are Python functions.
@@ -23,14 +23,14 @@ _MAY_READ: Final = int(Permission.READ)
 class PullChecks:
     """Judges pulls by the settings, topics, consumer groups and subscriptions as they are now."""
 
-    def __init__(self, replica: State, registry: ClientRegistry[Connection], settings: LiveConfig) -> None:
+    def __init__(self, replica: State, registry: ClientRegistry[Connection], settings: LiveSettings) -> None:
         self._replica = replica
         self._registry = registry
         self._settings = settings
 
     def check_broker(self) -> None:
         """Raises `RequestError` where clients may not read from this broker at all."""
-        if "read" not in self._settings.config.broker.permission:
+        if "read" not in self._settings.current.broker.permission:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include reading")
 
     def check(self, header: PullMessageHeader) -> None:
@@ -66,7 +66,7 @@ class PullChecks:
         """Returns which messages a pull wants. Raises `RequestError` where its subscription cannot be used."""
         if header.topic.startswith(RETRY_PREFIX):
             return None
-        sql_filters = self._settings.config.broker.sql_filters
+        sql_filters = self._settings.current.broker.sql_filters
         if header.sys_flag & _HAS_SUBSCRIPTION:
             return parse_filter(header.expression_type, header.subscription or "*", sql_filters=sql_filters)
         self._check_broadcast(header.consumer_group)

@@ -29,7 +29,7 @@ from broker.requests.connection import Connection, RelayedConnection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.topic_rules import InvalidNameError, check_group_name
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations, TooManyError, missing_for_consumers
@@ -47,7 +47,7 @@ class PullProcessor:
         resets: OffsetResets,
         creations: Creations,
         stats: Stats,
-        settings: LiveConfig,
+        settings: LiveSettings,
         time: Time,
         listeners: Listeners,
     ) -> None:
@@ -87,7 +87,7 @@ class PullProcessor:
 
         Raises `RequestError` for a pull that the checks refuse.
         """
-        if command.code == RequestCode.LITE_PULL_MESSAGE and not self._settings.config.broker.lite_pulls:
+        if command.code == RequestCode.LITE_PULL_MESSAGE and not self._settings.current.broker.lite_pulls:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, "lite pulls are switched off here (litePullMessageEnable)"
             )
@@ -132,7 +132,7 @@ class PullProcessor:
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader
     ) -> None:
         """Answers with messages that are committed here, else asks the leader."""
-        metadata, settings = self._replica.metadata, self._settings.config.broker
+        metadata, settings = self._replica.metadata, self._settings.current.broker
         if (
             settings.follower_reads
             and not header.sys_flag & COMMITS_OFFSET
@@ -158,7 +158,7 @@ class PullProcessor:
             check_group_name(group)
         except InvalidNameError:
             return False
-        auto_create = self._settings.config.broker.auto_create_groups
+        auto_create = self._settings.current.broker.auto_create_groups
         missing = missing_for_consumers(self._replica.metadata, (group,), auto_create, self._time.wall_ms)
         if not missing:
             return False

@@ -11,7 +11,7 @@ from broker.replica.replica import Replica
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.responses import reply
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.settings.tables import follower_broker_id
 from broker.statistics.stats import Stats
 
@@ -28,7 +28,7 @@ class PullResponses:
     """Sends what reads of queues came to."""
 
     def __init__(
-        self, replica: Replica, resets: OffsetResets, stats: Stats, settings: LiveConfig, time: Time
+        self, replica: Replica, resets: OffsetResets, stats: Stats, settings: LiveSettings, time: Time
     ) -> None:
         self._replica = replica
         self._resets = resets
@@ -100,7 +100,7 @@ class PullResponses:
         """
         replica = self._replica
         group = replica.metadata.groups.get(group_name)
-        if group is None or not self._settings.config.broker.follower_reads:
+        if group is None or not self._settings.current.broker.follower_reads:
             return 0
         named = group.broker_id if is_near else group.which_broker_when_consume_slowly
         if not named:

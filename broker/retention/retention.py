@@ -13,7 +13,7 @@ import structlog
 from broker.replica.replica import Replica
 from broker.requests.deadline import Time
 from broker.retention.waiting import first_waiting_index
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.settings.tables import RetentionSettings
 from log.disk import Disk
 from log.errors import DiskFullError
@@ -69,7 +69,7 @@ class Retention:
     def __init__(
         self,
         replica: Replica,
-        settings: LiveConfig,
+        settings: LiveSettings,
         disk: Disk,
         time: Time,
         hour_of_day: Callable[[int], int],
@@ -82,12 +82,12 @@ class Retention:
         self._hour_of_day = hour_of_day
         self._watermark = _ROOM
         self._complaint = ""
-        interval_ns = settings.config.retention.interval_ms * _MS
+        interval_ns = settings.current.retention.interval_ms * _MS
         self._deadline = time.add_deadline(self.run, time.now_ns + interval_ns)
 
     def run(self, *, at_any_hour: bool = False) -> None:
         """Looks once: finds out whether the disk is full, then deletes what may go."""
-        settings = self._settings.config.retention
+        settings = self._settings.current.retention
         policy = _policy(settings)
         self._deadline.due_ns = self._time.now_ns + settings.interval_ms * _MS
         usage = self._disk.usage()

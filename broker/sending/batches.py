@@ -26,7 +26,7 @@ from broker.sending.properties import (
 )
 from broker.sending.responses import PendingSend
 from broker.sending.shared import sent_message, too_long
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.statistics.stats import Stats
 from broker.transactions.sending import check_no_half
 from log.batch import ITEM_OVERHEAD, BatchItem, parse_batch
@@ -48,7 +48,7 @@ class Batches:
     def __init__(
         self,
         appends: Appends,
-        settings: LiveConfig,
+        settings: LiveSettings,
         added: AddedProperties,
         stats: Stats,
         time: Time,
@@ -61,7 +61,7 @@ class Batches:
         self._stats = stats
         self._time = time
         self._host = host
-        self._delay_levels = len(settings.config.broker.delay_level_ms)
+        self._delay_levels = len(settings.current.broker.delay_level_ms)
 
     def append(
         self,
@@ -76,7 +76,7 @@ class Batches:
         `envelope` are the properties in the request's header, which each message gets. Raises `RequestError`,
         `OverloadedError`, `NotServingError` and `DiskFullError`, with nothing appended.
         """
-        body, body_bytes_max = bytes(command.body), self._settings.config.storage.max_message_bytes
+        body, body_bytes_max = bytes(command.body), self._settings.current.storage.max_message_bytes
         if len(body) > body_bytes_max:
             raise too_long(len(body), body_bytes_max)
         items = items_of(body)
@@ -101,7 +101,7 @@ class Batches:
         shared = terminated((header.properties or "").encode())
         beside = SMALLEST_RECORD_BYTES + len(header.topic) + len(shared) + self._added.bytes
         size = len(body) + len(items) * (beside - ITEM_OVERHEAD)
-        size_max = GROWTH_MAX * self._settings.config.storage.max_message_bytes
+        size_max = GROWTH_MAX * self._settings.current.storage.max_message_bytes
         if size > size_max:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -153,7 +153,7 @@ class Batches:
 
     def _check_plain(self, properties: SentProperties) -> None:
         """Raises `RequestError` for a half message, and for one that is to be delivered later: a batch has neither."""
-        broker = self._settings.config.broker
+        broker = self._settings.current.broker
         values = properties.by_name()
         check_no_half(values)
         if delay_level(values, self._delay_levels) or due_ms_of(

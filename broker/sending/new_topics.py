@@ -15,7 +15,7 @@ from broker.requests.budget import Budget
 from broker.requests.connection import Connection
 from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.commands import PutTopic
 from broker.state.topic_rules import (
     DEAD_LETTER_PREFIX,
@@ -34,7 +34,7 @@ class NewTopics:
     """The topics that are being created by sends, and the sends that wait for them."""
 
     def __init__(
-        self, state: State, requests: Requests, creations: Creations, settings: LiveConfig, time: Time
+        self, state: State, requests: Requests, creations: Creations, settings: LiveSettings, time: Time
     ) -> None:
         self._state = state
         self._requests = requests
@@ -94,7 +94,7 @@ class NewTopics:
         template: TopicConfig | None
         if header.default_topic == DEFAULT_TOPIC:
             # By the settings, which may have changed since the group's first leader made the topic.
-            broker = self._settings.config.broker
+            broker = self._settings.current.broker
             template = default_template(broker.default_queue_count, broker.auto_create_topics)
         else:
             template = self._state.metadata.topics.get(header.default_topic)

@@ -33,7 +33,7 @@ from broker.requests.responses import reply, reply_unknown
 from broker.sending.properties import check_properties
 from broker.sending.responses import send_fields
 from broker.sending.shared import forbidden_topic, sent_message, too_early, unusual_queue
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.topic_rules import FORBIDDEN_TO_SEND
 from log.errors import DiskFullError, EntryTooLargeError, RecordError
 from log.properties import get_property, terminated, with_property
@@ -82,7 +82,7 @@ class RepliesProcessor:
         appends: Appends,
         registry: ClientRegistry[Connection],
         calls: ClientCalls,
-        settings: LiveConfig,
+        settings: LiveSettings,
         time: Time,
         *,
         address: str,
@@ -151,7 +151,7 @@ class RepliesProcessor:
 
     def _check(self, header: SendHeader, properties: bytes, body_bytes: int) -> int:
         """The queue for the copy. Raises `RequestError` for what is no reply."""
-        config = self._settings.config
+        config = self._settings.current
         if self._time.wall_ms < config.broker.accept_sends_from_ms:
             raise too_early(config.broker.accept_sends_from_ms, self._time.wall_ms)
         topic = self._appends.metadata.topics.get(header.topic)
@@ -196,7 +196,7 @@ class RepliesProcessor:
 
     def _finish(self, answering: _Reply, header: SendHeader, properties: bytes) -> None:
         """The reply has been pushed, or has not: it is stored, if the settings say so, and answered."""
-        if not self._settings.config.broker.store_replies:
+        if not self._settings.current.broker.store_replies:
             answering.answer()
             return
         message = sent_message(

@@ -23,7 +23,7 @@ from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import ReplyWhenCommitted, reply, reply_unknown
 from broker.sending.dead_letters import dead_letter_properties
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.commands import PutTopic
 from broker.state.topic_rules import (
     DEAD_LETTER_PREFIX,
@@ -63,7 +63,7 @@ class SendBackProcessor:
         registry: ClientRegistry[Connection],
         creations: Creations,
         stats: Stats,
-        settings: LiveConfig,
+        settings: LiveSettings,
         time: Time,
         random: RandomSource,
     ) -> None:
@@ -75,7 +75,7 @@ class SendBackProcessor:
         self._settings = settings
         self._time = time
         self._random = random
-        self._delay_levels = len(settings.config.broker.delay_level_ms)
+        self._delay_levels = len(settings.current.broker.delay_level_ms)
 
     def routes(self) -> Iterable[Route]:
         """The leader takes messages back, as it takes sends."""
@@ -88,7 +88,7 @@ class SendBackProcessor:
         """
         # Decode, and check who sends back what.
         header = command.decode_fields(ConsumerSendMessageBackHeader)
-        appends, broker = self._appends, self._settings.config.broker
+        appends, broker = self._appends, self._settings.current.broker
         group = appends.metadata.groups.get(header.group)
         if group is None:
             raise RequestError(

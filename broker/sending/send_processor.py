@@ -44,7 +44,7 @@ from broker.sending.properties import (
 )
 from broker.sending.responses import PendingSend
 from broker.sending.shared import forbidden_topic, sent_message, too_early, too_long, unusual_queue
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX, retries_max
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
@@ -81,7 +81,7 @@ class SendProcessor:
         requests: Requests,
         creations: Creations,
         stats: Stats,
-        settings: LiveConfig,
+        settings: LiveSettings,
         time: Time,
         listeners: Listeners,
         *,
@@ -93,9 +93,9 @@ class SendProcessor:
         self._stats = stats
         self._time = time
         self._random = random
-        self._delay_levels = len(settings.config.broker.delay_level_ms)
+        self._delay_levels = len(settings.current.broker.delay_level_ms)
         self._host = store_host.hex().upper()
-        self._added = AddedProperties(settings.config.node.cluster, store_host)
+        self._added = AddedProperties(settings.current.node.cluster, store_host)
         self._new_topics = NewTopics(appends, requests, creations, settings, time)
         self._once = OnceSends(appends, requests, listeners)
         self._batches = Batches(appends, settings, self._added, stats, time, self._host)
@@ -112,7 +112,7 @@ class SendProcessor:
         # Decode.
         header = command.decode_fields(_HEADERS[command.code])
         is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch
-        config = self._settings.config
+        config = self._settings.current
 
         # Check. Whoever sends to a retry topic may in truth send a dead letter: that comes before all that asks for
         # the topic.
@@ -182,11 +182,11 @@ class SendProcessor:
         A half message comes first, which cannot be delivered later, then a delay level, which outdoes a time. Raises
         `RequestError` for values that are none, and `OverloadedError` where too many transactions are open.
         """
-        broker = self._settings.config.broker
+        broker = self._settings.current.broker
         values = properties.by_name()
         if sent_as_half(header, values):
             hide_half(message, header, values, unique_key, rejected=broker.reject_transactions)
-            check_room(self._appends, self._settings.config)
+            check_room(self._appends, self._settings.current)
         elif level := delay_level(values, self._delay_levels):
             if any(name in values for name in TIMERS):
                 message.properties = without_properties(message.properties, *TIMERS)
@@ -207,7 +207,7 @@ class SendProcessor:
         properties: SentProperties,
         queue_id: int,
     ) -> None:
-        body, body_bytes_max = command.body, self._settings.config.storage.max_message_bytes
+        body, body_bytes_max = command.body, self._settings.current.storage.max_message_bytes
         if len(body) > body_bytes_max:
             raise too_long(len(body), body_bytes_max)
         if header.properties and len(header.properties) > SHORT_CHARACTERS:

@@ -19,11 +19,11 @@ import structlog
 from broker.remoting.addresses import split_address
 from broker.settings import properties_file, rocketmq_keys
 from broker.settings.reading import expected_value
-from broker.settings.tables import BrokerConfig, ImpossibleSettingError, check_broker
+from broker.settings.tables import ImpossibleSettingError, Settings, check_broker
 from log.disk import Disk
 from log.state_file import read_state, write_state
 
-log = structlog.get_logger("trivet.config")
+log = structlog.get_logger("trivet.settings")
 
 CHANGES_PATH: Final = "config/changes"
 
@@ -70,27 +70,27 @@ _SECRET: Final = frozenset({"raft.peer_secret", "tls.key_password"})
 """Settings that are told to nobody."""
 
 _SETTING_OF = {key: meaning.setting for key, meaning in rocketmq_keys.BROKER_KEYS.items()}
-_TABLES = tuple(field.name for field in msgspec.structs.fields(BrokerConfig) if field.name != "warnings")
+_TABLES = tuple(field.name for field in msgspec.structs.fields(Settings) if field.name != "warnings")
 
 
 class ChangeRefusedError(Exception):
     """A change that is not made; the text names the key and says why."""
 
 
-class LiveConfig:
+class LiveSettings:
     """The settings of one node. Listeners are called with them after every change."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk) -> None:
-        """Start with `config` and the changes that the store remembers. Raises DamagedStateError, DiskError."""
+    def __init__(self, settings: Settings, disk: Disk) -> None:
+        """Start with `settings` and the changes that the store remembers. Raises DamagedStateError, DiskError."""
         self._disk = disk
-        self._listeners: list[Callable[[BrokerConfig], None]] = []
+        self._listeners: list[Callable[[Settings], None]] = []
         self._changes: dict[str, str] = {}
-        self.config = config
+        self.current = settings
         data = read_state(disk, CHANGES_PATH)
         kept = msgspec.json.decode(data, type=dict[str, str]) if data else {}
         try:
             # Together, as some cannot hold without the others.
-            self.config, self._changes = _changed(config, kept), kept
+            self.current, self._changes = _changed(settings, kept), kept
         except ChangeRefusedError:
             self._keep_what_holds(kept)
         if self._changes:
@@ -100,52 +100,52 @@ class LiveConfig:
         """Try each change by itself: the file that the node was started with does not allow all of them any more."""
         for key, text in kept.items():
             try:
-                self.config = _changed(self.config, {key: text})
+                self.current = _changed(self.current, {key: text})
                 self._changes[key] = text
             except ChangeRefusedError as error:
                 log.warning("a change made at run time is dropped", reason=str(error))
 
-    def on_change(self, listener: Callable[[BrokerConfig], None]) -> None:
+    def on_change(self, listener: Callable[[Settings], None]) -> None:
         """Register a function that is called with the settings after every change; it must raise nothing."""
         self._listeners.append(listener)
 
     def change(self, wanted: Mapping[str, str]) -> None:
         """Make all of the changes or none. Raises ChangeRefusedError, and DiskError where they cannot be kept."""
-        config = _changed(self.config, wanted)
-        if config == self.config:
+        changed = _changed(self.current, wanted)
+        if changed == self.current:
             return
         # One entry for each setting, under whatever name: the last one holds, after a restart, too.
         settings = {_setting(key) for key in wanted}
         changes = {key: text for key, text in self._changes.items() if _setting(key) not in settings}
         changes |= wanted
         write_state(self._disk, CHANGES_PATH, msgspec.json.encode(changes))
-        self.config, self._changes = config, changes
+        self.current, self._changes = changed, changes
         log.info("settings changed", **{key.replace(".", "_"): text for key, text in wanted.items()})
         for listener in self._listeners:
-            listener(config)
+            listener(changed)
 
     def as_properties(self) -> str:
         """All settings but secrets as Java properties, RocketMQ's names first."""
-        config = self.config
-        host, port = split_address(config.node.listen)
+        settings = self.current
+        host, port = split_address(settings.node.listen)
         found = {
-            "brokerId": str(config.follower_broker_id),
+            "brokerId": str(settings.follower_broker_id),
             "enableDLegerCommitLog": "true",
             "listenPort": str(port),
-            "brokerIP1": config.node.advertise or host,
+            "brokerIP1": settings.node.advertise or host,
             **_FIXED,
-            "useTLS": str(bool(config.tls.certificate) and config.tls.mode != "disabled").lower(),
+            "useTLS": str(bool(settings.tls.certificate) and settings.tls.mode != "disabled").lower(),
         }
         named: set[str] = set()
         for key, setting in _SETTING_OF.items():
             named.add(setting)
             if setting not in _SECRET:
-                found.setdefault(key, _text(setting, _value(config, setting)))
+                found.setdefault(key, _text(setting, _value(settings, setting)))
         for table in _TABLES:
-            for field in msgspec.structs.fields(getattr(config, table)):
+            for field in msgspec.structs.fields(getattr(settings, table)):
                 setting = f"{table}.{field.name}"
                 if setting not in named and setting not in _SECRET:
-                    found[setting] = _text(setting, _value(config, setting))
+                    found[setting] = _text(setting, _value(settings, setting))
         return "".join(properties_file.line(key, found[key]) for key in found)
 
 
@@ -153,23 +153,23 @@ def _setting(key: str) -> str:
     return _SETTING_OF.get(key, key)
 
 
-def _changed(config: BrokerConfig, wanted: Mapping[str, str]) -> BrokerConfig:
+def _changed(settings: Settings, wanted: Mapping[str, str]) -> Settings:
     for key, text in wanted.items():
         setting, value = _read(key, text)
-        if _value(config, setting) == value:
+        if _value(settings, setting) == value:
             continue
         if setting not in CHANGEABLE:
             raise ChangeRefusedError(
                 f"{key} cannot change while the broker runs: set it in the broker's file and start it again"
             )
         table, _, field = setting.partition(".")
-        new_table = msgspec.structs.replace(getattr(config, table), **{field: value})
-        config = msgspec.structs.replace(config, **{table: new_table})
+        new_table = msgspec.structs.replace(getattr(settings, table), **{field: value})
+        settings = msgspec.structs.replace(settings, **{table: new_table})
     try:
-        check_broker(config)
+        check_broker(settings)
     except ImpossibleSettingError as error:
         raise ChangeRefusedError(f"{error.setting}: {error.reason}") from None
-    return config
+    return settings
 
 
 def _read(key: str, text: str) -> tuple[str, Any]:
@@ -177,7 +177,7 @@ def _read(key: str, text: str) -> tuple[str, Any]:
     meaning = rocketmq_keys.BROKER_KEYS.get(key)
     setting = key if meaning is None else meaning.setting
     table, _, name = setting.partition(".")
-    fields = msgspec.structs.fields(getattr(BrokerConfig(), table)) if table in _TABLES else ()
+    fields = msgspec.structs.fields(getattr(Settings(), table)) if table in _TABLES else ()
     field = next((field for field in fields if field.name == name), None)
     if field is None:
         reason = rocketmq_keys.BROKER_KEYS_WITHOUT_EFFECT.get(key)
@@ -190,7 +190,7 @@ def _read(key: str, text: str) -> tuple[str, Any]:
         )
     try:
         value: object = text if meaning is None else meaning.read(text.strip())
-        if meaning is None and not isinstance(getattr(getattr(BrokerConfig(), table), name), str):
+        if meaning is None and not isinstance(getattr(getattr(Settings(), table), name), str):
             value = msgspec.json.decode(text)
         return setting, msgspec.convert(value, field.type)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -202,9 +202,9 @@ def _read(key: str, text: str) -> tuple[str, Any]:
         raise ChangeRefusedError(f"{key} = {text}: must be {allowed}") from None
 
 
-def _value(config: BrokerConfig, setting: str) -> Any:
+def _value(settings: Settings, setting: str) -> Any:
     table, _, field = setting.partition(".")
-    return getattr(getattr(config, table), field)
+    return getattr(getattr(settings, table), field)
 
 
 def _text(setting: str, value: object) -> str:

@@ -24,41 +24,23 @@ from broker.settings import properties_file, rocketmq_keys
 from broker.settings.rocketmq_keys import Meaning
 from broker.settings.tables import (
     AclSettings,
-    BrokerConfig,
     BrokerSettings,
     ImpossibleSettingError,
     LimitSettings,
-    NameServerConfig,
+    NameServerSettings,
     NodeSettings,
     ObserveSettings,
     RaftSettings,
     RetentionSettings,
     Settings,
+    SettingsTable,
     StorageSettings,
     TlsSettings,
     check_broker,
     check_name_server,
 )
 
-__all__ = [
-    "AclSettings",
-    "BrokerConfig",
-    "BrokerSettings",
-    "ConfigError",
-    "LimitSettings",
-    "NameServerConfig",
-    "NodeSettings",
-    "ObserveSettings",
-    "RaftSettings",
-    "RetentionSettings",
-    "StorageSettings",
-    "TlsSettings",
-    "load",
-    "load_name_server",
-    "to_toml",
-]
-
-_TABLES: dict[str, type[Settings]] = {
+_TABLES: dict[str, type[SettingsTable]] = {
     "node": NodeSettings,
     "raft": RaftSettings,
     "storage": StorageSettings,
@@ -71,7 +53,7 @@ _TABLES: dict[str, type[Settings]] = {
 }
 
 
-class ConfigError(ValueError):
+class SettingsError(ValueError):
     """Settings that cannot be used; the text is one line for the operator, whose fault it is."""
 
     def __init__(
@@ -100,7 +82,7 @@ class _Given:
 _Found = dict[str, _Given]
 """Values by ``table.field`` (bare ``field`` for the name server)."""
 
-_AnySettings = TypeVar("_AnySettings", bound=Settings)
+_AnySettings = TypeVar("_AnySettings", bound=SettingsTable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +103,10 @@ _NAME_SERVER_PROPERTIES = _PropertiesDialect(
 )
 
 
-def load(path: str | Path) -> BrokerConfig:
+def load(path: str | Path) -> Settings:
     """Read a broker's settings: TOML if the name ends in ``.toml``, else RocketMQ's ``key=value``.
 
-    Raises :class:`ConfigError` for any mistake, an unreadable file included.
+    Raises :class:`SettingsError` for any mistake, an unreadable file included.
     """
     file = str(path)
     text = _read(file)
@@ -136,16 +118,16 @@ def load(path: str | Path) -> BrokerConfig:
     tables: dict[str, Any] = {
         name: _settings(file, table, found, f"{name}.") for name, table in _TABLES.items()
     }
-    config = BrokerConfig(**tables, warnings=tuple(warnings))
+    settings = Settings(**tables, warnings=tuple(warnings))
     try:
-        check_broker(config)
+        check_broker(settings)
     except ImpossibleSettingError as impossible:
         raise _located(file, impossible, found) from None
-    return config
+    return settings
 
 
-def load_name_server(path: str | Path) -> NameServerConfig:
-    """Read a name server's settings in either syntax. Raises :class:`ConfigError`."""
+def load_name_server(path: str | Path) -> NameServerSettings:
+    """Read a name server's settings in either syntax. Raises :class:`SettingsError`."""
     file = str(path)
     text = _read(file)
     warnings: list[str] = []
@@ -153,21 +135,23 @@ def load_name_server(path: str | Path) -> NameServerConfig:
         found = _found_in_namesrv_toml(file, text)
     else:
         found = _found_in_properties(file, text, _NAME_SERVER_PROPERTIES, warnings)
-    config = msgspec.structs.replace(_settings(file, NameServerConfig, found, ""), warnings=tuple(warnings))
+    settings = msgspec.structs.replace(
+        _settings(file, NameServerSettings, found, ""), warnings=tuple(warnings)
+    )
     try:
-        check_name_server(config)
+        check_name_server(settings)
     except ImpossibleSettingError as impossible:
         raise _located(file, impossible, found) from None
-    return config
+    return settings
 
 
-def to_toml(config: BrokerConfig | NameServerConfig) -> str:
-    """The TOML text that :func:`load` or :func:`load_name_server` reads back as ``config`` (without its warnings)."""
-    if isinstance(config, NameServerConfig):
-        return "".join(f"{line}\n" for line in _toml_lines(config) if not line.startswith("warnings = "))
+def to_toml(settings: Settings | NameServerSettings) -> str:
+    """The TOML text that :func:`load` or :func:`load_name_server` reads back as ``settings`` (without its warnings)."""
+    if isinstance(settings, NameServerSettings):
+        return "".join(f"{line}\n" for line in _toml_lines(settings) if not line.startswith("warnings = "))
     lines: list[str] = []
     for name in _TABLES:
-        lines += (f"[{name}]", *_toml_lines(getattr(config, name)), "")
+        lines += (f"[{name}]", *_toml_lines(getattr(settings, name)), "")
     return "\n".join(lines)
 
 
@@ -186,13 +170,13 @@ def _read(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(file, error.strerror or str(error)) from None
+        raise SettingsError(file, error.strerror or str(error)) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(file, f"byte {error.start} is not UTF-8 text") from None
+        raise SettingsError(file, f"byte {error.start} is not UTF-8 text") from None
 
 
 def _settings(file: str, table: type[_AnySettings], found: _Found, prefix: str) -> _AnySettings:
-    """Build one table, checking each value against its field's type. Raises :class:`ConfigError`."""
+    """Build one table, checking each value against its field's type. Raises :class:`SettingsError`."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(table):
         given = found.get(prefix + field.name)
@@ -202,7 +186,7 @@ def _settings(file: str, table: type[_AnySettings], found: _Found, prefix: str) 
             values[field.name] = msgspec.convert(given.value, field.type)
         except msgspec.ValidationError:
             reason = f"must be {expected_value(msgspec.inspect.type_info(field.type))}"
-            raise ConfigError(file, reason, line=given.line, key=given.key, value=given.shown) from None
+            raise SettingsError(file, reason, line=given.line, key=given.key, value=given.shown) from None
     return table(**values)
 
 
@@ -229,12 +213,12 @@ def expected_value(kind: msgspec.inspect.Type) -> str:
     raise AssertionError(f"no words for {kind}")
 
 
-def _located(file: str, impossible: ImpossibleSettingError, found: _Found) -> ConfigError:
+def _located(file: str, impossible: ImpossibleSettingError, found: _Found) -> SettingsError:
     """Point at the setting in the file; name it alone if its default is the value that cannot hold."""
     given = found.get(impossible.setting)
     if given is None:
-        return ConfigError(file, impossible.reason, key=impossible.setting)
-    return ConfigError(file, impossible.reason, line=given.line, key=given.key, value=given.shown)
+        return SettingsError(file, impossible.reason, key=impossible.setting)
+    return SettingsError(file, impossible.reason, line=given.line, key=given.key, value=given.shown)
 
 
 def _shown(value: object) -> str:
@@ -259,7 +243,7 @@ def _parse_toml(file: str, text: str) -> dict[str, Any]:
         message = str(error)
         match = re.search(r" \(at line (\d+), column \d+\)$", message)
         line = int(match[1]) if match else None
-        raise ConfigError(
+        raise SettingsError(
             file, f"not TOML: {message[: match.start()] if match else message}", line=line
         ) from None
 
@@ -271,17 +255,17 @@ def _found_in_broker_toml(file: str, text: str) -> _Found:
         table = _TABLES.get(name)
         if table is None:
             known = ", ".join(f"[{known}]" for known in _TABLES)
-            raise ConfigError(
+            raise SettingsError(
                 file, f"unknown table; known are {known}{_near_table(name)}", line=line, key=name
             )
         if not isinstance(content, dict):
-            raise ConfigError(file, f"a table is expected: [{name}]", line=line, key=name, value=content)
+            raise SettingsError(file, f"a table is expected: [{name}]", line=line, key=name, value=content)
         known_fields = [field.name for field in msgspec.structs.fields(table)]
         for key, value in content.items():
             line = _toml_line(text, (name, key))
             if key not in known_fields:
                 reason = f"unknown key of [{name}]{_nearest(key, known_fields)}"
-                raise ConfigError(file, reason, line=line, key=f"{name}.{key}", value=value)
+                raise SettingsError(file, reason, line=line, key=f"{name}.{key}", value=value)
             found[f"{name}.{key}"] = _Given(value, f"{name}.{key}", value, line)
     return found
 
@@ -296,13 +280,13 @@ def _near_table(name: str) -> str:
 
 def _found_in_namesrv_toml(file: str, text: str) -> _Found:
     known_fields = [
-        field.name for field in msgspec.structs.fields(NameServerConfig) if field.name != "warnings"
+        field.name for field in msgspec.structs.fields(NameServerSettings) if field.name != "warnings"
     ]
     found: _Found = {}
     for key, value in _parse_toml(file, text).items():
         line = _toml_line(text, (key,))
         if key not in known_fields:
-            raise ConfigError(
+            raise SettingsError(
                 file, f"unknown key{_nearest(key, known_fields)}", line=line, key=key, value=value
             )
         found[key] = _Given(value, key, value, line)
@@ -332,7 +316,7 @@ def _found_in_properties(file: str, text: str, dialect: _PropertiesDialect, warn
     try:
         entries = properties_file.parse(text)
     except properties_file.PropertiesSyntaxError as error:
-        raise ConfigError(file, error.reason, line=error.line) from None
+        raise SettingsError(file, error.reason, line=error.line) from None
     found: _Found = {}
     seen: dict[str, properties_file.Property] = {}
     for entry in entries:
@@ -347,7 +331,7 @@ def _found_in_properties(file: str, text: str, dialect: _PropertiesDialect, warn
 
 
 def _check_acl(file: str, seen: dict[str, properties_file.Property]) -> None:
-    """Raise ConfigError if ``aclEnable`` promises accounts without a file of them, or would leave such a file
+    """Raise SettingsError if ``aclEnable`` promises accounts without a file of them, or would leave such a file
     unused."""
     switch = seen.get("aclEnable")
     if switch is None:
@@ -359,7 +343,7 @@ def _check_acl(file: str, seen: dict[str, properties_file.Property]) -> None:
             if on
             else "aclFile says otherwise; leave it out to let everyone in"
         )
-        raise ConfigError(file, reason, line=switch.line, key="aclEnable", value=switch.value.strip())
+        raise SettingsError(file, reason, line=switch.line, key="aclEnable", value=switch.value.strip())
 
 
 def _take_property(
@@ -373,10 +357,10 @@ def _take_property(
     # A value that asks for what Trivet does not do is refused, even of a key without effect.
     refused = rocketmq_keys.REFUSED_VALUES.get(key, {}).get(value.lower())
     if refused is not None:
-        raise ConfigError(file, f"must be {refused}", line=entry.line, key=key, value=value)
+        raise SettingsError(file, f"must be {refused}", line=entry.line, key=key, value=value)
     allowed = rocketmq_keys.ALLOWED_VALUES.get(key)
     if allowed is not None and value not in allowed:
-        raise ConfigError(
+        raise SettingsError(
             file, f"must be one of {', '.join(sorted(allowed))}", line=entry.line, key=key, value=value
         )
     meaning = dialect.meanings.get(key)
@@ -384,18 +368,18 @@ def _take_property(
         try:
             read = meaning.read(value)
         except ValueError as error:
-            raise ConfigError(file, f"must be {error}", line=entry.line, key=key, value=value) from None
+            raise SettingsError(file, f"must be {error}", line=entry.line, key=key, value=value) from None
         # Two keys may mean one setting (brokerName and dLegerGroup): they must agree.
         earlier = found.get(meaning.setting)
         if earlier is not None and earlier.value != read:
             reason = f"{earlier.key} = {earlier.shown} says otherwise; here both are one setting"
-            raise ConfigError(file, reason, line=entry.line, key=key, value=value)
+            raise SettingsError(file, reason, line=entry.line, key=key, value=value)
         found[meaning.setting] = _Given(read, key, value, entry.line)
     elif key in dialect.without_effect:
         warnings.append(f"{file}:{entry.line}: {key} has no effect: {dialect.without_effect[key]}")
     elif key not in ("listenPort", "bindAddress", "enableDLegerCommitLog"):
         known = [*dialect.meanings, *dialect.without_effect, "listenPort", "bindAddress"]
-        raise ConfigError(file, f"unknown key{_nearest(key, known)}", line=entry.line, key=key, value=value)
+        raise SettingsError(file, f"unknown key{_nearest(key, known)}", line=entry.line, key=key, value=value)
 
 
 def _take_listen_address(
@@ -415,7 +399,7 @@ def _take_listen_address(
             if not 0 <= port <= 65535:
                 raise ValueError
         except ValueError:
-            raise ConfigError(
+            raise SettingsError(
                 file,
                 "must be a port from 0 to 65535",
                 line=port_entry.line,

@@ -41,11 +41,11 @@ _DELAY_LEVEL = re.compile(r"([0-9]+)([smhd])")
 _MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SettingsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One table of the file."""
 
 
-class NodeSettings(Settings, frozen=True):
+class NodeSettings(SettingsTable, frozen=True):
     """The identity of this node and its addresses."""
 
     cluster: Text = "DefaultCluster"
@@ -64,7 +64,7 @@ class NodeSettings(Settings, frozen=True):
     """Serve clients two ports below ``listen``, too (RocketMQ's VIP channel)."""
 
 
-class RaftSettings(Settings, frozen=True):
+class RaftSettings(SettingsTable, frozen=True):
     """The group and its timing."""
 
     peers: dict[NodeId, Text] = {}
@@ -88,7 +88,7 @@ class RaftSettings(Settings, frozen=True):
     everyone."""
 
 
-class StorageSettings(Settings, frozen=True):
+class StorageSettings(SettingsTable, frozen=True):
     """The files of a node: places, sizes, flushing (docs/storage.md)."""
 
     path: Text = "store"
@@ -131,7 +131,7 @@ class StorageSettings(Settings, frozen=True):
     """maxMessageSize: largest body accepted."""
 
 
-class RetentionSettings(Settings, frozen=True):
+class RetentionSettings(SettingsTable, frozen=True):
     """The deletion of the log's head (RocketMQ's DefaultMessageStore, DLedgerMmapFileStore)."""
 
     delete_hours: tuple[Annotated[int, Meta(ge=0, le=23)], ...] = (4,)
@@ -150,7 +150,7 @@ class RetentionSettings(Settings, frozen=True):
     """cleanFileForciblyEnable: heed disk_force_percent."""
 
 
-class BrokerSettings(Settings, frozen=True):
+class BrokerSettings(SettingsTable, frozen=True):
     """The services of the broker for its clients."""
 
     auto_create_topics: bool = True
@@ -206,7 +206,7 @@ class BrokerSettings(Settings, frozen=True):
         return parse_delay_levels(self.delay_levels)
 
 
-class LimitSettings(Settings, frozen=True):
+class LimitSettings(SettingsTable, frozen=True):
     """Bounds that keep one client, or all of them together, from taking the node's memory."""
 
     max_connections: Positive = 10_000
@@ -235,7 +235,7 @@ class LimitSettings(Settings, frozen=True):
     """Undecided transactions; beyond it half messages get SYSTEM_BUSY."""
 
 
-class ObserveSettings(Settings, frozen=True):
+class ObserveSettings(SettingsTable, frozen=True):
     """The node's reports about itself."""
 
     trace: str = ""
@@ -246,7 +246,7 @@ class ObserveSettings(Settings, frozen=True):
     """Least important event that is logged."""
 
 
-class TlsSettings(Settings, frozen=True):
+class TlsSettings(SettingsTable, frozen=True):
     """Encrypted connections (docs/security.md). All files are PEM."""
 
     mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
@@ -268,14 +268,14 @@ class TlsSettings(Settings, frozen=True):
     """Authorities that certify this group's nodes and nobody else; empty leaves links between them in the clear."""
 
 
-class AclSettings(Settings, frozen=True):
+class AclSettings(SettingsTable, frozen=True):
     """Accounts and their permissions (docs/security.md)."""
 
     file: str = ""
     """File of accounts (TOML); empty lets everyone do everything."""
 
 
-class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of one broker."""
 
     node: NodeSettings = NodeSettings()
@@ -311,7 +311,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return host if _has_port(host) else join_address(host, bound_port)
 
 
-class NameServerConfig(Settings, frozen=True):
+class NameServerSettings(SettingsTable, frozen=True):
     """All settings of one name server."""
 
     listen: Text = "127.0.0.1:9876"
@@ -398,11 +398,11 @@ class ImpossibleSettingError(Exception):
         self.reason = reason
 
 
-def check_broker(config: BrokerConfig) -> None:
+def check_broker(settings: Settings) -> None:
     """Raise :class:`ImpossibleSettingError` for the first setting that cannot hold beside the others."""
-    _check_addresses(config)
-    _check_group(config)
-    raft = config.raft
+    _check_addresses(settings)
+    _check_group(settings)
+    raft = settings.raft
     if raft.election_timeout_max_ms <= raft.election_timeout_min_ms:
         raise ImpossibleSettingError(
             "raft.election_timeout_max_ms",
@@ -415,14 +415,14 @@ def check_broker(config: BrokerConfig) -> None:
             f"at most half of election_timeout_min_ms ({raft.election_timeout_min_ms}): one lost heartbeat must not "
             "start an election",
         )
-    storage = config.storage
+    storage = settings.storage
     if storage.max_message_bytes + RECORD_OVERHEAD_BYTES > storage.data_file_bytes:
         raise ImpossibleSettingError(
             "storage.max_message_bytes",
             f"at most data_file_bytes - {RECORD_OVERHEAD_BYTES} = {storage.data_file_bytes - RECORD_OVERHEAD_BYTES}: "
             "a record never spans two files",
         )
-    retention = config.retention
+    retention = settings.retention
     if not retention.disk_clean_percent <= retention.disk_force_percent <= retention.disk_full_percent:
         raise ImpossibleSettingError(
             "retention.disk_force_percent",
@@ -430,20 +430,20 @@ def check_broker(config: BrokerConfig) -> None:
             f"({retention.disk_full_percent})",
         )
     try:
-        parse_delay_levels(config.broker.delay_levels)
+        parse_delay_levels(settings.broker.delay_levels)
     except ValueError as error:
         raise ImpossibleSettingError("broker.delay_levels", str(error)) from None
-    _check_tls(config.tls, "tls.")
-    if 0 < len(config.raft.peer_secret) < PEER_SECRET_LENGTH_MIN:
+    _check_tls(settings.tls, "tls.")
+    if 0 < len(settings.raft.peer_secret) < PEER_SECRET_LENGTH_MIN:
         raise ImpossibleSettingError(
             "raft.peer_secret", f"at least {PEER_SECRET_LENGTH_MIN} characters: a shorter one can be guessed"
         )
 
 
-def check_name_server(config: NameServerConfig) -> None:
+def check_name_server(settings: NameServerSettings) -> None:
     """Raise :class:`ImpossibleSettingError` for the first setting that cannot hold."""
-    _check_address("listen", config.listen, port_zero=True)
-    _check_tls(config.tls, "tls_")
+    _check_address("listen", settings.listen, port_zero=True)
+    _check_tls(settings.tls, "tls_")
 
 
 def _check_tls(tls: TlsSettings, prefix: str) -> None:
@@ -475,8 +475,8 @@ def _check_address(setting: str, address: str, *, port_zero: bool) -> tuple[str,
     return host, port
 
 
-def _check_addresses(config: BrokerConfig) -> None:
-    node = config.node
+def _check_addresses(settings: Settings) -> None:
+    node = settings.node
     host, port = _check_address("node.listen", node.listen, port_zero=True)
     if host in ("0.0.0.0", "::") and not node.advertise:
         raise ImpossibleSettingError(
@@ -491,27 +491,27 @@ def _check_addresses(config: BrokerConfig) -> None:
         raise ImpossibleSettingError("node.vip", f"needs a port two below that of listen, {node.listen!r}")
     for address in node.name_servers:
         _check_address("node.name_servers", address, port_zero=False)
-    if config.observe.metrics:
-        _check_address("observe.metrics", config.observe.metrics, port_zero=True)
-        if config.observe.metrics == node.listen:
+    if settings.observe.metrics:
+        _check_address("observe.metrics", settings.observe.metrics, port_zero=True)
+        if settings.observe.metrics == node.listen:
             raise ImpossibleSettingError("observe.metrics", f"{node.listen} is already node.listen")
 
 
-def _check_group(config: BrokerConfig) -> None:
-    peers = config.raft.peers
-    if config.raft.join and len(peers) < 2:
+def _check_group(settings: Settings) -> None:
+    peers = settings.raft.peers
+    if settings.raft.join and len(peers) < 2:
         raise ImpossibleSettingError(
             "raft.join", "needs raft.peers with the nodes of the running group beside this one"
         )
     if not peers:
-        if config.raft.preferred_leaders:
+        if settings.raft.preferred_leaders:
             raise ImpossibleSettingError(
                 "raft.preferred_leaders", "a group of one (no peers) has no leader to prefer"
             )
         return
-    if config.node.id not in peers:
+    if settings.node.id not in peers:
         raise ImpossibleSettingError(
-            "raft.peers", f"must include this node, {config.node.id}; it has {', '.join(sorted(peers))}"
+            "raft.peers", f"must include this node, {settings.node.id}; it has {', '.join(sorted(peers))}"
         )
     # Two nodes of one address would be one process that votes twice.
     owner_of: dict[str, str] = {}
@@ -522,14 +522,14 @@ def _check_group(config: BrokerConfig) -> None:
                 "raft.peers", f"{owner_of[address]} and {node_id} both have {address}"
             )
         owner_of[address] = node_id
-    if config.raft.peer_listen:
-        _check_address("raft.peer_listen", config.raft.peer_listen, port_zero=False)
-    if (config.raft.peer_listen or peers[config.node.id]) == config.node.listen:
+    if settings.raft.peer_listen:
+        _check_address("raft.peer_listen", settings.raft.peer_listen, port_zero=False)
+    if (settings.raft.peer_listen or peers[settings.node.id]) == settings.node.listen:
         raise ImpossibleSettingError(
-            "raft.peer_listen" if config.raft.peer_listen else "raft.peers",
-            f"{config.node.id} has {config.node.listen}, which is node.listen: clients and peers need two ports",
+            "raft.peer_listen" if settings.raft.peer_listen else "raft.peers",
+            f"{settings.node.id} has {settings.node.listen}, which is node.listen: clients and peers need two ports",
         )
-    for preferred in config.raft.preferred_leaders:
+    for preferred in settings.raft.preferred_leaders:
         if preferred not in peers:
             raise ImpossibleSettingError(
                 "raft.preferred_leaders", f"{preferred} is not among the peers {', '.join(sorted(peers))}"

@@ -22,7 +22,7 @@ from broker.node.running import RunningNode
 from broker.remoting.addresses import join_address, split_address
 from broker.replica.jobs import Job
 from broker.requests.connection import Outgoing
-from broker.settings.tables import BrokerConfig
+from broker.settings.tables import Settings
 from broker.shell.access_file import AccessFile
 from broker.shell.certificate_expiry import told_expiry
 from broker.shell.clock import (
@@ -56,35 +56,35 @@ _LOOK_S: Final = 5.0
 class BrokerServer:
     """One broker. `serve` runs it until it is cancelled or `stop` is called."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self._config = config
-        client_tls = server_context(config.tls)
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        client_tls = server_context(settings.tls)
         self._entrance = Entrance(
             client_tls,
-            enforcing=config.tls.mode == "enforcing",
-            first_byte_s=config.limits.idle_seconds,
+            enforcing=settings.tls.mode == "enforcing",
+            first_byte_s=settings.limits.idle_seconds,
         )
-        name_server_tls = name_server_context(config.tls)
-        peer_tls = peer_contexts(config.tls)
+        name_server_tls = name_server_context(settings.tls)
+        peer_tls = peer_contexts(settings.tls)
         self._contexts = [client_tls, name_server_tls, *(() if peer_tls is None else peer_tls.both)]
-        self._certificate_expires_s = told_expiry(config.tls, "tls.", time.time())
-        self._client_listener = listen(config.node.listen)
+        self._certificate_expires_s = told_expiry(settings.tls, "tls.", time.time())
+        self._client_listener = listen(settings.node.listen)
         self._vip_listener = None
-        if config.node.vip:
-            host, _ = split_address(config.node.listen)
+        if settings.node.vip:
+            host, _ = split_address(settings.node.listen)
             vip_port = self._client_listener.getsockname()[1] - VIP_PORT_DISTANCE
             self._vip_listener = listen(join_address(host, vip_port))
-        peer_address = config.raft.peer_listen or config.raft.peers.get(config.node.id)
+        peer_address = settings.raft.peer_listen or settings.raft.peers.get(settings.node.id)
         self._peer_listener = None if peer_address is None else listen(peer_address)
-        self._clients_max = connections_allowed(config.limits.max_connections, FILES_OF_A_STORE)
+        self._clients_max = connections_allowed(settings.limits.max_connections, FILES_OF_A_STORE)
         self._outgoing = Outgoing()
         self._trace = None
-        if config.observe.trace:
-            self._trace = TraceFile(Path(config.observe.trace), config.node.id, config.node.group)
+        if settings.observe.trace:
+            self._trace = TraceFile(Path(settings.observe.trace), settings.node.id, settings.node.group)
         bound_port = self._client_listener.getsockname()[1]
-        self._disk = MmapDisk(Path(config.storage.path), lock_memory=config.storage.lock_memory)
+        self._disk = MmapDisk(Path(settings.storage.path), lock_memory=settings.storage.lock_memory)
         self.node = build_node(
-            config,
+            settings,
             self._disk,
             self._outgoing,
             random.Random(),
@@ -92,11 +92,11 @@ class BrokerServer:
             _wall_ms(),
             None if self._trace is None else self._trace.writer,
             hour_of_day=local_hour,
-            advertised=config.advertised_address(bound_port),
+            advertised=settings.advertised_address(bound_port),
             boot=machine_clock(),
             memory_bytes=machine_memory_bytes(),
         )
-        self.address = config.advertised_address(bound_port)
+        self.address = settings.advertised_address(bound_port)
         self._turns = Turns(self._turn, time.monotonic_ns)
         self._reading = Reading.begin(self._turns)
         self._complaint = ""
@@ -114,8 +114,12 @@ class BrokerServer:
         self._flusher = None
         if self._reading is not None:
             self._flusher = JobsBetweenReads("flush", self._reading, self._running.job_done)
-        self._access = AccessFile(config.acl.file, self.node) if config.acl.file else None
-        if config.acl.file and config.raft.peers and not (config.raft.peer_secret or config.tls.peer_ca):
+        self._access = AccessFile(settings.acl.file, self.node) if settings.acl.file else None
+        if (
+            settings.acl.file
+            and settings.raft.peers
+            and not (settings.raft.peer_secret or settings.tls.peer_ca)
+        ):
             log.warning(
                 "accounts bind nobody who reaches the port of the peers",
                 settings="raft.peer_secret, tls.peer_ca",
@@ -128,8 +132,8 @@ class BrokerServer:
 
     def reload(self) -> None:
         """Reads certificates and accounts anew. Files that cannot be used are logged, and change nothing."""
-        if reload_certificates(self._contexts, self._config.tls):
-            self._certificate_expires_s = told_expiry(self._config.tls, "tls.", time.time())
+        if reload_certificates(self._contexts, self._settings.tls):
+            self._certificate_expires_s = told_expiry(self._settings.tls, "tls.", time.time())
         if self._access is not None:
             self._access.reload()
 
@@ -140,7 +144,7 @@ class BrokerServer:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        metrics = self._config.observe.metrics
+        metrics = self._settings.observe.metrics
         try:
             with self._metrics(metrics) if metrics else contextlib.nullcontext():
                 await self._serve_until_stopped()
@@ -228,7 +232,7 @@ class BrokerServer:
         client = self._wires.open[session.connection] = SocketConnection(
             sock,
             session.connection,
-            self._config.limits.max_pending_bytes_per_connection,
+            self._settings.limits.max_pending_bytes_per_connection,
             admission.tls,
             self._reading,
         )
@@ -288,13 +292,13 @@ def _wall_ms() -> int:
 
 
 async def serve(
-    config: BrokerConfig, *, task_status: trio.TaskStatus[BrokerServer] = trio.TASK_STATUS_IGNORED
+    settings: Settings, *, task_status: trio.TaskStatus[BrokerServer] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Runs a broker until SIGTERM or SIGINT, which stop it in order, or until cancelled.
 
     Raises OSError when an address cannot be listened on, `log.errors.LogFault` when the store cannot be used.
     """
-    server = BrokerServer(config)
+    server = BrokerServer(settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, server.stop)
         nursery.start_soon(reload_on_hangup, server.reload)

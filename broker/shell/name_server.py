@@ -14,7 +14,7 @@ from broker.remoting.addresses import join_address
 from broker.requests.client_sessions import SWEEP_NS
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
-from broker.settings.tables import NameServerConfig
+from broker.settings.tables import NameServerSettings
 from broker.shell.certificate_expiry import told_expiry
 from broker.shell.clock import reload_on_hangup, stop_on_signal
 from broker.shell.descriptors import FILES_OF_A_NAME_SERVER, connections_allowed
@@ -57,23 +57,23 @@ class FileStorage:
 class NameServerProcess:
     """One name server. `serve` runs it until it is cancelled or `stop` is called."""
 
-    def __init__(self, config: NameServerConfig) -> None:
-        self._config = config
-        storage = FileStorage(Path(config.kv_config_path)) if config.kv_config_path else None
-        core = NameServer(config, storage)
-        self._context = server_context(config.tls, "tls_")
-        told_expiry(config.tls, "tls_", time.time())
+    def __init__(self, settings: NameServerSettings) -> None:
+        self._settings = settings
+        storage = FileStorage(Path(settings.kv_config_path)) if settings.kv_config_path else None
+        core = NameServer(settings, storage)
+        self._context = server_context(settings.tls, "tls_")
+        told_expiry(settings.tls, "tls_", time.time())
         self._entrance = Entrance(
             self._context,
-            enforcing=config.tls_mode == "enforcing",
-            first_byte_s=config.idle_seconds,
+            enforcing=settings.tls_mode == "enforcing",
+            first_byte_s=settings.idle_seconds,
         )
-        self._listener = listen(config.listen)
+        self._listener = listen(settings.listen)
         self._open: dict[Connection, SocketConnection] = {}
         self._outgoing = Outgoing()
         self._time = Time(time.monotonic_ns(), 0)
-        self._sessions = NameServerSessions(core, self, self._time, config.idle_seconds * 1_000_000_000)
-        self._connections_max = connections_allowed(config.max_connections, FILES_OF_A_NAME_SERVER)
+        self._sessions = NameServerSessions(core, self, self._time, settings.idle_seconds * 1_000_000_000)
+        self._connections_max = connections_allowed(settings.max_connections, FILES_OF_A_NAME_SERVER)
         self._stop = trio.Event()
 
     @property
@@ -88,8 +88,8 @@ class NameServerProcess:
 
     def reload(self) -> None:
         """Reads the certificate anew. If it cannot be used, the log says so, and the one from before is shown."""
-        if reload_certificates([self._context], self._config.tls, "tls_"):
-            told_expiry(self._config.tls, "tls_", time.time())
+        if reload_certificates([self._context], self._settings.tls, "tls_"):
+            told_expiry(self._settings.tls, "tls_", time.time())
 
     async def serve(self) -> None:
         """Serves until `stop`."""
@@ -146,10 +146,12 @@ class NameServerProcess:
 
 
 async def serve(
-    config: NameServerConfig, *, task_status: trio.TaskStatus[NameServerProcess] = trio.TASK_STATUS_IGNORED
+    settings: NameServerSettings,
+    *,
+    task_status: trio.TaskStatus[NameServerProcess] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Runs a name server until SIGTERM or SIGINT, or until cancelled. Raises OSError when it cannot listen."""
-    server = NameServerProcess(config)
+    server = NameServerProcess(settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, server.stop)
         nursery.start_soon(reload_on_hangup, server.reload)

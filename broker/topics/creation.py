@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.node.ports import Proposals
 from broker.remoting.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.commands import PutGroup, PutTopic, Several, SingleCommand
 from broker.state.metadata import Metadata
 from broker.state.topic_rules import (
@@ -34,7 +34,7 @@ class TooManyError(Exception):
 class Creations:
     """Proposes what creates topics and groups, within the limits of the node's settings."""
 
-    def __init__(self, replica: Proposals, settings: LiveConfig) -> None:
+    def __init__(self, replica: Proposals, settings: LiveSettings) -> None:
         self._replica = replica
         self._settings = settings
         self._topics: dict[str, int] = {}
@@ -94,7 +94,7 @@ class Creations:
                 under_way[name] = under_way.get(name, 0) + 1
 
     def _check(self, topics: dict[str, None], groups: dict[str, None], queues: int) -> None:
-        limits, metadata = self._settings.config.limits, self._replica.metadata
+        limits, metadata = self._settings.current.limits, self._replica.metadata
         for kind, there, under_way, new, most in (
             ("topics", len(metadata.topics), self._topics, topics, limits.max_topics),
             ("groups", len(metadata.groups), self._groups, groups, limits.max_groups),

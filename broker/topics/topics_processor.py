@@ -34,7 +34,7 @@ from broker.requests.deadline import Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply, reply_unknown
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.commands import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic, Several
 from broker.state.topic_rules import SYSTEM_TOPICS, InvalidNameError, check_group_name, check_topic_name
 from broker.topics.creation import Creations, TooManyError, missing_of_the_broker
@@ -69,7 +69,7 @@ class TopicsProcessor:
         replica: Proposals,
         creations: Creations,
         offsets: OffsetCommits,
-        settings: LiveConfig,
+        settings: LiveSettings,
         time: Time,
         listeners: Listeners,
     ) -> None:
@@ -79,7 +79,7 @@ class TopicsProcessor:
         self._offsets = offsets
         self._creations = creations
         self._was_serving = False
-        names = settings.config.node
+        names = settings.current.node
         self._reserved = SYSTEM_TOPICS | {
             names.cluster,
             names.group,
@@ -290,7 +290,7 @@ class TopicsProcessor:
         self._was_serving = serving
 
     def _create_missing(self) -> None:
-        config = self._settings.config
+        config = self._settings.current
         missing = missing_of_the_broker(
             self._replica.metadata,
             cluster=config.node.cluster,

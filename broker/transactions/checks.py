@@ -34,7 +34,7 @@ from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import reply, reply_unknown
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.commands import CheckTransactions, CommitOffsets, PutTopic, ResumeTransaction
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC, topic_config
 from broker.state.transaction_records import (
@@ -78,7 +78,7 @@ class TransactionChecks:
         decisions: Decisions,
         appends: Appends,
         registry: ClientRegistry[Connection],
-        settings: LiveConfig,
+        settings: LiveSettings,
         time: Time,
         listeners: Listeners,
     ) -> None:
@@ -87,8 +87,8 @@ class TransactionChecks:
         self._registry = registry
         self._settings = settings
         self._time = time
-        self._check_max = settings.config.broker.transaction_check_max
-        self._interval_ns = settings.config.broker.transaction_check_interval_ms * 1_000_000
+        self._check_max = settings.current.broker.transaction_check_max
+        self._interval_ns = settings.current.broker.transaction_check_interval_ms * 1_000_000
         self._pass_due_ns = NEVER
         self._remaining: deque[int] = deque()
         """The open half messages that this pass has yet to look at."""
@@ -177,11 +177,11 @@ class TransactionChecks:
         record, head = found
         age_ms = self._time.wall_ms - head.store_timestamp
         times = decisions.state.times(half_offset)
-        if times >= self._check_max or age_ms > self._settings.config.retention.reserved_hours * _HOUR_MS:
+        if times >= self._check_max or age_ms > self._settings.current.retention.reserved_hours * _HOUR_MS:
             self._give_up(decode_record(record), times)
             return None
         properties = bytes(record[head.properties_begin : head.properties_end])
-        timeout_ms = self._settings.config.broker.transaction_timeout_ms
+        timeout_ms = self._settings.current.broker.transaction_timeout_ms
         immunity_ms = check_immunity_ms(properties, timeout_ms)
         # A negative age says that the clock was set back: better asked than forgotten.
         if 0 <= age_ms <= (timeout_ms if immunity_ms is None else immunity_ms):
@@ -288,7 +288,7 @@ class TransactionChecks:
             transaction_id=unique_key,
             offset_message_id=offset_message_id(half.store_host, half.physical_offset),
             topic=HALF_TOPIC,
-            broker_name=self._settings.config.node.group,
+            broker_name=self._settings.current.node.group,
         )
         question = request(
             RequestCode.CHECK_TRANSACTION_STATE,

@@ -25,7 +25,7 @@ from broker.requests.deadline import NEVER, Time
 from broker.requests.errors import ReplicaError, RequestError
 from broker.requests.processing import OUTCOME_UNKNOWN, Place, Route
 from broker.requests.responses import reply
-from broker.settings.live import LiveConfig
+from broker.settings.live import LiveSettings
 from broker.state.open_transactions import Transactions
 from broker.state.topic_rules import CHECK_EXHAUSTED_TOPIC, HALF_OPERATIONS_TOPIC, HALF_TOPIC
 from broker.state.transaction_records import (
@@ -90,7 +90,7 @@ class Decisions:
         self,
         appends: Appends,
         requests: Requests,
-        settings: LiveConfig,
+        settings: LiveSettings,
         time: Time,
         listeners: Listeners,
         store_host: bytes,
@@ -205,7 +205,7 @@ class Decisions:
 
         A producer that asked not to be asked for a while decides within that time, or waits until it is asked.
         """
-        immunity_ms = check_immunity_ms(half.properties, self._settings.config.broker.transaction_timeout_ms)
+        immunity_ms = check_immunity_ms(half.properties, self._settings.current.broker.transaction_timeout_ms)
         if immunity_ms is None or header.from_transaction_check:
             return
         if self._time.wall_ms - half.born_timestamp > immunity_ms:

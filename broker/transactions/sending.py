@@ -9,7 +9,7 @@ from broker.remoting.headers import SendHeader
 from broker.remoting.property_room import RETRY_BYTES, fitted
 from broker.replica.proposals import NewMessage
 from broker.requests.errors import OverloadedError, RequestError
-from broker.settings.tables import BrokerConfig
+from broker.settings.tables import Settings
 from broker.state.topic_rules import DEAD_LETTER_PREFIX, HALF_TOPIC
 from broker.state.transaction_records import half_properties, is_half
 from broker.state.waiting_messages import without_address
@@ -60,11 +60,11 @@ def check_no_half(properties: Mapping[bytes, bytes]) -> None:
         )
 
 
-def check_room(appends: Appends, config: BrokerConfig) -> None:
+def check_room(appends: Appends, settings: Settings) -> None:
     """Raises `OverloadedError` while there are as many undecided transactions as the settings allow."""
     state = appends.metadata.transactions
     count = appends.queue_end(HALF_TOPIC, 0) - state.horizon + len(state.times_checked)
-    most = config.limits.max_open_transactions
+    most = settings.limits.max_open_transactions
     if count >= most:
         raise OverloadedError(
             f"{count} transactions are undecided, at most {most} may be (limits.max_open_transactions)"

@@ -195,7 +195,7 @@ class PowerLosses:
         """
         at = bisect_right(holder.appends, index, key=lambda append: append[0]) - 1
         assert at >= 0, "what a start found is flushed"
-        interval_ns = host.config.storage.flush_interval_ms * MILLISECOND
+        interval_ns = host.settings.storage.flush_interval_ms * MILLISECOND
         longest_ns = interval_ns * 1_000_000 // (1_000_000 - RATE_MAX_PPM) + _SLACK_NS
         waited_ns = now_ns - max(holder.appends[at][1], host.held_up_until_ns)
         if waited_ns > longest_ns:

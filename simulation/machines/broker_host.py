@@ -24,7 +24,7 @@ from broker.node.running import RunningNode
 from broker.replica.jobs import Job
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.line import Line
-from broker.settings.tables import BrokerConfig
+from broker.settings.tables import Settings
 from broker.trace import TraceWriter
 from log.errors import DamagedFileError, DiskError, LogFault
 from log.options import StoreOptions
@@ -106,7 +106,7 @@ class BrokerHost:
         surroundings: Surroundings,
         name: str,
         ip: str,
-        config: BrokerConfig,
+        settings: Settings,
         options: StoreOptions,
         clock: HostClock,
         random: Random,
@@ -114,10 +114,10 @@ class BrokerHost:
         self.surroundings = surroundings
         self.name = name
         self.ip = ip
-        self.config = config
-        self.address = config.node.listen
+        self.settings = settings
+        self.address = settings.node.listen
         self.peer_address = f"{ip}:40911"
-        self.options = replace(options, dledger_directory=f"dledger-{config.node.id}")
+        self.options = replace(options, dledger_directory=f"dledger-{settings.node.id}")
         self.clock = clock
         self.random = random
         self.disk = SimulatedDisk(branch(random))
@@ -361,7 +361,7 @@ class BrokerProcess:
         self._guarded_deadline = self.guarded(self._deadline_passed)
         self.writer = surroundings.replica_writer(host)
         self.node = build_node(
-            host.config,
+            host.settings,
             host.disk,
             self.outgoing,
             branch(host.random),
@@ -477,7 +477,7 @@ class BrokerProcess:
             if endpoint.has_unsent:
                 connection.unsent_bytes = endpoint.unsent_bytes
                 endpoint.on_writable = self.guarded(lambda one=connection: self._written(one))
-                if connection.unsent_bytes > self.host.config.limits.max_pending_bytes_per_connection:
+                if connection.unsent_bytes > self.host.settings.limits.max_pending_bytes_per_connection:
                     endpoint.readable = False
             else:
                 connection.was_written = True

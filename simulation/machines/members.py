@@ -116,8 +116,8 @@ class Members:
         members = self.committed
         known = [one for one in self.machines if one is host or one.name in members]
         raft = msgspec.structs.replace(
-            host.config.raft,
+            host.settings.raft,
             peers={one.name: one.peer_address for one in known},
             join=host.name not in members,
         )
-        host.config = msgspec.structs.replace(host.config, raft=raft)
+        host.settings = msgspec.structs.replace(host.settings, raft=raft)

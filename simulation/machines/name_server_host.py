@@ -17,7 +17,7 @@ from broker.remoting.command import RemotingCommand
 from broker.requests.client_sessions import SWEEP_NS, ClientSession
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
-from broker.settings.tables import NameServerConfig
+from broker.settings.tables import NameServerSettings
 from log.errors import DiskError
 from simulation.journal import Journal
 from simulation.machines.clock import HostClock
@@ -133,10 +133,10 @@ class NameServerHost:
         if self._core is None:
             if self._disk is not None:
                 self.storage = KeptConfiguration(self._disk)
-            config = NameServerConfig(listen=self.address)
-            self._core = NameServer(config, self.storage)
+            settings = NameServerSettings(listen=self.address)
+            self._core = NameServer(settings, self.storage)
             self._sessions = NameServerSessions(
-                self._core, self, self._time, config.idle_seconds * SECOND, self._answer
+                self._core, self, self._time, settings.idle_seconds * SECOND, self._answer
             )
             for watcher in self._watchers:
                 watcher.name_server_started(self, self._core)

@@ -164,7 +164,7 @@ async def _order(
 async def _route(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:
     """Enters, deletes and asks for topics at single name servers."""
     random = runtime.random
-    broker = context.members.machines[0].config.node.group
+    broker = context.members.machines[0].settings.node.group
     while True:
         await runtime.sleep(random.expovariate(1 / _ROUTE_PAUSE_S))
         if context.load_stopped:
@@ -218,7 +218,7 @@ def _permission(answer: RemotingCommand) -> int | None:
 async def _permit(context: Context, runtime: Runtime, rules: Configurations, admin: AdminClient) -> None:
     """Takes the permission to write at one name server or both, and gives it back; once faults are over, to stay."""
     random = runtime.random
-    fields = {"brokerName": context.members.machines[0].config.node.group}
+    fields = {"brokerName": context.members.machines[0].settings.node.group}
 
     async def restore(address: str) -> None:
         """Gives the permission to write back: an earlier request, or a late one, may have taken it."""

@@ -11,11 +11,11 @@ import traceback
 from typing import Final, TypeVar
 
 from broker.settings.tables import (
-    BrokerConfig,
     BrokerSettings,
     NodeSettings,
     RaftSettings,
     RetentionSettings,
+    Settings,
     StorageSettings,
 )
 from broker.trace import TraceWriter
@@ -147,9 +147,9 @@ class World:
             self.scheduler, self.network, self.journal, self.monitor, self.losses, self._replica_writer
         )
         for name in names:
-            config = self._broker_config(name, ips[name], peers)
+            settings = self._broker_settings(name, ips[name], peers)
             clock, random = self._clock(name), self.random(f"broker {name}")
-            host = BrokerHost(surroundings, name, ips[name], config, options, clock, random)
+            host = BrokerHost(surroundings, name, ips[name], settings, options, clock, random)
             host.in_service = name in peers
             self.brokers.append(host)
 
@@ -170,9 +170,9 @@ class World:
             hot_bytes=2 * plan.data_file_bytes,
         )
 
-    def _broker_config(self, name: str, ip: str, peers: dict[str, str]) -> BrokerConfig:
+    def _broker_settings(self, name: str, ip: str, peers: dict[str, str]) -> Settings:
         plan = self.plan
-        return BrokerConfig(
+        return Settings(
             node=NodeSettings(id=name, listen=f"{ip}:10911", name_servers=tuple(self.context.name_servers)),
             raft=RaftSettings(peers=peers, peer_secret="a secret of the group"),
             # A topic made by a send has as many queues as the administrator makes: fewer would hide messages.

@@ -48,12 +48,12 @@ from broker.requests.client_sessions import ClientSession
 from broker.requests.connection import LOOPBACK_HOST, Connection, Outgoing
 from broker.requests.line import Line
 from broker.settings.tables import (
-    BrokerConfig,
     BrokerSettings,
     LimitSettings,
     NodeSettings,
     RaftSettings,
     RetentionSettings,
+    Settings,
     StorageSettings,
 )
 from broker.shell.clock import local_hour
@@ -82,7 +82,7 @@ class Member:
     """One node of the group; `node` and `running` are None while its process is dead."""
 
     id: str
-    config: BrokerConfig
+    config: Settings
     disk: MemoryDisk
     outgoing: Outgoing = field(default_factory=Outgoing)
     node: Node | None = None
@@ -180,8 +180,8 @@ class Group:
         """The wall clock, which all nodes share."""
         return START_WALL_MS + self.wall_offset_ms + self.now_ns // 1_000_000
 
-    def _config(self, node: str, raft: RaftSettings) -> BrokerConfig:
-        return BrokerConfig(
+    def _config(self, node: str, raft: RaftSettings) -> Settings:
+        return Settings(
             node=NodeSettings(id=node, listen=f"127.0.0.1:{10_000 + int(node[1:])}"),
             raft=raft,
             storage=StorageSettings(path="store", flush=self._flush, max_message_bytes=256 * 1024),  # type: ignore[arg-type]

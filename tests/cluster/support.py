@@ -15,7 +15,7 @@ from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError, NotDelivered, SendOutcomeUnknown
 from broker.client.message import Message, MessageQueue, SendResult
 from broker.client.producing.producer import Producer
-from broker.settings.reading import StorageSettings
+from broker.settings.tables import StorageSettings
 from broker.tools.cluster.compare import Comparison, compare_stores
 from broker.tools.cluster.layout import LocalClusterOptions
 from broker.tools.cluster.local import LocalCluster

@@ -37,7 +37,7 @@ def ports_of(cluster: LocalCluster) -> list[tuple[str, int]]:
     """The name server's, and each node's for clients and for peers."""
     addresses = [cluster.name_server_address]
     for node in cluster.nodes.values():
-        addresses += [node.address, node.config.raft.peers[node.id]]
+        addresses += [node.address, node.settings.raft.peers[node.id]]
     return [split_address(address) for address in addresses]
 
 

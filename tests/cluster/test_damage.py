@@ -105,21 +105,21 @@ def flip_bits_in_the_entry_index(node: LocalNode) -> None:
 
 
 def remove_the_queues(node: LocalNode) -> None:
-    shutil.rmtree(Path(node.config.storage.path) / "consumequeue")
+    shutil.rmtree(Path(node.settings.storage.path) / "consumequeue")
 
 
 def flip_bits_in_the_queues(node: LocalNode) -> None:
-    for path in sorted((Path(node.config.storage.path) / "consumequeue").rglob("0*")):
+    for path in sorted((Path(node.settings.storage.path) / "consumequeue").rglob("0*")):
         if path.is_file():
             flip_bit(path, 45)
 
 
 def remove_the_message_index(node: LocalNode) -> None:
-    shutil.rmtree(Path(node.config.storage.path) / "index")
+    shutil.rmtree(Path(node.settings.storage.path) / "index")
 
 
 def garble_the_checkpoint(node: LocalNode) -> None:
-    (Path(node.config.storage.path) / "checkpoint").write_bytes(b"\x00garbage\xff" * 20)
+    (Path(node.settings.storage.path) / "checkpoint").write_bytes(b"\x00garbage\xff" * 20)
 
 
 Damage = Callable[[LocalNode], None]

@@ -15,7 +15,7 @@ import pytest
 
 from broker.name_server.server import NameServer
 from broker.remoting.codes import RequestCode
-from broker.settings.tables import NameServerConfig
+from broker.settings.tables import NameServerSettings
 from tests.broker.harness import Group
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +62,7 @@ def test_every_request_that_a_broker_handles_has_a_row() -> None:
 
 
 def test_every_request_that_a_name_server_handles_has_a_row() -> None:
-    handled = set(NameServer(NameServerConfig())._handlers)
+    handled = set(NameServer(NameServerSettings())._handlers)
     assert names(handled - codes(TO_NAME_SERVER).keys()) == []
     assert names(codes(TO_NAME_SERVER).keys() - handled) == []
 

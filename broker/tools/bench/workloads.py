@@ -29,7 +29,7 @@ from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.errors import ClientError
 from broker.client.message import Message, MessageQueue
 from broker.client.producing.producer import Producer
-from broker.settings.reading import StorageSettings
+from broker.settings.tables import StorageSettings
 from broker.tools.bench.process_cost import cpu_s, resident_mib, resident_without_mappings_mib
 from broker.tools.bench.results import Flush, Measurement, Setting, quantile
 from broker.tools.cluster.layout import LocalClusterOptions
@@ -307,5 +307,5 @@ def _memory(cluster: LocalCluster) -> tuple[tuple[float, ...], tuple[float, ...]
     for node in cluster.nodes.values():
         if node.child is not None:
             resident.append(resident_mib(node.child.pid))
-            beside.append(resident_without_mappings_mib(node.child.pid, Path(node.config.storage.path)))
+            beside.append(resident_without_mappings_mib(node.child.pid, Path(node.settings.storage.path)))
     return tuple(resident), tuple(beside)

@@ -186,7 +186,7 @@ class Faults:
                 return
             words = self._fire(fault, [node.id])
             await self._cluster.kill(node.id)
-            await trio.to_thread.run_sync(shutil.rmtree, Path(node.config.storage.path))
+            await trio.to_thread.run_sync(shutil.rmtree, Path(node.settings.storage.path))
             self._start(node.id)
             self.current[words] = None
             try:

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from broker.client.admin import AdminClient
-from broker.settings.reading import BrokerConfig, StorageSettings
+from broker.settings.tables import Settings, StorageSettings
 from broker.tools.chaos.faults import Faults
 from broker.tools.chaos.judging import judge_clients
 from broker.tools.chaos.proxy import Network, open_network
@@ -208,7 +208,7 @@ class ChaosRun:
             raise ChaosFinding(str(violation)) from violation
 
 
-def _behind_proxies(network: Network) -> Callable[[BrokerConfig], BrokerConfig]:
+def _behind_proxies(network: Network) -> Callable[[Settings], Settings]:
     """A node's configuration, in which everybody else is found at a proxy, and the node itself by everybody else."""
     proxies: dict[str, str] = {}
 
@@ -219,15 +219,15 @@ def _behind_proxies(network: Network) -> Callable[[BrokerConfig], BrokerConfig]:
             proxies[address] = network.listen(node, address, peers=peers)
         return proxies[address]
 
-    def change(config: BrokerConfig) -> BrokerConfig:
-        own = config.raft.peers[config.node.id]
-        peers = {node: proxied(node, address, peers=True) for node, address in config.raft.peers.items()}
+    def change(settings: Settings) -> Settings:
+        own = settings.raft.peers[settings.node.id]
+        peers = {node: proxied(node, address, peers=True) for node, address in settings.raft.peers.items()}
         return msgspec.structs.replace(
-            config,
+            settings,
             node=msgspec.structs.replace(
-                config.node, advertise=proxied(config.node.id, config.node.listen, peers=False)
+                settings.node, advertise=proxied(settings.node.id, settings.node.listen, peers=False)
             ),
-            raft=msgspec.structs.replace(config.raft, peers=peers, peer_listen=own),
+            raft=msgspec.structs.replace(settings.raft, peers=peers, peer_listen=own),
         )
 
     return change

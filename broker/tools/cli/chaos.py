@@ -45,7 +45,7 @@ def chaos(
 
     import trio
 
-    from broker.settings.reading import StorageSettings
+    from broker.settings.tables import StorageSettings
     from broker.tools.chaos.run import ChaosRun
     from broker.tools.chaos.schedule import draw_schedule
 

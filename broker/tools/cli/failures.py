@@ -14,7 +14,7 @@ from broker.tools.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
 _WRONG_USE = (
     "broker.access.accounts:AccountsError",
     "broker.client.errors:UsageError",
-    "broker.settings.reading:ConfigError",
+    "broker.settings.reading:SettingsError",
     "broker.settings.tables:ImpossibleSettingError",
 )
 _FAILURES = (

@@ -43,7 +43,7 @@ async def cluster(
     import msgspec
     import trio
 
-    from broker.settings.reading import StorageSettings
+    from broker.settings.tables import StorageSettings
     from broker.tools.cluster.layout import LocalClusterOptions
     from broker.tools.cluster.local import LocalCluster
 
@@ -60,8 +60,8 @@ async def cluster(
         port=port,
         storage=msgspec.structs.replace(storage, flush=flush),
         trace_directory=dir / "traces" if trace else None,
-        change=lambda config: msgspec.structs.replace(
-            config, node=msgspec.structs.replace(config.node, vip=vip)
+        change=lambda settings: msgspec.structs.replace(
+            settings, node=msgspec.structs.replace(settings.node, vip=vip)
         ),
     )
     reuse_directory(dir, "cluster")
@@ -74,9 +74,9 @@ async def cluster(
                 async for child in local.deaths:
                     node = local.nodes.get(child.name)
                     again = (
-                        f"trivet broker --config {node.config_path}"
+                        f"trivet broker --config {node.settings_path}"
                         if node is not None
-                        else f"trivet namesrv --config {local.layout.name_server_config_path}"
+                        else f"trivet namesrv --config {local.layout.name_server_settings_path}"
                     )
                     print(
                         f"trivet: {child.how_it_ended()}; start it again with: {again}",

@@ -56,4 +56,4 @@ def configure_logs(level: str, warnings: tuple[str, ...] = ()) -> None:
         cache_logger_on_first_use=True,
     )
     for warning in warnings:
-        structlog.get_logger("trivet.config").warning("setting without effect", detail=warning)
+        structlog.get_logger("trivet.settings").warning("setting without effect", detail=warning)

@@ -24,11 +24,12 @@ async def namesrv(
     """
     import msgspec
 
-    from broker.settings.reading import NameServerConfig, load_name_server
+    from broker.settings.reading import load_name_server
+    from broker.settings.tables import NameServerSettings
     from broker.shell.name_server import serve
     from broker.tools.cli.logs import configure_logs
 
-    settings = NameServerConfig() if config is None else load_name_server(config)
+    settings = NameServerSettings() if config is None else load_name_server(config)
     if listen is not None:
         check_address(listen, f"--listen {listen}")
         settings = msgspec.structs.replace(settings, listen=listen)

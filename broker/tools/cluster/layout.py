@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 
 from broker.remoting.addresses import join_address
-from broker.settings.reading import (
-    BrokerConfig,
-    NameServerConfig,
+from broker.settings.reading import to_toml
+from broker.settings.tables import (
+    NameServerSettings,
     NodeSettings,
     ObserveSettings,
     RaftSettings,
+    Settings,
     StorageSettings,
-    to_toml,
 )
 from broker.tools.cluster.child import Child
 from broker.tools.cluster.ports import PortReservations
@@ -45,7 +45,7 @@ class LocalClusterOptions:
     """Settings of every node's store; its path is replaced."""
     raft: RaftSettings = field(default_factory=RaftSettings)
     """Settings of every node's group; its peers are replaced."""
-    change: Callable[[BrokerConfig], BrokerConfig] = lambda config: config
+    change: Callable[[Settings], Settings] = lambda settings: settings
     """Changes every node's settings at last."""
     trace_directory: Path | None = None
     """Replicas write ``nX.trace`` there; None for no traces."""
@@ -54,32 +54,32 @@ class LocalClusterOptions:
 class LocalNode:
     """One broker of the cluster: its place, and its process if it has one."""
 
-    def __init__(self, config: BrokerConfig, directory: Path) -> None:
-        self.config = config
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        self.settings = settings
         self.directory = directory
-        self.config_path = directory / "broker.toml"
+        self.settings_path = directory / "broker.toml"
         self.log_path = directory / "broker.log"
         self.child: Child | None = None
 
     @property
     def id(self) -> str:
         """n0, n1, ..."""
-        return self.config.node.id
+        return self.settings.node.id
 
     @property
     def address(self) -> str:
         """The address at which it listens for clients."""
-        return self.config.node.listen
+        return self.settings.node.listen
 
     @property
     def registered_address(self) -> str:
         """The address that the name server gives to clients."""
-        return self.config.node.advertise or self.address
+        return self.settings.node.advertise or self.address
 
     @property
     def peer_address(self) -> str:
         """The address at which its peers look for it."""
-        return self.config.raft.peers[self.id]
+        return self.settings.raft.peers[self.id]
 
     @property
     def running(self) -> bool:
@@ -89,11 +89,11 @@ class LocalNode:
     @property
     def data_directory(self) -> Path:
         """The directory of the entry log's data files (docs/storage.md)."""
-        return Path(self.config.log_directory) / "data"
+        return Path(self.settings.log_directory) / "data"
 
     def write_settings(self) -> None:
         """Write the file with which it is started."""
-        self.config_path.write_text(to_toml(self.config), encoding="utf-8")
+        self.settings_path.write_text(to_toml(self.settings), encoding="utf-8")
 
 
 class Layout:
@@ -103,7 +103,7 @@ class Layout:
         assert options.nodes >= 1, "a group has at least one node"
         self.options = options
         self.directory = options.directory.absolute()
-        self.name_server_config_path = self.directory / "namesrv.toml"
+        self.name_server_settings_path = self.directory / "namesrv.toml"
         self.nodes: dict[str, LocalNode] = {}
         self._ports = PortReservations(options.host)
         self._next_number = options.nodes
@@ -120,10 +120,10 @@ class Layout:
             options.trace_directory.mkdir(parents=True, exist_ok=True)
         port = self._ports.reserve(options.name_server_port, "the name server's")
         self.name_server_address = join_address(options.host, port)
-        settings = NameServerConfig(
+        settings = NameServerSettings(
             listen=self.name_server_address, kv_config_path=str(self.directory / "kvConfig.json")
         )
-        self.name_server_config_path.write_text(to_toml(settings), encoding="utf-8")
+        self.name_server_settings_path.write_text(to_toml(settings), encoding="utf-8")
         # All addresses first: each node's file names the peers of all.
         addresses = {f"n{number}": self._reserve(number) for number in range(options.nodes)}
         peers = {node_id: peer for node_id, (_, peer) in addresses.items()}
@@ -153,8 +153,8 @@ class Layout:
         """Name the present nodes in all settings files, as operators do after a change of members."""
         peers = self._peers()
         for node in self.nodes.values():
-            raft = msgspec.structs.replace(node.config.raft, peers=peers)
-            node.config = msgspec.structs.replace(node.config, raft=raft)
+            raft = msgspec.structs.replace(node.settings.raft, peers=peers)
+            node.settings = msgspec.structs.replace(node.settings, raft=raft)
             node.write_settings()
 
     def _peers(self) -> dict[str, str]:
@@ -173,7 +173,7 @@ class Layout:
         directory = self.directory / node_id
         directory.mkdir(exist_ok=True)
         traces = options.trace_directory
-        settings = BrokerConfig(
+        settings = Settings(
             node=NodeSettings(
                 cluster="DefaultCluster",
                 group=options.group,

@@ -92,14 +92,14 @@ class LocalCluster:
     def start_name_server(self) -> None:
         """Start the name server, which must not be running."""
         assert self.name_server is None or not self.name_server.running
-        arguments = ["namesrv", "--config", str(self.layout.name_server_config_path)]
+        arguments = ["namesrv", "--config", str(self.layout.name_server_settings_path)]
         self.name_server = self._launch("namesrv", arguments, self.layout.directory / "namesrv.log")
 
     def start(self, node_id: str) -> None:
         """Start a node, which must not be running."""
         node = self.nodes[node_id]
         assert not node.running, f"{node_id} runs"
-        node.child = self._launch(node_id, ["broker", "--config", str(node.config_path)], node.log_path)
+        node.child = self._launch(node_id, ["broker", "--config", str(node.settings_path)], node.log_path)
 
     async def kill(self, node_id: str) -> None:
         """SIGKILL to a running node; returns when its process is gone."""

@@ -111,7 +111,7 @@ def test_name_servers_hear_of_a_permission(group: Group, client: Client) -> None
     before = node.registration_version
     update(client, brokerPermission="4")
     assert node.registration_version > before
-    assert node.config.broker.permission == "read"
+    assert node.settings.current.broker.permission == "read"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from broker.remoting.json_body import decode_body, encode_body
 from broker.remoting.name_server_headers import RegisterBrokerHeader
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import ClusterInfo, QueueData, TopicRouteData
-from broker.settings.tables import NameServerConfig
+from broker.settings.tables import NameServerSettings
 
 SECOND = 1_000_000_000
 FIRST_VERSION = DataVersion(1, 0, 1)
@@ -139,7 +139,7 @@ class Client:
 
 @pytest.fixture
 def client() -> Client:
-    return Client(NameServer(NameServerConfig()))
+    return Client(NameServer(NameServerSettings()))
 
 
 # Registration, in the order of `RouteInfoManager.registerBroker`.
@@ -452,7 +452,7 @@ def refusal(answer: RemotingCommand) -> str:
 
 
 def test_brokers_and_routes_are_limited() -> None:
-    client = Client(NameServer(NameServerConfig(max_brokers=2, max_routes=5)))
+    client = Client(NameServer(NameServerSettings(max_brokers=2, max_routes=5)))
     assert client.register("a:1", 0, {"T": 6, "U": 6}).code == 0
     assert client.register("a:2", 1, {"T": 6, "U": 6}).code == 0
     assert "there would be 3 brokers, at most 2 are allowed (max_brokers)" in refusal(
@@ -476,7 +476,7 @@ def test_brokers_and_routes_are_limited() -> None:
 
 
 def test_key_values_are_limited() -> None:
-    client = Client(NameServer(NameServerConfig(max_key_values=2)))
+    client = Client(NameServer(NameServerSettings(max_key_values=2)))
 
     def put(key: str, value: str = "v", namespace: str = "n") -> RemotingCommand:
         return client.call(RequestCode.PUT_KV_CONFIG, {"namespace": namespace, "key": key, "value": value})
@@ -494,7 +494,7 @@ def test_key_values_are_limited() -> None:
 
 def test_all_values_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.name_server.key_values.VALUES_LENGTH_MAX", 10)
-    client = Client(NameServer(NameServerConfig()))
+    client = Client(NameServer(NameServerSettings()))
     key = {"namespace": "n", "key": "k"}
     assert client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "v" * 10}).code == 0
     refused = refusal(client.call(RequestCode.PUT_KV_CONFIG, {**key, "key": "l", "value": "v"}))
@@ -504,7 +504,7 @@ def test_all_values_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_namespace_fits_into_the_answer_of_a_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers are told of all ordered topics; they could not register any more once that is too long to be sent."""
     monkeypatch.setattr("broker.name_server.key_values.NAMESPACE_BYTES_MAX", 60)
-    client = Client(NameServer(NameServerConfig()))
+    client = Client(NameServer(NameServerSettings()))
     key = {"namespace": "ORDER_TOPIC_CONFIG", "key": "k"}
     assert client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "v" * 40}).code == 0
     refused = refusal(client.call(RequestCode.PUT_KV_CONFIG, {**key, "key": "l", "value": "v" * 10}))
@@ -513,7 +513,7 @@ def test_a_namespace_fits_into_the_answer_of_a_registration(monkeypatch: pytest.
 
 
 def test_configuration_that_finds_no_room_is_refused() -> None:
-    client = Client(NameServer(NameServerConfig(max_key_values=1)))
+    client = Client(NameServer(NameServerSettings(max_key_values=1)))
     assert client.call(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"}).code == 0
     refused = refusal(client.call(RequestCode.UPDATE_NAMESRV_CONFIG, None, b"orderMessageEnable=true"))
     assert "there are 1 keys, at most 1 are allowed" in refused
@@ -521,13 +521,13 @@ def test_configuration_that_finds_no_room_is_refused() -> None:
 
 def test_key_values_survive_a_restart() -> None:
     storage = MemoryStorage()
-    client = Client(NameServer(NameServerConfig(), storage))
+    client = Client(NameServer(NameServerSettings(), storage))
     key = {"namespace": "n", "key": "k"}
     assert client.call(RequestCode.GET_KV_CONFIG, key).code == ResponseCode.QUERY_NOT_FOUND
     assert client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"}).code == 22
     assert client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "v"}).code == 0
     assert json.loads(storage.data or b"") == {"configTable": {"n": {"k": "v"}}}
-    client = Client(NameServer(NameServerConfig(), storage))
+    client = Client(NameServer(NameServerSettings(), storage))
     assert client.call(RequestCode.GET_KV_CONFIG, key).fields == {"value": "v"}
     assert client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"}).body == b'{"table":{"k":"v"}}'
     assert client.call(RequestCode.DELETE_KV_CONFIG, key).code == 0
@@ -538,7 +538,7 @@ def test_key_values_survive_a_restart() -> None:
 
 def test_failed_save_is_answered_and_changes_nothing() -> None:
     storage = MemoryStorage()
-    client = Client(NameServer(NameServerConfig(), storage))
+    client = Client(NameServer(NameServerSettings(), storage))
     key = {"namespace": "n", "key": "k"}
     client.call(RequestCode.PUT_KV_CONFIG, {**key, "value": "old"})
     storage.failing = True
@@ -553,13 +553,13 @@ def test_failed_save_is_answered_and_changes_nothing() -> None:
 
 def test_unreadable_key_values_stop_the_start() -> None:
     with pytest.raises(KeyValueError, match="cannot be read"):
-        NameServer(NameServerConfig(), MemoryStorage(b'{"configTable":'))
+        NameServer(NameServerSettings(), MemoryStorage(b'{"configTable":'))
 
 
 def test_order_configuration_in_route_and_registration() -> None:
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "b:4"}
     for enabled, expected in ((True, "b:4"), (False, None)):
-        client = Client(NameServer(NameServerConfig(ordered_messages=enabled)))
+        client = Client(NameServer(NameServerSettings(ordered_messages=enabled)))
         client.call(RequestCode.PUT_KV_CONFIG, order)
         assert client.register("h0", 0).body == b'{"table":{"T":"b:4"}}'
         route = client.route()
@@ -589,7 +589,7 @@ def test_own_configuration_is_shown_and_changed_as_far_as_can_be(client: Client)
 
 def test_changed_configuration_outlives_a_restart() -> None:
     storage = MemoryStorage()
-    client = Client(NameServer(NameServerConfig(), storage))
+    client = Client(NameServer(NameServerSettings(), storage))
     client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true")
-    again = Client(NameServer(NameServerConfig(), storage))
+    again = Client(NameServer(NameServerSettings(), storage))
     assert b"orderMessageEnable=true\n" in bytes(again.call(RequestCode.GET_NAMESRV_CONFIG).body)

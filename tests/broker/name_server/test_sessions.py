@@ -10,14 +10,14 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
 from broker.requests.connection import Connection
-from broker.settings.tables import NameServerConfig
+from broker.settings.tables import NameServerSettings
 from tests.broker.lines import Desk
 
 
 class Rig:
     def __init__(self) -> None:
         self.desk = Desk()
-        self.core = NameServer(NameServerConfig())
+        self.core = NameServer(NameServerSettings())
         self.sessions = NameServerSessions(self.core, self.desk, self.desk.time, 120 * 10**9)
 
     def connect(self) -> Connection:

@@ -13,7 +13,7 @@ from broker.remoting.frame import FrameDecoder
 from broker.remoting.name_server_headers import BrokerIdentityHeader, RegisterBrokerHeader
 from broker.remoting.register_body import RegisterBrokerBody, body_crc
 from broker.remoting.route import TopicRouteData
-from broker.settings.tables import NameServerConfig
+from broker.settings.tables import NameServerSettings
 from broker.state.topic_rules import topic_config
 from tests.broker.harness import Group
 
@@ -93,11 +93,11 @@ def test_a_permission_that_changes_at_run_time_reaches_the_route() -> None:
     group.elect()
     client = group.connect()
     client.create_topic("T")
-    server = NameServer(NameServerConfig())
+    server = NameServer(NameServerSettings())
 
     def routed() -> int:
         node = group.node("n0")
-        command = registration(node, node.config, "127.0.0.1:10000")
+        command = registration(node, node.settings.current, "127.0.0.1:10000")
         assert command is not None
         server.handle("n0", command, group.now_ns)
         query = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
@@ -120,7 +120,7 @@ def test_route_follows_the_leader() -> None:
     group.elect()
     group.connect().create_topic("T")
     group.converge()
-    server = NameServer(NameServerConfig())
+    server = NameServer(NameServerSettings())
 
     def master() -> str | None:
         for member in group.alive():
@@ -169,6 +169,6 @@ def test_as_many_topics_as_there_may_be_fit_into_a_frame() -> None:
     assert known.topics.topic_config_table == metadata.topics
     assert header(command).body_crc == body_crc(command.body)
     (received,) = FrameDecoder().feed(encode(command))
-    answer = NameServer(NameServerConfig()).handle("n0", received, group.now_ns)
+    answer = NameServer(NameServerSettings()).handle("n0", received, group.now_ns)
     assert answer is not None
     assert answer.code == ResponseCode.SUCCESS

@@ -10,7 +10,7 @@ import pytest
 
 from broker.settings.reading import load
 from broker.settings.rocketmq_keys import BROKER_KEYS, NAME_SERVER_KEYS
-from broker.settings.tables import BrokerConfig, NameServerConfig
+from broker.settings.tables import NameServerSettings, Settings
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -22,10 +22,10 @@ def rows_of(section: str) -> dict[str, list[str]]:
     return {row[0].strip("` "): row for row in rows}
 
 
-@pytest.mark.parametrize("table", [field.name for field in msgspec.structs.fields(BrokerConfig)][:-1])
+@pytest.mark.parametrize("table", [field.name for field in msgspec.structs.fields(Settings)][:-1])
 def test_every_key_is_documented_with_its_default(table: str) -> None:
     rows = rows_of(f"### `[{table}]`")
-    settings = getattr(BrokerConfig(), table)
+    settings = getattr(Settings(), table)
     assert rows.keys() == {field.name for field in msgspec.structs.fields(settings)}
     for name, row in rows.items():
         default = msgspec.to_builtins(getattr(settings, name))
@@ -33,7 +33,7 @@ def test_every_key_is_documented_with_its_default(table: str) -> None:
 
 
 def test_every_key_of_the_name_server_is_documented() -> None:
-    names = {field.name for field in msgspec.structs.fields(NameServerConfig)} - {"warnings"}
+    names = {field.name for field in msgspec.structs.fields(NameServerSettings)} - {"warnings"}
     assert rows_of("## Keys of a name server").keys() == names
 
 

@@ -12,10 +12,10 @@ import trio
 
 from broker.settings.reading import to_toml
 from broker.settings.tables import (
-    BrokerConfig,
-    NameServerConfig,
+    NameServerSettings,
     NodeSettings,
     RaftSettings,
+    Settings,
     StorageSettings,
     check_broker,
 )
@@ -32,10 +32,10 @@ LIMIT_S = 240.0
 class Servers:
     """Running servers: ``name_servers`` by address, ``brokers`` by node id; ``base`` are the name servers' settings."""
 
-    base: NameServerConfig = field(default_factory=NameServerConfig)
+    base: NameServerSettings = field(default_factory=NameServerSettings)
     name_servers: dict[str, NameServerProcess] = field(default_factory=dict)
     brokers: dict[str, BrokerServer] = field(default_factory=dict)
-    configs: dict[str, BrokerConfig] = field(default_factory=dict)
+    configs: dict[str, Settings] = field(default_factory=dict)
 
     @property
     def name_server(self) -> str:
@@ -68,11 +68,11 @@ async def running(
     *,
     nodes: int = 1,
     name_servers: int = 1,
-    name_server: NameServerConfig | None = None,
-    change: Callable[[BrokerConfig], BrokerConfig] = lambda config: config,
+    name_server: NameServerSettings | None = None,
+    change: Callable[[Settings], Settings] = lambda config: config,
 ) -> AsyncIterator[Servers]:
     """Servers that are asked to stop in order at the end. ``change`` has the last word on a broker's configuration."""
-    base = name_server or NameServerConfig(kv_config_path="")
+    base = name_server or NameServerSettings(kv_config_path="")
     servers = Servers(base)
     ports = PortReservations(
         "127.0.0.1"
@@ -88,7 +88,7 @@ async def running(
             peers = {f"n{k}": f"127.0.0.1:{ports.reserve(0, 'peers')}" for k in range(nodes)}
             for node_id in peers:
                 config = change(
-                    BrokerConfig(
+                    Settings(
                         node=NodeSettings(
                             id=node_id, listen="127.0.0.1:0", name_servers=tuple(servers.name_servers)
                         ),

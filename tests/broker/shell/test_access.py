@@ -19,7 +19,7 @@ from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.client.transport.credentials import Credentials
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.settings.tables import AclSettings, BrokerConfig
+from broker.settings.tables import AclSettings, Settings
 from broker.tools.cluster.query import ask
 from tests.broker.shell.servers import LIMIT_S, Servers, running
 
@@ -46,8 +46,8 @@ async def guarded(folder: Path, nodes: int = 1) -> AsyncIterator[tuple[Servers, 
     file = folder / "accounts.toml"
     file.write_text(ACCOUNTS)
 
-    def change(config: BrokerConfig) -> BrokerConfig:
-        return msgspec.structs.replace(config, acl=AclSettings(file=str(file)))
+    def change(settings: Settings) -> Settings:
+        return msgspec.structs.replace(settings, acl=AclSettings(file=str(file)))
 
     async with running(folder, nodes=nodes, change=change) as servers:
         await servers.wait_leader()
@@ -145,8 +145,8 @@ async def test_changed_file_is_noticed(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 async def test_broker_without_its_accounts_does_not_start(tmp_path: Path) -> None:
-    def change(config: BrokerConfig) -> BrokerConfig:
-        return msgspec.structs.replace(config, acl=AclSettings(file=str(tmp_path / "none.toml")))
+    def change(settings: Settings) -> Settings:
+        return msgspec.structs.replace(settings, acl=AclSettings(file=str(tmp_path / "none.toml")))
 
     with pytest.raises(ExceptionGroup) as refused:
         async with running(tmp_path, change=change):

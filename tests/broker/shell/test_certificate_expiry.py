@@ -9,7 +9,7 @@ import pytest
 import structlog
 import trustme
 
-from broker.settings.tables import NameServerConfig, TlsSettings
+from broker.settings.tables import NameServerSettings, TlsSettings
 from broker.shell.certificate_expiry import WARNED_AHEAD_S, earliest_expiry, told_expiry
 from broker.shell.name_server import NameServerProcess
 
@@ -68,9 +68,9 @@ def test_what_cannot_be_read_is_left_to_who_reads_it(tmp_path: Path) -> None:
 
 async def test_a_server_tells_of_its_own_at_the_start_and_when_it_reads_it_anew(tmp_path: Path) -> None:
     tls = issue(tmp_path, datetime.now(UTC) + timedelta(days=1))
-    config = NameServerConfig(listen="127.0.0.1:0", tls_certificate=tls.certificate, tls_key=tls.key)
+    settings = NameServerSettings(listen="127.0.0.1:0", tls_certificate=tls.certificate, tls_key=tls.key)
     with structlog.testing.capture_logs() as logs:
-        server = NameServerProcess(config)
+        server = NameServerProcess(settings)
     assert [entry["setting"] for entry in logs] == ["tls_certificate"]
     with structlog.testing.capture_logs() as logs:
         server.reload()

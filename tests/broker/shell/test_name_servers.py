@@ -16,7 +16,7 @@ from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, encode, request
 from broker.remoting.frame import FrameDecoder
-from broker.settings.tables import BrokerConfig, NameServerConfig
+from broker.settings.tables import NameServerSettings, Settings
 from broker.shell.name_server import NameServerProcess
 from broker.tools.cluster.query import cluster_info
 from tests.broker.shell.servers import LIMIT_S, running
@@ -58,7 +58,7 @@ async def test_one_of_two_name_servers_is_lost(tmp_path: Path) -> None:
 
 async def test_answers_that_nobody_reads_are_not_made() -> None:
     """Two hundred questions come in one read; their answers together would be a gigabyte."""
-    server = NameServerProcess(NameServerConfig(listen="127.0.0.1:0", kv_config_path=""))
+    server = NameServerProcess(NameServerSettings(listen="127.0.0.1:0", kv_config_path=""))
     put = [
         request(
             RequestCode.PUT_KV_CONFIG, {"namespace": "N", "key": f"k{k}", "value": 1_000_000 * "v"}, opaque=k
@@ -73,16 +73,16 @@ async def test_answers_that_nobody_reads_are_not_made() -> None:
 async def test_key_values_outlive_a_name_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any configuration, too: below the directory of the start, as what a broker stores is."""
     monkeypatch.chdir(tmp_path)
-    config = NameServerConfig(listen="127.0.0.1:0")
+    settings = NameServerSettings(listen="127.0.0.1:0")
     fields = {"namespace": "N", "key": "k"}
     ask = [request(RequestCode.GET_KV_CONFIG, fields, opaque=1)]
     put = [request(RequestCode.PUT_KV_CONFIG, {**fields, "value": "v"}, opaque=2)]
-    ((unknown,),) = await exchange(NameServerProcess(config), ask)
+    ((unknown,),) = await exchange(NameServerProcess(settings), ask)
     assert unknown.code == ResponseCode.QUERY_NOT_FOUND
     assert names_below(tmp_path) == [], "what has nothing to keep makes no file"
-    ((stored,),) = await exchange(NameServerProcess(config), put)
+    ((stored,),) = await exchange(NameServerProcess(settings), put)
     assert stored.code == ResponseCode.SUCCESS
-    ((found,),) = await exchange(NameServerProcess(config), ask)
+    ((found,),) = await exchange(NameServerProcess(settings), ask)
     assert found.fields["value"] == "v"
     assert names_below(tmp_path) == ["namesrv", "namesrv/kvConfig.json"]
 
@@ -114,10 +114,10 @@ async def exchange(
 
 
 async def test_broker_starts_while_a_name_server_is_down(tmp_path: Path) -> None:
-    def change(config: BrokerConfig) -> BrokerConfig:
-        addresses = ("127.0.0.1:1", *config.node.name_servers)  # nobody listens at the first
+    def change(settings: Settings) -> Settings:
+        addresses = ("127.0.0.1:1", *settings.node.name_servers)  # nobody listens at the first
         return msgspec.structs.replace(
-            config, node=msgspec.structs.replace(config.node, name_servers=addresses)
+            settings, node=msgspec.structs.replace(settings.node, name_servers=addresses)
         )
 
     async with running(tmp_path, change=change) as servers:

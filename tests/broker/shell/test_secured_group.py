@@ -15,7 +15,7 @@ from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import Message
 from broker.client.producing.producer import Producer
 from broker.peers.protocol import ClientGone, Forward, encode_frame
-from broker.settings.tables import BrokerConfig, NameServerConfig, TlsSettings
+from broker.settings.tables import NameServerSettings, Settings, TlsSettings
 from broker.shell.sockets import connect
 from broker.shell.tls import dial_tls
 from broker.shell.tls_contexts import peer_contexts
@@ -25,8 +25,8 @@ from tests.broker.shell.servers import Servers, running
 SECRET = "a secret of the group"
 
 
-def with_secret(config: BrokerConfig) -> BrokerConfig:
-    return msgspec.structs.replace(config, raft=msgspec.structs.replace(config.raft, peer_secret=SECRET))
+def with_secret(settings: Settings) -> Settings:
+    return msgspec.structs.replace(settings, raft=msgspec.structs.replace(settings.raft, peer_secret=SECRET))
 
 
 async def send_and_read_back(servers: Servers, tls: ssl.SSLContext | None = None) -> None:
@@ -68,12 +68,12 @@ async def test_group_with_a_secret(tmp_path: Path) -> None:
 async def test_node_without_the_secret_is_no_member(tmp_path: Path) -> None:
     """n2 has another secret: the other two go on without it, it takes part in nothing, and both sides say why."""
 
-    def change(config: BrokerConfig) -> BrokerConfig:
-        config = with_secret(config)
-        if config.node.id == "n2":
-            raft = msgspec.structs.replace(config.raft, peer_secret="another secret of another")
-            config = msgspec.structs.replace(config, raft=raft)
-        return config
+    def change(settings: Settings) -> Settings:
+        settings = with_secret(settings)
+        if settings.node.id == "n2":
+            raft = msgspec.structs.replace(settings.raft, peer_secret="another secret of another")
+            settings = msgspec.structs.replace(settings, raft=raft)
+        return settings
 
     with structlog.testing.capture_logs() as logs:
 
@@ -130,9 +130,9 @@ async def test_silent_strangers_are_few_and_leave(tmp_path: Path, monkeypatch: p
     assert sum("did not prove" in reason for reason in reasons) == 3
 
 
-def crowded(config: BrokerConfig) -> BrokerConfig:
-    limits = msgspec.structs.replace(config.limits, max_connections=2)
-    return msgspec.structs.replace(with_secret(config), limits=limits)
+def crowded(settings: Settings) -> Settings:
+    limits = msgspec.structs.replace(settings.limits, max_connections=2)
+    return msgspec.structs.replace(with_secret(settings), limits=limits)
 
 
 async def test_neither_silent_strangers_nor_clients_keep_peers_out(
@@ -176,11 +176,11 @@ async def test_everything_encrypted(tmp_path: Path) -> None:
     certificate, key = certificates.issue()
     peer_certificate, peer_key = certificates.issue("127.0.0.1", "peers")
     clients_own = certificates.issue("client.example", "clients")
-    name_server = NameServerConfig(tls_mode="enforcing", tls_certificate=certificate, tls_key=key)
+    name_server = NameServerSettings(tls_mode="enforcing", tls_certificate=certificate, tls_key=key)
 
-    def change(config: BrokerConfig) -> BrokerConfig:
+    def change(settings: Settings) -> Settings:
         return msgspec.structs.replace(
-            with_secret(config),
+            with_secret(settings),
             tls=TlsSettings(
                 mode="enforcing",
                 certificate=peer_certificate,

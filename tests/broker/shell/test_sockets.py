@@ -13,7 +13,7 @@ import trio.testing
 from broker.remoting.addresses import split_address
 from broker.remoting.command import encode, request
 from broker.requests.connection import Buffer, Connection, Outgoing
-from broker.settings.tables import BrokerConfig, LimitSettings, NameServerConfig
+from broker.settings.tables import LimitSettings, NameServerSettings, Settings
 from broker.shell.sockets import (
     UNSENT_BYTES_HIGH,
     SocketConnection,
@@ -184,10 +184,10 @@ async def test_idle_connection_is_closed_and_one_in_use_is_not(
 ) -> None:
     for module in ("broker.node.running", "broker.shell.name_server"):
         monkeypatch.setattr(f"{module}.SWEEP_NS", 50_000_000)
-    base = NameServerConfig(idle_seconds=IDLE_S)
+    base = NameServerSettings(idle_seconds=IDLE_S)
 
-    def short(config: BrokerConfig) -> BrokerConfig:
-        return msgspec.structs.replace(config, limits=LimitSettings(idle_seconds=IDLE_S))
+    def short(settings: Settings) -> Settings:
+        return msgspec.structs.replace(settings, limits=LimitSettings(idle_seconds=IDLE_S))
 
     async with running(tmp_path, name_server=base, change=short) as servers:
         await servers.wait_leader()

@@ -16,7 +16,7 @@ import trio
 from broker.client.errors import ConnectFailed, ConnectionFailed
 from broker.remoting.codes import RequestCode
 from broker.requests.connection import Connection, Outgoing
-from broker.settings.tables import ImpossibleSettingError, NameServerConfig, TlsSettings, check_name_server
+from broker.settings.tables import ImpossibleSettingError, NameServerSettings, TlsSettings, check_name_server
 from broker.shell.name_server import NameServerProcess
 from broker.shell.sockets import SocketConnection, connect
 from broker.shell.tls import TlsSession
@@ -38,7 +38,7 @@ def certificates(tmp_path: Path) -> Certificates:
 async def name_server(certificates: Certificates, **settings: object) -> AsyncIterator[str]:
     """A running name server with a certificate; gives its address."""
     certificate, key = certificates.issue()
-    config = NameServerConfig(
+    config = NameServerSettings(
         listen="127.0.0.1:0",
         kv_config_path="",
         tls_certificate=certificate,
@@ -84,8 +84,8 @@ async def test_client_does_not_believe_another_authority(certificates: Certifica
 
 async def test_client_does_not_believe_a_certificate_for_another_host(certificates: Certificates) -> None:
     certificate, key = certificates.issue("elsewhere.example")
-    config = NameServerConfig(listen="127.0.0.1:0", tls_certificate=certificate, tls_key=key)
-    server = NameServerProcess(config)
+    settings = NameServerSettings(listen="127.0.0.1:0", tls_certificate=certificate, tls_key=key)
+    server = NameServerProcess(settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.serve)
         with pytest.raises(ConnectFailed, match="IP address mismatch"):
@@ -224,7 +224,7 @@ async def test_certificate_is_read_anew(certificates: Certificates) -> None:
     """A renewed certificate is shown to whoever connects next; a broken one changes nothing."""
     certificate, key = certificates.issue()
     server = NameServerProcess(
-        NameServerConfig(listen="127.0.0.1:0", tls_certificate=certificate, tls_key=key)
+        NameServerSettings(listen="127.0.0.1:0", tls_certificate=certificate, tls_key=key)
     )
     new_certificate, new_key = certificates.issue("127.0.0.1", "new")
     renewed = certificates.client(authority="new")

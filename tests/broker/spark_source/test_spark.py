@@ -16,7 +16,7 @@ import trio
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import Message, MessageQueue
 from broker.client.producing.producer import Producer
-from broker.settings.reading import BrokerConfig
+from broker.settings.tables import Settings
 from broker.spark_source.options import parse_options
 from broker.spark_source.source import TopicBatchReader, TopicPartition
 from broker.tools.cluster.local import LocalCluster
@@ -182,12 +182,18 @@ async def test_a_stream_goes_on_from_its_checkpoint_after_the_leader_was_killed(
         assert await in_thread(again) == 1
 
 
-def _deletes_soon(config: BrokerConfig) -> BrokerConfig:
+def _deletes_soon(settings: Settings) -> Settings:
     retention = msgspec.structs.replace(
-        config.retention, interval_ms=100, disk_clean_percent=10, disk_force_percent=11, disk_full_percent=99
+        settings.retention,
+        interval_ms=100,
+        disk_clean_percent=10,
+        disk_force_percent=11,
+        disk_full_percent=99,
     )
-    storage = msgspec.structs.replace(config.storage, data_file_bytes=128 * 1024, max_message_bytes=16 * 1024)
-    return msgspec.structs.replace(config, retention=retention, storage=storage)
+    storage = msgspec.structs.replace(
+        settings.storage, data_file_bytes=128 * 1024, max_message_bytes=16 * 1024
+    )
+    return msgspec.structs.replace(settings, retention=retention, storage=storage)
 
 
 async def test_a_deleted_head_fails_the_read_unless_told_otherwise(

@@ -8,24 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.settings.reading import (
-    BrokerConfig,
-    ConfigError,
-    NameServerConfig,
-    NodeSettings,
-    RaftSettings,
-    StorageSettings,
-    load,
-    load_name_server,
-    to_toml,
-)
+from broker.settings.reading import SettingsError, load, load_name_server, to_toml
 from broker.settings.rocketmq_keys import (
     BROKER_KEYS,
     BROKER_KEYS_WITHOUT_EFFECT,
     NAME_SERVER_KEYS,
     NAME_SERVER_KEYS_WITHOUT_EFFECT,
 )
-from broker.settings.tables import ImpossibleSettingError, check_broker
+from broker.settings.tables import (
+    ImpossibleSettingError,
+    NameServerSettings,
+    NodeSettings,
+    RaftSettings,
+    Settings,
+    StorageSettings,
+    check_broker,
+)
 
 SAMPLE_BROKER_CONF = """
 # a node as the reference's DLedger samples describe it
@@ -54,36 +52,36 @@ def write(directory: Path, text: str, name: str) -> str:
 
 
 def test_reference_file_starts_a_node(tmp_path: Path) -> None:
-    config = load(write(tmp_path, SAMPLE_BROKER_CONF, "broker.conf"))
-    assert config.node == NodeSettings(
+    settings = load(write(tmp_path, SAMPLE_BROKER_CONF, "broker.conf"))
+    assert settings.node == NodeSettings(
         cluster="RaftCluster",
         group="RaftNode00",
         id="n1",
         listen="127.0.0.1:30921",
         name_servers=("127.0.0.1:9876", "127.0.0.2:9876"),
     )
-    assert config.raft.peers == {"n0": "127.0.0.1:40911", "n1": "127.0.0.1:40912", "n2": "127.0.0.1:40913"}
-    assert config.storage.flush == "sync"
-    assert config.retention.delete_hours == (4, 16)
-    assert config.retention.reserved_hours == 48
-    assert config.log_directory == "data/node01/dledger-n1"
-    assert config.follower_broker_id == 2
-    ineffective = [warning.split(": ")[1] for warning in config.warnings]
+    assert settings.raft.peers == {"n0": "127.0.0.1:40911", "n1": "127.0.0.1:40912", "n2": "127.0.0.1:40913"}
+    assert settings.storage.flush == "sync"
+    assert settings.retention.delete_hours == (4, 16)
+    assert settings.retention.reserved_hours == 48
+    assert settings.log_directory == "data/node01/dledger-n1"
+    assert settings.follower_broker_id == 2
+    ineffective = [warning.split(": ")[1] for warning in settings.warnings]
     assert ineffective == ["storePathCommitLog has no effect", "sendMessageThreadPoolNums has no effect"]
 
 
 def test_defaults_are_the_references(tmp_path: Path) -> None:
-    config = load(write(tmp_path, "", "broker.conf"))
-    assert config == BrokerConfig()
-    assert config.node.cluster == "DefaultCluster"
-    assert config.node.listen == "127.0.0.1:10911"
-    assert config.storage.max_message_bytes == 4_194_304
-    assert config.storage.data_file_bytes == 1_073_741_824
-    assert config.storage.entry_index_file_bytes == 167_772_160
-    assert config.broker.default_queue_count == 8
-    assert config.broker.permission_bits == 6
-    assert len(config.broker.delay_level_ms) == 18
-    assert config.broker.delay_level_ms[:6] == (1000, 5000, 10_000, 30_000, 60_000, 120_000)
+    settings = load(write(tmp_path, "", "broker.conf"))
+    assert settings == Settings()
+    assert settings.node.cluster == "DefaultCluster"
+    assert settings.node.listen == "127.0.0.1:10911"
+    assert settings.storage.max_message_bytes == 4_194_304
+    assert settings.storage.data_file_bytes == 1_073_741_824
+    assert settings.storage.entry_index_file_bytes == 167_772_160
+    assert settings.broker.default_queue_count == 8
+    assert settings.broker.permission_bits == 6
+    assert len(settings.broker.delay_level_ms) == 18
+    assert settings.broker.delay_level_ms[:6] == (1000, 5000, 10_000, 30_000, 60_000, 120_000)
 
 
 def test_toml_and_rocketmq_syntax_say_the_same(tmp_path: Path) -> None:
@@ -97,7 +95,7 @@ def test_toml_and_rocketmq_syntax_say_the_same(tmp_path: Path) -> None:
 def test_written_toml_reads_back(
     tmp_path_factory: pytest.TempPathFactory, path: str, group: str, port: int
 ) -> None:
-    config = BrokerConfig(
+    settings = Settings(
         node=NodeSettings(group=group, listen=f"[::1]:{port}"),
         raft=RaftSettings(peers={"n0": "127.0.0.1:1", "n1": "example.org:2"}, preferred_leaders=("n1",)),
         storage=StorageSettings(path=path, flush="sync"),
@@ -105,7 +103,7 @@ def test_written_toml_reads_back(
     if not (path + group).isprintable():
         return  # control characters and lone surrogates are no names
     directory = tmp_path_factory.mktemp("toml")
-    assert load(write(directory, to_toml(config), "node.toml")) == config
+    assert load(write(directory, to_toml(settings), "node.toml")) == settings
 
 
 @pytest.mark.parametrize(
@@ -174,7 +172,7 @@ def test_written_toml_reads_back(
 )
 def test_refused_toml(tmp_path: Path, text: str, line: int | None, key: str, said: str) -> None:
     path = write(tmp_path, text, "node.toml")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SettingsError) as caught:
         load(path)
     error = caught.value
     assert (error.file, error.line, error.key) == (path, line, key)
@@ -208,7 +206,7 @@ def test_refused_toml(tmp_path: Path, text: str, line: int | None, key: str, sai
 )
 def test_refused_broker_conf(tmp_path: Path, text: str, line: int, key: str, said: str) -> None:
     path = write(tmp_path, text, "broker.conf")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SettingsError) as caught:
         load(path)
     assert (caught.value.file, caught.value.line, caught.value.key) == (path, line, key)
     assert said in str(caught.value)
@@ -216,17 +214,17 @@ def test_refused_broker_conf(tmp_path: Path, text: str, line: int, key: str, sai
 
 @pytest.mark.parametrize("name", ["node.toml", "broker.conf"])
 def test_unreadable_files(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(SettingsError, match="No such file"):
         load(tmp_path / name)
     (tmp_path / name).write_bytes(b"a = \xff")
-    with pytest.raises(ConfigError, match="byte 4 is not UTF-8"):
+    with pytest.raises(SettingsError, match="byte 4 is not UTF-8"):
         load(tmp_path / name)
 
 
 def test_repeated_key_warns_and_the_last_counts(tmp_path: Path) -> None:
-    config = load(write(tmp_path, "brokerName=a\nbrokerName=b", "broker.conf"))
-    assert config.node.group == "b"
-    assert config.warnings[0].endswith(":2: brokerName stands twice; this line counts")
+    settings = load(write(tmp_path, "brokerName=a\nbrokerName=b", "broker.conf"))
+    assert settings.node.group == "b"
+    assert settings.warnings[0].endswith(":2: brokerName stands twice; this line counts")
 
 
 def test_every_key_of_the_reference_fills_a_setting_or_warns(tmp_path: Path) -> None:
@@ -235,7 +233,7 @@ def test_every_key_of_the_reference_fills_a_setting_or_warns(tmp_path: Path) -> 
     assert not NAME_SERVER_KEYS.keys() & NAME_SERVER_KEYS_WITHOUT_EFFECT.keys()
     for key, meaning in BROKER_KEYS.items():
         table, field = meaning.setting.split(".")
-        assert hasattr(getattr(BrokerConfig(), table), field), key
+        assert hasattr(getattr(Settings(), table), field), key
     values = {"brokerRole": "SLAVE"} | dict.fromkeys(("useServerSideResetOffset", "timerWheelEnable"), "true")
     text = "\n".join(f"{key}={values.get(key, 'false')}" for key in BROKER_KEYS_WITHOUT_EFFECT)
     assert len(load(write(tmp_path, text, "broker.conf")).warnings) == len(BROKER_KEYS_WITHOUT_EFFECT)
@@ -251,7 +249,7 @@ def test_every_key_of_the_reference_fills_a_setting_or_warns(tmp_path: Path) -> 
     ],
 )
 def test_what_trivet_does_not_do_is_refused(tmp_path: Path, line: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(SettingsError, match=text):
         load(write(tmp_path, line, "broker.conf"))
 
 
@@ -259,9 +257,9 @@ def test_a_configuration_of_5_is_read(tmp_path: Path) -> None:
     text = (
         "brokerName=a\nenablePopLog=true\nmetricsExporterType=PROM\ntimerWheelEnable=true\nstoreType=default"
     )
-    config = load(write(tmp_path, text, "broker.conf"))
-    assert config.node.group == "a"
-    assert [warning.split(": ", 1)[1] for warning in config.warnings] == [
+    settings = load(write(tmp_path, text, "broker.conf"))
+    assert settings.node.group == "a"
+    assert [warning.split(": ", 1)[1] for warning in settings.warnings] == [
         "enablePopLog has no effect: there is no POP consumption",
         "metricsExporterType has no effect: observe.metrics serves metrics in Prometheus' format",
         "timerWheelEnable has no effect: messages for a time of their own are in an index without settings",
@@ -271,7 +269,7 @@ def test_a_configuration_of_5_is_read(tmp_path: Path) -> None:
 
 def test_address_told_to_clients() -> None:
     def told(listen: str, advertise: str = "") -> str:
-        return BrokerConfig(node=NodeSettings(listen=listen, advertise=advertise)).advertised_address(4321)
+        return Settings(node=NodeSettings(listen=listen, advertise=advertise)).advertised_address(4321)
 
     assert told("127.0.0.1:0") == "127.0.0.1:4321"
     assert told("0.0.0.0:0", "10.0.0.5") == "10.0.0.5:4321"
@@ -281,8 +279,8 @@ def test_address_told_to_clients() -> None:
 
 
 def test_name_server_is_written_as_it_is_read(tmp_path: Path) -> None:
-    config = NameServerConfig(listen="127.0.0.1:99", ordered_messages=True, max_key_values=7)
-    assert load_name_server(write(tmp_path, to_toml(config), "n.toml")) == config
+    settings = NameServerSettings(listen="127.0.0.1:99", ordered_messages=True, max_key_values=7)
+    assert load_name_server(write(tmp_path, to_toml(settings), "n.toml")) == settings
 
 
 def test_name_server_in_both_syntaxes(tmp_path: Path) -> None:
@@ -295,15 +293,15 @@ def test_name_server_in_both_syntaxes(tmp_path: Path) -> None:
     assert (from_toml.listen, from_toml.kv_config_path) == ("127.0.0.1:99", "kv.json")
     assert (from_conf.listen, from_conf.kv_config_path) == ("127.0.0.1:99", "kv.json")
     assert len(from_conf.warnings) == 1
-    with pytest.raises(ConfigError, match="unknown key; did you mean listen"):
+    with pytest.raises(SettingsError, match="unknown key; did you mean listen"):
         load_name_server(write(tmp_path, 'lisen = "127.0.0.1:99"', "n.toml"))
-    with pytest.raises(ConfigError, match="needs the form host:port"):
+    with pytest.raises(SettingsError, match="needs the form host:port"):
         load_name_server(write(tmp_path, 'listen = "9876"', "n.toml"))
-    with pytest.raises(ConfigError, match="unknown key"):
+    with pytest.raises(SettingsError, match="unknown key"):
         load_name_server(write(tmp_path, 'warnings = ["x"]', "n.toml"))
 
 
 def test_programmatic_settings_are_checked_too() -> None:
     with pytest.raises(ImpossibleSettingError, match="must include this node") as caught:
-        check_broker(BrokerConfig(raft=RaftSettings(peers={"n7": "127.0.0.1:1"})))
+        check_broker(Settings(raft=RaftSettings(peers={"n7": "127.0.0.1:1"})))
     assert caught.value.setting == "raft.peers"
