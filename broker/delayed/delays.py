@@ -124,8 +124,10 @@ class DelayService:
     # ------------------------------------------------------------------ when
 
     def _arrived(self, arrivals: Iterable[Arrival]) -> None:
-        if self._next and any(arrival.topic == SCHEDULE_TOPIC for arrival in arrivals):
-            self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
+        if self._next:
+            for arrival in arrivals:  # a loop, as this is asked in every turn with messages
+                if arrival.topic == SCHEDULE_TOPIC:
+                    self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
 
     def _role_changed(self) -> None:
         if not self._appends.serving:

@@ -82,6 +82,7 @@ def due_ms_of(properties: Mapping[bytes, bytes], wall_ms: int, delay_ms_max: int
         name, unit_ms, begin_ms = TIMER_DELIVER_MS, 1, 0
     else:
         return None
+    # `TimerMessageStore` takes a time that is past for a message like others, and refuses one too far ahead.
     value = properties[name]
     told = number(value)
     if told is None:
@@ -145,10 +146,9 @@ class TimerService:
     # ------------------------------------------------------------------ when
 
     def _arrived(self, arrivals: Iterable[Arrival]) -> None:
-        if any(arrival.topic == TIMER_TOPIC for arrival in arrivals) and (
-            self._leads or self._index.behind >= TAIL_UNITS
-        ):
-            self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
+        for arrival in arrivals:
+            if arrival.topic == TIMER_TOPIC and (self._leads or self._index.behind >= TAIL_UNITS):
+                self._deadline.due_ns = min(self._deadline.due_ns, self._time.now_ns)
 
     def _role_changed(self) -> None:
         serving = self._appends.serving
@@ -245,6 +245,7 @@ class TimerService:
             return False
         queue = self._index.queue
         assert queue is not None, "the index holds units of the queue"
+        # Units whose message is gone or cannot be delivered count as done with the step; only the others are announced.
         found: list[tuple[Step, NewMessage]] = []
         size = 0
         # Of a queue that retention emptied, the index may not know units that an earlier leader's had.

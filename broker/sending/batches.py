@@ -81,6 +81,7 @@ class Batches:
             raise too_long(len(body), body_bytes_max)
         items = items_of(body)
         self._check_size(body, items, header)
+        # Asked before the messages are made, which is the work: a busy leader refuses at once.
         self._appends.check_may_append(len(items))
         messages, unique_keys = self._messages(items, header, envelope)
         pending = PendingSend(self._stats, connection, command, queue_id, ",".join(unique_keys))

@@ -63,6 +63,7 @@ class NewTopics:
                 self._budget.give_back(waiting_command)
                 go_on(waiting_connection, waiting_command)
 
+        # The budget counts what waits. A command that cannot be proposed leaves nothing waiting.
         self._budget.take(command)
         try:
             self._creations.propose(

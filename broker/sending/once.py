@@ -126,6 +126,8 @@ class OnceSends:
             return True
         floor = header.once
         assert floor is not None, "only sends with a floor come here"
+        # From here on first attempts of messages that were made before now are decided, too: their send may be the one
+        # that this attempt repeats.
         end = self._appends.store.log.end_position
         if header.again or self.suspect == _EVERYTHING:
             self.suspect = end
@@ -134,6 +136,7 @@ class OnceSends:
                 ResponseCode.ONCE_UNDECIDABLE,
                 f"the floor {floor} is behind the log's end, {end}: of another log",
             )
+        # One decision for each message at a time: what it appends the others must find.
         keys = _keys(command, header, properties)
         name = (header.topic, keys[0])
         decision = self._decisions.get(name)
@@ -207,6 +210,7 @@ class OnceSends:
             raise _UndecidableError(
                 f"the log begins at {store.log.first_position}: what was stored behind {floor} is not known any more"
             )
+        # A first attempt is looked up in the newest files only: it is cheaper for all to send it as a new one.
         if not decision.repeated and floor < store.index.begin_of_newest(SEARCHED_INDEX_FILES):
             raise _UndecidableError(
                 f"much was stored since {floor}; nothing of this message, try again as a new one"
@@ -214,6 +218,7 @@ class OnceSends:
         record = self._oldest_record(decision.topic, decision.keys[0], floor)
         if record is None:
             return None
+        # The messages of a batch follow each other in the log, where a lost leader may have cut them off.
         first = peek(record)
         offsets = [first.physical_offset, *self._offsets_behind(first, decision)]
         if len(offsets) < len(decision.keys):

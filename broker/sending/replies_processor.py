@@ -69,6 +69,7 @@ class _Reply:
             reply_unknown(self.connection, self.command)
 
     def answer(self) -> None:
+        """Tells the replier whether its reply was pushed, and where the copy is."""
         fields = send_fields(self.message_id, self.queue_id, self.queue_offset, None)
         code = ResponseCode.SUCCESS if self.refusal is None else ResponseCode.SYSTEM_ERROR
         reply(self.connection, self.command, code, self.refusal, fields)
@@ -127,6 +128,7 @@ class RepliesProcessor:
                 )
             self._finish(answering, header, properties)
 
+        # Pushed first, and stored then: the copy is kept even if the requester cannot be reached.
         requester = (get_property(properties, REPLY_TO_CLIENT) or b"").decode("utf-8", "replace")
         client = self._registry.find_producer(requester)
         if not requester:

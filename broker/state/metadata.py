@@ -95,7 +95,7 @@ class Metadata:
         match command:
             case PutTopic(config, wall_ms, if_absent):
                 if if_absent and config.topic_name in self.topics:
-                    return None
+                    return None  # and the version stays: nobody need be told
                 self.topics[config.topic_name] = config
                 self.topics_version = _next_version(self.topics_version, wall_ms)
             case DeleteTopic(topic, wall_ms):
@@ -123,12 +123,14 @@ class Metadata:
                     for group, topic, queue_id, _ in offsets:
                         self.parked.end(group, topic, queue_id)
                 elif self.parked.by_group:
+                    # Reports of queues with a parked offset do not count, and the reporters are told where to go.
                     targets = {item[:3]: self.parked.get(*item[:3]) for item in offsets}
                     self._commit_offsets(item for item in offsets if targets[item[:3]] is None)
                     return {key: target for key, target in targets.items() if target is not None}
                 self._commit_offsets(offsets)
             case ResetOffsets(offsets):
                 self._commit_offsets(offsets)
+                # A topic that was deleted meanwhile has no offsets, parked ones neither.
                 for group, topic, queue_id, offset in offsets:
                     if topic in self.topics:
                         self.parked.park(group, topic, queue_id, offset)

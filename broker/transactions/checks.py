@@ -270,6 +270,7 @@ class TransactionChecks:
 
         Raises `RecordError` or `ValueError` for one that is too long.
         """
+        # The client reads topic, queue and count from the record, and names the half message by the header's offsets.
         times = self._decisions.state.times(half.queue_offset)
         shown = replace(
             half,
@@ -332,6 +333,7 @@ class TransactionChecks:
         if record.topic == HALF_TOPIC:
             self._ask_from_the_start(connection, command, record.queue_offset)
             return
+        # It was given up: its half message is stored anew, once, however often that is ordered.
         again = self._resumed_already(record)
         if again is not None:
             self._ask_from_the_start(connection, command, again.queue_offset)

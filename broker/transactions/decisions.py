@@ -150,6 +150,7 @@ class Decisions:
             # `EndTransactionProcessor` answers nothing, since nobody waits; the producer will be asked.
             reply(connection, command, ResponseCode.SUCCESS)
             return
+        # One entry decides: this request appends it, or joins the request that has, or is told what the log says.
         half_offset = half.queue_offset
         deciding = self._deciding.get(half_offset)
         if deciding is None and self.state.is_open(half_offset):
