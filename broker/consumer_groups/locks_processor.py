@@ -115,6 +115,7 @@ class LocksProcessor:
         def all_done(result: object) -> None:
             self._under_way -= new
             results.append(result)
+            assert len(results) == len(parts), "the log keeps the order of the parts"
             answer(results)
 
         def lost() -> None:

@@ -88,6 +88,7 @@ class ConsumerGroup(Generic[ConnectionType]):
     def remove(self, connection: ConnectionType) -> RegisteredClient[ConnectionType]:
         """Takes out who is here through the connection."""
         client = self.clients.pop(connection)
+        assert self._connections[client.client_id] > 0, "a client here has a connection"
         self._connections[client.client_id] -= 1
         if not self._connections[client.client_id]:
             del self._connections[client.client_id]
@@ -167,6 +168,7 @@ class ClientRegistry(Generic[ConnectionType]):
         self._producers: dict[str, dict[ConnectionType, RegisteredClient[ConnectionType]]] = {}
         self._producer_clients: dict[str, dict[ConnectionType, RegisteredClient[ConnectionType]]] = {}
         """Connections that announce a producer group, by client id."""
+        # An entry is here and below its connection in `_entries`, and its client in its group, or nowhere.
         # Renewed entries move to the end and all live equally long, so the first one is the next to expire.
         self._renewed_ns: OrderedDict[_Entry[ConnectionType], int] = OrderedDict()
         self._entries: dict[ConnectionType, dict[_Entry[ConnectionType], None]] = {}

@@ -71,6 +71,7 @@ class Forwarding:
         """This node is no member of its group (not yet, or not any more): nothing is forwarded or held."""
         self._by_number: dict[int, _Client] = {}
         self._by_connection: dict[Connection, _Client] = {}
+        """The same clients twice."""
         self._next_number = 0
         self._waiting_count = 0
         """The number of requests in `waiting` of all clients."""
@@ -295,6 +296,8 @@ class Forwarding:
 
     def _happens(self, client: _Client, request: WaitingRequest, event: Event) -> None:
         """Takes a request that was forwarded to its next state, and does what that state asks for."""
+        opaque = request.command.opaque
+        assert client.waiting[opaque] is request, "an opaque waits once"
         before, now_ns = request.state, self._time.now_ns
         state = request.happens(event)
         if state is State.DOUBTED:
@@ -307,7 +310,7 @@ class Forwarding:
         if state is State.FORWARDED:
             return
         # It has come to its end as a request that waits for this leader.
-        del client.waiting[request.command.opaque]
+        del client.waiting[opaque]
         self._waiting_count -= 1
         connection = client.connection
         if state is State.UNKNOWN:

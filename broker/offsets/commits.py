@@ -228,6 +228,7 @@ class OffsetCommits:
             return
         offsets = [(*key, offset) for key, offset in staged.items()]
         new, self._staged_new = self._staged_new, 0
+        assert 0 <= new <= len(staged), "an offset that is a group's first is counted once"
         self._under_way_new += new
 
         def done(uncounted: Uncounted) -> None:

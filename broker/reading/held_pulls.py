@@ -331,6 +331,7 @@ class HeldPulls:
         del others[held]
         if not others:
             del self._by_connection[held.connection]
+        assert (self._count == 0) == (not self._by_connection), "the tables agree"
         if held.deadline_ns <= self._deadline.due_ns:
             deadlines = self._deadlines
             while deadlines and deadlines[0][2].done:

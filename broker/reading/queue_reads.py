@@ -123,6 +123,7 @@ class QueueReads:
                 offset += 1
                 if len(records) == count:
                     break
+        assert offset > header.queue_offset, "a consumer that is told to go on gets further"
         result.size = size
         result.next_offset = offset
         if not records:

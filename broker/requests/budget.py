@@ -37,6 +37,8 @@ class Budget:
         """A request that was counted waits no more."""
         self._count -= 1
         self._bytes -= _size(command)
+        assert self._count >= 0, "only what was taken is given back"
+        assert self._bytes >= 0, "a request is given back as it was taken"
 
 
 def _size(command: RemotingCommand) -> int:
