@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import msgspec
 
 from broker.administration.queue_figures import QueueFigures, check_number_told
-from broker.node.client_registry import ClientRegistry, RegisteredClient
+from broker.node.client_registry import ClientRegistry
+from broker.node.consumer_group import RegisteredClient
 from broker.node.ports import State
 from broker.remoting.admin_bodies import Connection as ConnectionInfo
 from broker.remoting.admin_bodies import (

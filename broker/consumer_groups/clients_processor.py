@@ -16,7 +16,8 @@ of several tells it several times.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from broker.node.client_registry import ClientRegistry, RegisteredClient
+from broker.node.client_registry import ClientRegistry
+from broker.node.consumer_group import RegisteredClient
 from broker.node.listeners import Listeners
 from broker.node.ports import Requests, State
 from broker.reading.subscriptions import parse_filter

@@ -8,7 +8,8 @@ broadcast to keeps its offsets in its members, who get nothing but the 220.
 
 from collections.abc import Iterable
 
-from broker.node.client_registry import ClientRegistry, ConsumerGroup, RegisteredClient
+from broker.node.client_registry import ClientRegistry
+from broker.node.consumer_group import ConsumerGroup, RegisteredClient
 from broker.node.ports import State
 from broker.offsets.commits import OffsetCommits, StoredOffset
 from broker.offsets.resets import OffsetResets

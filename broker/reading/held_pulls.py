@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.access.control import AccessControl
-from broker.node.client_registry import ClientRegistry, FilterChange
+from broker.node.client_registry import ClientRegistry
+from broker.node.consumer_group import FilterChange
 from broker.node.listeners import Listeners
 from broker.node.ports import Proposals, Requests
 from broker.offsets.resets import OffsetResets
@@ -201,7 +202,7 @@ class HeldPulls:
                     still[held] = None
                 else:
                     self._finish(held)
-                    self._responses.respond(held.connection, held.command, held.header, result)
+                    self._responses.respond_after_wait(held.connection, held.command, held.header, result)
             if still:
                 by_queue[arrival.topic, arrival.queue_id] = still
 
@@ -251,7 +252,7 @@ class HeldPulls:
         def respond() -> None:
             result = self._read_again(held)
             if result is not None:
-                self._responses.respond(held.connection, held.command, held.header, result)
+                self._responses.respond_after_wait(held.connection, held.command, held.header, result)
 
         self._replica.read_barrier(respond, lambda: self._hand_on(held))
 
@@ -287,14 +288,14 @@ class HeldPulls:
         for held in ended:
             self._take_out(held)
             result = self._pull_anew(held.header, held.asked_offset)
-            self._responses.respond(held.connection, held.command, held.header, result)
+            self._responses.respond_after_wait(held.connection, held.command, held.header, result)
         if connection is not None:
             for command in self._requests.take_back(
                 connection, lambda pull: _rests_on_heartbeats_of(pull, change.group)
             ):
                 header = command.decode_fields(PullMessageHeader)
                 result = self._pull_anew(header, header.queue_offset)
-                self._responses.respond(connection, command, header, result)
+                self._responses.respond_after_wait(connection, command, header, result)
 
     def _role_changed(self) -> None:
         """A node that no longer serves hands its own clients' pulls on; other nodes do so for theirs."""

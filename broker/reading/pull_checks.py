@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from broker.node.client_registry import ClientRegistry, filter_of
+from broker.node.client_registry import ClientRegistry
+from broker.node.consumer_group import filter_of
 from broker.node.ports import State
 from broker.reading.subscriptions import SQL92, Filter, parse_filter
 from broker.remoting.bodies import MessageModel

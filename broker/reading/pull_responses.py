@@ -39,7 +39,10 @@ class PullResponses:
     def respond(
         self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, result: PullResult
     ) -> None:
-        """Answers a pull; messages far behind the log's end only once a worker has brought them into memory."""
+        """Answers a pull; messages far behind the log's end only once a worker has brought them into memory.
+
+        The caller has found that the link to the client has room.
+        """
         if command.flag & FLAG_ONE_WAY:
             return
         if not result.records:
@@ -48,12 +51,20 @@ class PullResponses:
         loads, began_ns = self._replica.loads, self._time.now_ns
         if loads.reads.is_hot(result.position):
             self._send_found(connection, command, header, result, began_ns, is_near=True)
-        else:
-            loads.when_loaded(
-                result.position,
-                lambda: self._send_found(connection, command, header, result, began_ns, is_near=False),
-                began_ns,
-            )
+            return
+
+        def loaded() -> None:
+            if not _is_refused(connection, command):
+                self._send_found(connection, command, header, result, began_ns, is_near=False)
+
+        loads.when_loaded(result.position, loaded, began_ns)
+
+    def respond_after_wait(
+        self, connection: Connection, command: RemotingCommand, header: PullMessageHeader, result: PullResult
+    ) -> None:
+        """Does as `respond` for a pull that was held: one arrival may answer thousands over one link."""
+        if not result.records or not _is_refused(connection, command):
+            self.respond(connection, command, header, result)
 
     def _send_found(
         self,
@@ -65,10 +76,6 @@ class PullResponses:
         *,
         is_near: bool,
     ) -> None:
-        if connection.is_link_full():
-            # Asked here: one arrival, or one read from the disk, may answer thousands that waited.
-            reply(connection, command, ResponseCode.SYSTEM_BUSY, LINK_IS_FULL)
-            return
         now_ns = self._time.now_ns
         self._stats.given(
             header.topic,
@@ -114,6 +121,14 @@ class PullResponses:
         if not followers or (is_near and named != _ANY_FOLLOWER):
             return 0
         return follower_broker_id(followers[position // _SPREAD_BYTES % len(followers)])
+
+
+def _is_refused(connection: Connection, command: RemotingCommand) -> bool:
+    """Refuses a pull that has waited and would fill the link to its client's node; tells whether it did."""
+    if connection.is_link_full():
+        reply(connection, command, ResponseCode.SYSTEM_BUSY, LINK_IS_FULL)
+        return True
+    return False
 
 
 def _head(command: RemotingCommand, result: PullResult, suggested: int) -> bytes:

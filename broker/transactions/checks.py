@@ -20,7 +20,8 @@ from typing import Final
 
 import structlog
 
-from broker.node.client_registry import ClientRegistry, RegisteredClient
+from broker.node.client_registry import ClientRegistry
+from broker.node.consumer_group import RegisteredClient
 from broker.node.listeners import Listeners
 from broker.node.ports import Appends
 from broker.reading.queries_processor import committed_record

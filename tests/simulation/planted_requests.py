@@ -10,7 +10,8 @@ import broker.node.request_states as request_states
 from broker.client.message import MessageView
 from broker.client.producing.requests import Requests
 from broker.node.client_calls import ClientCalls, Done
-from broker.node.client_registry import ClientRegistry, RegisteredClient
+from broker.node.client_registry import ClientRegistry
+from broker.node.consumer_group import RegisteredClient
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response
 from broker.requests.connection import Connection

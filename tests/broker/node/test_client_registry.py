@@ -6,7 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.node.client_registry import ClientRegistry, FilterChange, RegisteredClient
+from broker.node.client_registry import ClientRegistry
+from broker.node.consumer_group import FilterChange, RegisteredClient
 from broker.remoting.bodies import (
     ConsumerData,
     ConsumeType,
