@@ -35,6 +35,7 @@ from simulation.machines.data_files import cached_files
 from simulation.machines.disk import PowerFailure, SimulatedDisk
 from simulation.machines.frame_faults import FrameFaults, PeerFrames
 from simulation.machines.network import Endpoint, Network
+from simulation.machines.wires import Wires
 from simulation.randomness import Random, branch, draw_range
 from simulation.scheduler import MICROSECOND, MILLISECOND, SECOND, Scheduler, Timer
 
@@ -345,9 +346,6 @@ class BrokerProcess:
         self.host = host
         self.dead = False
         self.outgoing = Outgoing()
-        self.endpoints: dict[Connection, Endpoint] = {}
-        self._lost: dict[Connection, Callable[[str], object]] = {}
-        """Told, with the reason, when an endpoint of `endpoints` is closed."""
         self.is_stopping = False
         """It was asked to stop."""
         self._is_closed = False
@@ -357,6 +355,8 @@ class BrokerProcess:
         self._deadline_ns = 0
         self._timer: Timer | None = None
         self._scheduler = surroundings.scheduler
+        unsent_bytes_max = host.settings.limits.max_pending_bytes_per_connection
+        self._wires = Wires(self.outgoing, self._scheduler, self.guarded, unsent_bytes_max)
         self._guarded_turn = self.guarded(self._turn)
         self._guarded_deadline = self.guarded(self._deadline_passed)
         self.writer = surroundings.replica_writer(host)
@@ -464,42 +464,9 @@ class BrokerProcess:
         self._arm(deadline_ns)
 
     def _send(self) -> None:
-        for connection in self.outgoing.take() if self.outgoing.connections else ():
-            endpoint = self.endpoints.get(connection)
-            buffers = connection.take()
-            if endpoint is None:
-                continue
-            if connection.aborted:
-                endpoint.close()
-                self.call_after(0, self._closed, connection, "closed here")
-                continue
-            endpoint.send(buffers)
-            if endpoint.has_unsent:
-                connection.unsent_bytes = endpoint.unsent_bytes
-                endpoint.on_writable = self.guarded(lambda one=connection: self._written(one))
-                if connection.unsent_bytes > self.host.settings.limits.max_pending_bytes_per_connection:
-                    endpoint.readable = False
-            else:
-                connection.was_written = True
-            if connection.close_requested:
-                endpoint.close_when_sent()
-                if endpoint.closed:
-                    self.call_after(0, self._closed, connection, "closed here")
+        self._wires.hand_out()
         if (flush := self.running.jobs.flush()) is not None:
             self._run_job(flush)
-
-    def _written(self, connection: Connection) -> None:
-        """Everything that was queued for a connection has been taken by the system."""
-        endpoint = self.endpoints.get(connection)
-        if endpoint is None:
-            return
-        connection.unsent_bytes = endpoint.unsent_bytes
-        connection.was_written = True
-        if endpoint.closed:
-            self._closed(connection, "closed here")
-        elif not endpoint.readable:
-            endpoint.readable = True
-            endpoint.peer.kick()
 
     def _arm(self, deadline_ns: int) -> None:
         self._deadline_ns = deadline_ns
@@ -564,7 +531,9 @@ class BrokerProcess:
             else:
                 if user_timeout_ns is not None:
                     endpoint.user_timeout_ns = user_timeout_ns
-                self._attach(connection, endpoint, line.received, lambda why: line.lost(connection, why))
+                self._wires.attach(
+                    connection, endpoint, line.received, lambda why: line.lost(connection, why)
+                )
                 line.opened(connection)
 
         guarded = self.guarded(opened)
@@ -580,32 +549,16 @@ class BrokerProcess:
         endpoint.user_timeout_ns = UNACKNOWLEDGED_NS_MAX
         connection = Connection(self.outgoing, f"peer at {endpoint.address}")
         link = self.running.links.accept(connection, endpoint.address)
-        self._attach(connection, endpoint, link.received, lambda _: link.lost())
+        self._wires.attach(connection, endpoint, link.received, lambda _: link.lost())
 
     def _accept_client(self, endpoint: Endpoint) -> None:
         ip, _, port = endpoint.address.rpartition(":")
         session = self.running.accept_client(endpoint.address, pack_host(ip, int(port)))
-        self._attach(session.connection, endpoint, session.received, lambda _: session.lost())
-
-    def _attach(
-        self,
-        connection: Connection,
-        endpoint: Endpoint,
-        received: Callable[[bytes], None],
-        lost: Callable[[str], object],
-    ) -> None:
-        self.endpoints[connection] = endpoint
-        self._lost[connection] = lost
-        endpoint.on_data = self.guarded(received)
-        endpoint.on_closed = self.guarded(lambda reason: self._closed(connection, reason))
-
-    def _closed(self, connection: Connection, reason: str) -> None:
-        if self.endpoints.pop(connection, None) is not None:
-            self._lost.pop(connection)(reason)
+        self._wires.attach(session.connection, endpoint, session.received, lambda _: session.lost())
 
     def accepted_from_peers(self) -> list[Endpoint]:
         """The ends of the links that peers have dialled, for faults that break them."""
-        return [self.endpoints[link.connection] for link in self.running.links.accepted.values()]
+        return [self._wires.endpoints[link.connection] for link in self.running.links.accepted.values()]
 
     # ---- the end -------------------------------------------------------------------------------------
 

@@ -8,13 +8,13 @@ process, or the next change meets a full disk, a flush that fails, or a power fa
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from broker.name_server import NameServer
-from broker.name_server.sessions import NameServerSessions
+from broker.name_server.sessions import UNREAD_BYTES_MAX, NameServerSessions
 from broker.remoting.command import RemotingCommand
-from broker.requests.client_sessions import SWEEP_NS, ClientSession
+from broker.requests.client_sessions import SWEEP_NS
 from broker.requests.connection import Connection, Outgoing
 from broker.requests.deadline import Time
 from broker.settings.tables import NameServerSettings
@@ -23,6 +23,7 @@ from simulation.journal import Journal
 from simulation.machines.clock import HostClock
 from simulation.machines.disk import PowerFailure, SimulatedDisk
 from simulation.machines.network import Endpoint, Network
+from simulation.machines.wires import Wires
 from simulation.randomness import Random
 from simulation.scheduler import SECOND
 
@@ -108,10 +109,11 @@ class NameServerHost:
         self._core: NameServer | None = None
         self._sessions: NameServerSessions | None = None
         self._outgoing = Outgoing()
+        self._wires: Wires
+        """Of the process that runs, or ran last, as `_outgoing`."""
         self._time = Time(0, 0)
-        self._endpoints: dict[Connection, tuple[int, Endpoint, ClientSession]] = {}
-        """Of the running process, with the numbers that watchers know them by."""
-        self._next_number = 0
+        self._numbers: dict[Connection, int] = {}
+        """The numbers that watchers know connections by."""
         network.name_address(self.address, name)
 
     @property
@@ -134,6 +136,8 @@ class NameServerHost:
             if self._disk is not None:
                 self.storage = KeptConfiguration(self._disk)
             settings = NameServerSettings(listen=self.address)
+            self._outgoing = Outgoing()
+            self._wires = Wires(self._outgoing, self._network.scheduler, self._guarded, UNREAD_BYTES_MAX)
             self._core = NameServer(settings, self.storage)
             self._sessions = NameServerSessions(
                 self._core, self, self._time, settings.idle_seconds * SECOND, self._answer
@@ -175,7 +179,6 @@ class NameServerHost:
             if self._disk is not None:
                 self._disk.lose_process()
         self._core = self._sessions = None
-        self._endpoints.clear()
         self._network.stop_listening(self.address)
         for endpoint in self._network.endpoints_of(self.name):
             endpoint.close()
@@ -188,52 +191,37 @@ class NameServerHost:
 
     def wake(self) -> None:
         """Writes what is queued, at once as the shell does it."""
-        for connection in self._outgoing.take():
-            buffers = connection.take()
-            if connection not in self._endpoints:
-                continue
-            endpoint = self._endpoints[connection][1]
-            if connection.aborted:
-                endpoint.close()
-                self._closed(connection)
-                continue
-            endpoint.send(buffers)
-            connection.unsent_bytes = endpoint.unsent_bytes
-            connection.was_written = not endpoint.has_unsent
-            if connection.close_requested:
-                endpoint.close_when_sent()
-                if endpoint.closed:
-                    self._closed(connection)
+        self._wires.hand_out()
+
+    def _guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
+        core = self._core
+
+        def call(*arguments: Any) -> None:
+            if self._core is core:
+                try:
+                    callback(*arguments)
+                except PowerFailure:
+                    self._goes_dark()
+
+        return call
 
     def _accept(self, endpoint: Endpoint) -> None:
         sessions = self._sessions
         assert sessions is not None, "it listens only while it runs"
         connection = Connection(self._outgoing, endpoint.address)
         session = sessions.accept(connection)
-        self._endpoints[connection] = self._next_number, endpoint, session
-        self._next_number += 1
+        number = self._numbers[connection] = len(self._numbers)
 
-        def received(data: bytes) -> None:
-            if connection in self._endpoints:
-                try:
-                    session.received(data)
-                except PowerFailure:
-                    self._goes_dark()
+        def lost(_: str) -> None:
+            session.lost()
+            for watcher in self._watchers:
+                watcher.name_server_lost(self, number)
 
-        def written() -> None:
-            if connection in self._endpoints:
-                connection.unsent_bytes = endpoint.unsent_bytes
-                connection.was_written = True
-                if endpoint.closed:
-                    self._closed(connection)
-
-        endpoint.on_data = received
-        endpoint.on_writable = written
-        endpoint.on_closed = lambda _: self._closed(connection)
+        self._wires.attach(connection, endpoint, session.received, lost)
 
     def _answer(self, connection: Connection, command: RemotingCommand, now_ns: int) -> bytes | None:
         assert self._core is not None, "only a running process is asked"
-        number = self._endpoints[connection][0]
+        number = self._numbers[connection]
         if self.storage is not None:
             self.storage.failed = False
         try:
@@ -245,13 +233,6 @@ class NameServerHost:
         for watcher in self._watchers:
             watcher.name_server_asked(self, number, command, answer)
         return answer
-
-    def _closed(self, connection: Connection) -> None:
-        if connection in self._endpoints:
-            number, _, session = self._endpoints.pop(connection)
-            session.lost()
-            for watcher in self._watchers:
-                watcher.name_server_lost(self, number)
 
     def _goes_dark(self) -> None:
         assert self._disk is not None, "without a disk nothing is saved"

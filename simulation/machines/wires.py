@@ -1,0 +1,89 @@
+"""The connections of a simulated process, each carried by an endpoint of the network, as by a socket in production."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.requests.connection import Connection, Outgoing
+from simulation.machines.network import Endpoint
+from simulation.scheduler import Scheduler
+
+__all__ = ["Wires"]
+
+_CLOSED_HERE = "closed here"
+
+Guard = Callable[[Callable[..., object]], Callable[..., None]]
+
+
+class Wires:
+    """`guarded` makes of a callback one that the network may call, whatever has become of the process.
+
+    A connection with more than `unsent_bytes_max` unsent bytes is not read from until they have gone.
+    """
+
+    def __init__(
+        self, outgoing: Outgoing, scheduler: Scheduler, guarded: Guard, unsent_bytes_max: int
+    ) -> None:
+        self.endpoints: dict[Connection, Endpoint] = {}
+        self._outgoing = outgoing
+        self._scheduler = scheduler
+        self._guarded = guarded
+        self._unsent_bytes_max = unsent_bytes_max
+        self._lost: dict[Connection, Callable[[str], object]] = {}
+        """For each of `endpoints`, told with the reason when it is closed."""
+
+    def attach(
+        self,
+        connection: Connection,
+        endpoint: Endpoint,
+        received: Callable[[bytes], object],
+        lost: Callable[[str], object],
+    ) -> None:
+        """`endpoint` carries `connection` from now on."""
+        self.endpoints[connection] = endpoint
+        self._lost[connection] = lost
+        endpoint.on_data = self._guarded(received)
+        endpoint.on_closed = self._guarded(lambda reason: self._closed(connection, reason))
+
+    def hand_out(self) -> None:
+        """Sends what is queued, and closes what is to be closed."""
+        for connection in self._outgoing.take() if self._outgoing.connections else ():
+            endpoint = self.endpoints.get(connection)
+            buffers = connection.take()
+            if endpoint is None:
+                continue
+            if connection.aborted:
+                endpoint.close()
+            else:
+                endpoint.send(buffers)
+                if endpoint.has_unsent:
+                    self._keep(connection, endpoint)
+                else:
+                    connection.was_written = True
+                if connection.close_requested:
+                    endpoint.close_when_sent()
+            if endpoint.closed:
+                self._scheduler.after(0, self._guarded(self._closed), connection, _CLOSED_HERE)
+
+    def _keep(self, connection: Connection, endpoint: Endpoint) -> None:
+        connection.unsent_bytes = endpoint.unsent_bytes
+        endpoint.on_writable = self._guarded(lambda: self._written(connection))
+        if connection.unsent_bytes > self._unsent_bytes_max:
+            endpoint.readable = False
+
+    def _written(self, connection: Connection) -> None:
+        """The system has taken all that was queued for a connection."""
+        endpoint = self.endpoints.get(connection)
+        if endpoint is None:
+            return
+        connection.unsent_bytes = endpoint.unsent_bytes
+        connection.was_written = True
+        if endpoint.closed:
+            self._closed(connection, _CLOSED_HERE)
+        elif not endpoint.readable:
+            endpoint.readable = True
+            endpoint.peer.kick()
+
+    def _closed(self, connection: Connection, reason: str) -> None:
+        if self.endpoints.pop(connection, None) is not None:
+            self._lost.pop(connection)(reason)
