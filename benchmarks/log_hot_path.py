@@ -86,10 +86,9 @@ def measure(directory: str, messages: int, body_bytes: int) -> dict[str, float]:
     def append_range() -> None:
         index = 0
         while index < messages:
-            last = log.clip(index, log.last_index, _RANGE_BYTES)
-            data = log.slice(index, last)
-            follower.log.append_range(follower.log.check_range(data, index, log.position_of(index)))
-            index = last + 1
+            run = log.run(index, log.last_index, _RANGE_BYTES)
+            follower.log.append_range(follower.log.check_range(run.body, index, run.position))
+            index = run.last_index + 1
 
     def dispatch(batch: int) -> None:
         while leader.dispatched_index < log.last_index:

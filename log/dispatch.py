@@ -274,7 +274,7 @@ def queue_ends_of_entries(log: EntryLog, first_index: int, to_index: int) -> dic
     """
     ends: dict[tuple[str, int], int] = {}
     for index in range(first_index, to_index + 1):
-        view = log.slice(index, index)[HEADER_BYTES:]
+        view = log.run(index, index).body[HEADER_BYTES:]
         try:
             head = peek(view)
         except RecordError:

@@ -19,21 +19,17 @@ truncated while a slice is held show zeros or other entries. A leader never trun
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import NamedTuple
 from zlib import crc32
 
 from log.disk import Disk, MappedFile
 from log.entry_index import EntryIndex
 from log.entry_range import EntryRange, check_range
 from log.entry_recovery import (
-    LogBegin,
     LogRecovery,
     RecoveryKind,
-    erase_behind,
-    erase_units_behind,
     recover,
-    write_begin,
 )
 from log.errors import DamagedRangeError, EntryTooLargeError, OutOfRangeError
 from log.layout import (
@@ -66,6 +62,14 @@ class FlushJob:
         """Worker. Raises FlushError: never acknowledge, stop the node."""
         for mapped, begin, end in self._ranges:
             mapped.flush(begin, end)
+
+
+class Run(NamedTuple):
+    """Entries in one data file, one behind the other: the last one's index, where they begin, and their bytes."""
+
+    last_index: int
+    position: int
+    body: memoryview
 
 
 class EntryLog:
@@ -231,24 +235,27 @@ class EntryLog:
 
     # ---- reading -------------------------------------------------------------------------------------
 
-    def slice(self, first_index: int, last_index: int) -> memoryview:
-        """The bytes of a run of entries in one data file (`clip` finds such a run). Raises
-        OutOfRangeError."""
-        begin = self.position_of(first_index)
-        end = self._end_of(last_index)
-        start = self._data.start_of(begin)
-        assert first_index <= last_index, "a slice holds at least one entry"
-        assert end <= start + self._file_bytes, "a slice lies within one data file"
-        return self._buffer(start)[begin - start : end - start]
+    def run(self, first_index: int, last_index: int, max_bytes: int | None = None) -> Run:
+        """The longest run of entries from `first_index`, not beyond `last_index`, in one data file.
 
-    def clip(self, first_index: int, last_index: int, max_bytes: int) -> int:
-        """The last index of the longest run from `first_index`, not beyond `last_index`, that lies in one
-        data file and has at most `max_bytes`; at least one entry whatever its size. O(log n)."""
+        It has at most `max_bytes`, but one entry at least, whatever its size. O(log n) where it is shorter than asked.
+        Raises OutOfRangeError, DamagedLogError.
+        """
+        file_bytes = self._file_bytes
         begin = self.position_of(first_index)
-        limit = min(begin + max_bytes, begin - begin % self._file_bytes + self._file_bytes)
-        if self._end_of(last_index) <= limit:
-            return last_index
-        low, high = first_index, last_index - 1
+        at = begin % file_bytes
+        start = begin - at
+        limit = start + file_bytes
+        if max_bytes is not None and begin + max_bytes < limit:
+            limit = begin + max_bytes
+        end = self.end_position if last_index == self.last_index else self._end_of(last_index)
+        if end > limit:
+            last_index = self._last_before(limit, first_index, last_index - 1)
+            end = self._end_of(last_index)
+        return Run(last_index, begin, self._buffer(start)[at : end - start])
+
+    def _last_before(self, limit: int, low: int, high: int) -> int:
+        """The last entry of `low`..`high` that ends at `limit` or before; `low` if none does."""
         while low < high:
             middle = (low + high + 1) // 2
             position, size, _ = self._unit(middle)
@@ -257,20 +264,6 @@ class EntryLog:
             else:
                 high = middle - 1
         return low
-
-    def run(self, first_index: int, last_index: int, max_bytes: int) -> tuple[int, int, memoryview]:
-        """(last index, position, bytes) of the run that `clip` finds. Raises OutOfRangeError."""
-        file_bytes = self._file_bytes
-        begin = self.position_of(first_index)
-        at = begin % file_bytes
-        start = begin - at
-        end = self.end_position if last_index == self.last_index else self._end_of(last_index)
-        if end > start + file_bytes or end - begin > max_bytes:
-            last_index = self.clip(first_index, last_index, max_bytes)
-            end = self._end_of(last_index)
-        tail = self._tail
-        buffer = tail.buffer if start == tail.start else self._data.mapping(start).buffer
-        return last_index, begin, buffer[at : end - start]
 
     def record_at(self, physical_offset: int, size: int | None = None) -> memoryview:
         """The record whose bytes begin at `physical_offset` (entry position + 48).
@@ -418,109 +411,6 @@ class EntryLog:
         self._index.store(entries, first)
         self.last_index = entries.last_index
         self.end_position = end
-
-    def truncate(self, last_index: int) -> None:
-        """Cuts off all entries behind `last_index` (first_index - 1 empties the log), durably.
-
-        Raises DiskError, FlushError: stop the node, its log may hold neither the old nor the new tail.
-        """
-        assert self.first_index - 1 <= last_index <= self.last_index, "truncation to what is in the log"
-        if last_index == self.last_index:
-            return
-        old_end = self.end_position
-        old_last = self.last_index
-        new_end = self._end_of(last_index) if last_index >= self.first_index else self.first_position
-        start = self._data.start_of(new_end)
-        self._data.remove_from(start + self._file_bytes)
-        self._tail.move_to(new_end)
-        zero_end = min(old_end + MARKER_BYTES, start + self._file_bytes)
-        if old_end > start + self._file_bytes:
-            zero_end = start + self._file_bytes
-        _zero(self._tail.buffer, new_end - start, zero_end - start)
-        self._tail.mapped.write_back(new_end - start, zero_end - start)
-        self._tail.mapped.flush(new_end - start, zero_end - start)
-        self._tail.prepared_end = zero_end
-        self._index.drop(last_index + 1, old_last)
-        while self._runs and self._runs[-1][0] > last_index:
-            self._runs.pop()
-        self._last_term = self._runs[-1][1] if self._runs else self.base_term
-        self.last_index = last_index
-        self._sound_from = min(self._sound_from, last_index + 1)
-        self.end_position = new_end
-        self._durable_index = min(self._durable_index, last_index)
-        self._flush_from = min(self._flush_from, new_end)
-        self._written_position = min(self._written_position, new_end)
-        if self._flush_job is not None:
-            self._flush_job.last_index = min(self._flush_job.last_index, last_index)
-        self._set_limit()
-
-    def reset(
-        self, first_index: int, position: int, base_term: int, install: Callable[[], None] | None = None
-    ) -> None:
-        """Empties the log, which will go on with entry `first_index` at `position`: a snapshot that covers
-        all before is being installed. `base_term` is the term of entry first_index - 1. Durable.
-
-        `install` makes the rest of the node's state durable. A crash before it is done leaves a log that
-        recovery reports as RESET_PENDING, empty, to be reset again.
-        Raises DiskError, FlushError: stop the node.
-        """
-        assert position % self._file_bytes <= self._file_bytes - MARKER_BYTES, "no log ends there"
-        self.epoch += 1
-        begin = LogBegin(first_index, position, base_term, self.epoch)
-        write_begin(self._disk, self._begin_path, replace(begin, pending=True))
-        self._data.remove_from(0)
-        self._units.remove_from(0)
-        self.damaged = self._reset_pending = False
-        self._runs = []
-        self.first_index = self._sound_from = first_index
-        self.last_index = first_index - 1
-        self.first_position = self.end_position = position
-        self.base_term = self._last_term = base_term
-        self._start_writing()
-        if self._flush_job is not None:
-            self._flush_job.last_index = self.last_index
-        if install is not None:
-            install()
-        write_begin(self._disk, self._begin_path, begin)
-
-    def delete_before(self, index: int) -> int:
-        """Deletes the data files all of whose entries come before `index` (never the last file) and returns
-        how many; `first_index` and `first_position` move up. Raises DiskError."""
-        keep = self.first_position
-        keep_index = self.first_index
-        for start in self._data.starts:
-            if start <= keep or start > self._tail.start or start >= self.end_position:
-                continue
-            first = HEADER.unpack_from(self._buffer(start), 0)[2]
-            if first > index:
-                break
-            keep, keep_index = start, first
-        if keep_index == self.first_index:
-            return 0
-        base_term = self.term_of(keep_index - 1)
-        write_begin(self._disk, self._begin_path, LogBegin(keep_index, keep, base_term, self.epoch))
-        self._flush_from = max(self._flush_from, keep)
-        self._written_position = max(self._written_position, keep)
-        removed = self._data.remove_before(keep)
-        self._units.remove_before(keep_index * UNIT_BYTES)
-        position = bisect_right(self._runs, keep_index, key=_run_index) - 1
-        self._runs = [(keep_index, self._runs[position][1]), *self._runs[position + 1 :]]
-        self.first_index = keep_index
-        self.first_position = keep
-        self.base_term = base_term
-        return removed
-
-    def cut_damage(self) -> None:
-        """Gives up everything behind the damaged place, so that the group can send it again. Durable."""
-        assert not self._reset_pending, "a reset that was begun is repeated, not cut"
-        if self.damaged:
-            self.epoch += 1
-            begin = LogBegin(self.first_index, self.first_position, self.base_term, self.epoch)
-            write_begin(self._disk, self._begin_path, begin)
-            erase_behind(self._data, self.end_position)
-            erase_units_behind(self._units, self.last_index)
-            self.damaged = False
-            self._start_writing()
 
     # ---- flushing and preparing ----------------------------------------------------------------------
 
@@ -693,11 +583,3 @@ class EntryLog:
 
 def _run_index(run: tuple[int, int]) -> int:
     return run[0]
-
-
-def _zero(buffer: memoryview, begin: int, end: int) -> None:
-    piece = 1 << 20
-    while begin < end:
-        size = min(piece, end - begin)
-        buffer[begin : begin + size] = bytes(size)
-        begin += size

@@ -20,6 +20,7 @@ commit index is dispatched before that.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from log import cuts
 from log.checkpoint import ABORT, CheckpointJob, Notes, read_notes, remove_other_notes
 from log.consume_queue import NO_RECORD_BYTES
 from log.consume_queues import DIRECTORY as QUEUE_DIRECTORY
@@ -324,7 +325,7 @@ class Store:
             self._write_checkpoint(first_index - 1)
             remove_other_notes(self._disk, self.log.epoch)
 
-        self.log.reset(first_index, position, base_term, install)
+        cuts.reset(self.log, first_index, position, base_term, install)
 
     def cut_damage(self) -> None:
         """Gives up the log behind a damaged place (see `LogRecovery`), for the group to send it again.
@@ -332,7 +333,7 @@ class Store:
         Raises DiskError, FlushError.
         """
         if self.log.damaged:
-            self.log.cut_damage()
+            cuts.cut_damage(self.log)
             self._built_index = min(self._built_index, self.log.last_index)
             self._checkpoint_index = min(self._checkpoint_index, self.log.last_index)
             self._write_checkpoint(self._checkpoint_index)
@@ -386,7 +387,7 @@ class Store:
             count = count_expired(find_waiting())
         if not count:
             return 0
-        removed = self.log.delete_before(files[count - 1].next_index)
+        removed = cuts.delete_before(self.log, files[count - 1].next_index)
         self.queues.delete_before(self.log.first_position)
         self.index.delete_before(self.log.first_position)
         return removed

@@ -82,10 +82,10 @@ class Raft:
         `log_terms` belongs to this object from now on, and everything in it must be durable already. `commit_index`
         may be anything that was committed, at least first_index - 1. `configurations` are those of the entries in
         the log, preceded by the one in force before it: (-1, the first configuration) when the log begins at 0.
-        `random` is an object like `random.Random`. `clip` bounds a request: given a first and a last index it
-        returns the last index of a contiguous run of bytes that starts with the first. `loss` is what this node may
-        have acknowledged or promised and does not have any more, `Loss.ALL` if it never had a hard state: then, as
-        long as it lasts, the node protects the group from itself (recovery.py).
+        `random` is an object like `random.Random`. `clip` bounds a request: given a first and a last index it returns
+        the run of entries that starts with the first and that one append carries (`Send.run`). `loss` is what this
+        node may have acknowledged or promised and does not have any more, `Loss.ALL` if it never had a hard state:
+        then, as long as it lasts, the node protects the group from itself (recovery.py).
         """
         history = ConfigurationHistory(configurations)
         self._state = NodeState(config, node_id, hard_state, log_terms, commit_index, history, random)

@@ -14,6 +14,7 @@ If a write fails, the node must stop: nothing here can be undone.
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from raft.configuration import Configuration
 from raft.messages import AppendRequest, Message, SnapshotRequest
@@ -103,11 +104,20 @@ class AppendConfiguration:
     configuration: Configuration
 
 
+class Run(Protocol):
+    """Entries of the log as one append carries them; raft reads nothing of it but where it ends."""
+
+    @property
+    def last_index(self) -> int:
+        """The last entry's index."""
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send to `message.target`; may be lost. An append's bytes are those of its range in the log."""
+    """Send to `message.target`; may be lost. `run` has the entries of an append, as `clip` cut them from the log."""
 
     message: Message
+    run: Run | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ left to answer, it is told in an empty request that wants no answer: at most one
 from collections.abc import Callable
 
 from raft.configuration import AddLearner, Change, Configuration, PromoteLearner, RemoveMember
-from raft.effects import AppendConfiguration, AppendNoop, ReadReady, Send, SnapshotNeeded
+from raft.effects import AppendConfiguration, AppendNoop, ReadReady, Run, Send, SnapshotNeeded
 from raft.errors import (
     ConfigurationPending,
     LeadershipTransferring,
@@ -29,8 +29,8 @@ from raft.state import NodeState
 
 __all__ = ["Clip", "Leader"]
 
-Clip = Callable[[int, int], int]
-"""(first index, last index) -> the last index of one request from that range: at least the first."""
+Clip = Callable[[int, int], Run]
+"""(first index, last index) -> the run of one request: it begins at the first and ends there or later."""
 
 
 class Leader:
@@ -238,7 +238,8 @@ class Leader:
         if first_index < log.first_index:
             self._offer_snapshot(peer)
             return False
-        last_index = self._clip(first_index, log.last_index)
+        run = self._clip(first_index, log.last_index)
+        last_index = run.last_index
         assert first_index <= last_index <= log.last_index, "clip must leave at least one entry"
         peer.sent_commit_index = state.commit_index
         peer.sent_entries(last_index)
@@ -254,7 +255,8 @@ class Leader:
                     state.commit_index,
                     self._round,
                     state.configurations.between(first_index, last_index),
-                )
+                ),
+                run,
             )
         )
         return True

@@ -53,9 +53,10 @@ from broker.requests.errors import NotServingError, OverloadedError
 from broker.state.commands import Command, DeleteTopic, Several, decode_command, encode_command
 from broker.state.snapshot import decode_state, encode_state
 from broker.trace import TraceWriter
+from log import cuts
 from log.cold_reads import ColdReads
 from log.dispatch import Arrival
-from log.entry_log import FlushJob
+from log.entry_log import FlushJob, Run
 from log.entry_range import EntryRange
 from log.errors import DamagedRangeError, DiskFullError
 from log.hard_state import HardState as StoredHardState
@@ -133,7 +134,7 @@ class Replica:
             start.configurations,
             random,
             now_ns,
-            lambda first, last: entry_log.clip(first, last, APPEND_BYTES_MAX),
+            lambda first, last: entry_log.run(first, last, APPEND_BYTES_MAX),
             start.loss,
         )
         self._frame: RaftFrame | None = None
@@ -463,17 +464,15 @@ class Replica:
                 durability.acknowledge_written(self.now_ns)
 
     def _on_send(self, effect: fx.Send) -> None:
-        message = effect.message
-        link = self.links.get(message.target)
+        link = self.links.get(effect.message.target)
         if link is None:
             return
-        if isinstance(message, AppendRequest) and message.spans:
-            last = message.last_index
-            end, position, body = self._log.run(message.prev_index + 1, last, APPEND_BYTES_MAX)
-            assert end == last, "the run that raft had clipped"
-            frame = RaftFrame(message, position, body=body)
+        run = effect.run
+        if run is None:
+            frame = RaftFrame(effect.message)
         else:
-            frame = RaftFrame(message)
+            assert isinstance(run, Run), "clipped by this replica's own log"
+            frame = RaftFrame(effect.message, run.position, body=run.body)
         link.send(*peer_protocol.encode_frame(frame))
 
     def _on_committed(self, effect: fx.Committed) -> None:
@@ -503,7 +502,7 @@ class Replica:
     def _on_truncate(self, effect: fx.TruncateLog) -> None:
         assert effect.last_index >= self.applied_index, "an applied entry would be truncated"
         self._trace.appended(self.now_ns)
-        self._log.truncate(effect.last_index)
+        cuts.truncate(self._log, effect.last_index)
         self._trace.truncated(self.now_ns, effect.last_index)
 
     def _on_save_hard_state(self, effect: fx.SaveHardState) -> None:

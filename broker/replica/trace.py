@@ -42,7 +42,7 @@ class ReplicaTrace:
             term = log.term_of(first)
             if log.term_of(last) != term:
                 last = next(start for start, _ in log.term_runs() if start > first) - 1
-                data = log.slice(first, last)
+                data = log.run(first, last).body
             writer.append(now_ns, first, last, term, extend_digest(0, data))
             first = last + 1
         self.appended_index = log.last_index

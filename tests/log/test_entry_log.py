@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from log import cuts
 from log.entry_log import EntryLog, FlushJob
 from log.entry_recovery import RecoveryKind
 from log.errors import DamagedRangeError, DiskFullError, EntryTooLargeError, FlushError, OutOfRangeError
@@ -50,7 +51,7 @@ def test_golden_entry_and_unit() -> None:
     first = struct.pack(">iiqqqiiIi", 1, 53, 0, 7, 0, 0, 0, crc32(b"first"), 5) + b"first"
     second = struct.pack(">iiqqqiiIi", 1, 55, 1, 8, 53, 0, 0, crc32(b"second!"), 7) + b"second!"
     assert data[:108] == first + second
-    assert bytes(log.slice(0, 1)) == first + second
+    assert bytes(log.run(0, 1).body) == first + second
     units = disk.read("d/index/" + "0" * 20)
     assert units[:64] == struct.pack(">iqiqq", 1, 0, 53, 0, 7) + struct.pack(">iqiqq", 1, 53, 55, 1, 8)
 
@@ -99,14 +100,14 @@ def test_records_are_found_by_offset() -> None:
 
 def test_clip_takes_as_much_as_fits() -> None:
     log = filled(MemoryDisk(), [bytes(52)] * 20)  # entries of 100 bytes, 5 to a file
-    assert log.clip(0, 19, 10_000) == 4
-    assert log.clip(0, 19, 300) == 2
-    assert log.clip(0, 19, 299) == 1
-    assert log.clip(0, 19, 1) == 0
-    assert log.clip(0, 1, 10_000) == 1
-    assert log.clip(3, 19, 10_000) == 4
-    assert log.clip(15, 19, 500) == 19
-    assert len(log.slice(5, 9)) == 500
+    assert log.run(0, 19, 10_000).last_index == 4
+    assert log.run(0, 19, 300).last_index == 2
+    assert log.run(0, 19, 299).last_index == 1
+    assert log.run(0, 19, 1).last_index == 0
+    assert log.run(0, 1, 10_000).last_index == 1
+    assert log.run(3, 19, 10_000).last_index == 4
+    assert log.run(15, 19, 500).last_index == 19
+    assert len(log.run(5, 9).body) == 500
 
 
 def test_a_failed_flush_never_counts() -> None:
@@ -127,7 +128,7 @@ def test_entries_truncated_and_rewritten_during_a_flush_are_not_durable() -> Non
     log = filled(disk, [b"x"] * 5)
     job = log.flush_job()
     assert job is not None
-    log.truncate(1)
+    cuts.truncate(log, 1)
     for _ in range(6):
         log.append(2, b"other")
     job.run()
@@ -195,18 +196,18 @@ def test_room_for_an_entry_larger_than_a_file_is_refused() -> None:
 
 def test_slices_outlive_deletion_and_the_log() -> None:
     log = filled(MemoryDisk(), [bytes([number]) * 60 for number in range(40)])
-    view = log.slice(0, 1)
+    view = log.run(0, 1).body
     before = bytes(view)
-    log.delete_before(30)
+    cuts.delete_before(log, 30)
     with pytest.raises(OutOfRangeError):
-        log.slice(0, 1)
+        log.run(0, 1)
     log.close()
     assert bytes(view) == before
 
 
 def test_ranges_with_any_flipped_bit_are_refused() -> None:
     source = filled(MemoryDisk(), [b"one", b"two", b"three"])
-    good = bytes(source.slice(0, 2))
+    good = bytes(source.run(0, 2).body)
     source.check_range(good, 0, 0)
     for at in range(len(good)):
         for bit in range(8):
@@ -242,7 +243,7 @@ def _is_term_byte(data: bytes, at: int) -> bool:
 def test_a_range_at_another_position_is_refused() -> None:
     leader = filled(MemoryDisk(), [bytes(100), bytes(200), bytes(150)])
     follower = filled(MemoryDisk(), [bytes(100), bytes(100)])
-    part = leader.check_range(leader.slice(2, 2), 2, leader.position_of(2))
+    part = leader.check_range(leader.run(2, 2).body, 2, leader.position_of(2))
     assert part.position == FILE
     with pytest.raises(DamagedRangeError):
         follower.append_range(part)  # here the entry would still fit into the first file
@@ -254,7 +255,7 @@ def test_a_stray_file_of_an_overtaken_preparation_is_removed() -> None:
     log = filled(disk, [bytes(100)] * 8)
     job = log.prepare_job()
     assert job is not None
-    log.truncate(0)
+    cuts.truncate(log, 0)
     job.run()
     log.prepared(job)
     assert disk.list("d/data") == ["0" * 20]
@@ -320,7 +321,7 @@ class LogModel(RuleBasedStateMachine):
         last = self.first - 1 + round(keep * len(self.entries))
         if last < self.last:
             self.room_end = 0
-        self.log.truncate(last)
+        cuts.truncate(self.log, last)
         self.term += 1  # another leader's entries follow: an index and a term name one entry only
         del self.entries[last + 1 - self.first :]
         self.durable = min(self.durable, last)
@@ -333,7 +334,7 @@ class LogModel(RuleBasedStateMachine):
         position += self.log.end_position
         position -= max(0, position % FILE - (FILE - 8))  # every entry leaves room for a marker
         self.term += 1
-        self.log.reset(first, position, self.term)
+        cuts.reset(self.log, first, position, self.term)
         self.room_end = 0
         self.base_term = self.term
         self.first = first
@@ -342,7 +343,7 @@ class LogModel(RuleBasedStateMachine):
         self.flush_last = first - 1
         self.follower_disk = MemoryDisk()
         self.follower = open_log(self.follower_disk)
-        self.follower.reset(first, self.log.end_position, self.base_term)
+        cuts.reset(self.follower, first, self.log.end_position, self.base_term)
 
     @precondition(lambda self: self.entries)
     @rule(where=st.floats(0, 1))
@@ -350,7 +351,7 @@ class LogModel(RuleBasedStateMachine):
         index = self.first + int(where * len(self.entries))
         if self.options.write_buffer:
             index = max(self.first, min(index, self.written))  # only what is durable is ever deleted
-        self.log.delete_before(index)
+        cuts.delete_before(self.log, index)
         first = self.log.first_index
         assert self.first <= first <= max(index, self.first)
         if first > self.first:
@@ -360,7 +361,7 @@ class LogModel(RuleBasedStateMachine):
         if self.follower.last_index < first - 1:
             self.follower_disk = MemoryDisk()
             self.follower = open_log(self.follower_disk)
-            self.follower.reset(first, self.log.first_position, self.base_term)
+            cuts.reset(self.follower, first, self.log.first_position, self.base_term)
 
     @rule()
     def begin_flush(self) -> None:
@@ -423,17 +424,17 @@ class LogModel(RuleBasedStateMachine):
             agreed -= 1
         if agreed < self.first - 1 or agreed < follower.first_index - 1:
             return
-        follower.truncate(agreed)
+        cuts.truncate(follower, agreed)
         if agreed == self.last:
             return
         first = max(self.first, follower.first_index, agreed + 1 - again)
-        last = self.log.clip(first, self.last, limit)
-        received = bytes(self.log.slice(first, last))
+        last = self.log.run(first, self.last, limit).last_index
+        received = bytes(self.log.run(first, last).body)
         entries = follower.check_range(received, first, self.log.position_of(first))
         assert entries.last_index == last
         if last > agreed:
             follower.append_range(entries, agreed + 1 - first)
-            assert bytes(follower.slice(first, last)) == received
+            assert bytes(follower.run(first, last).body) == received
             assert follower.term_of(last) == self.log.term_of(last)
 
     @invariant()

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from log import cuts
 from log.entry_log import EntryLog
 from log.entry_recovery import LogRecovery, RecoveryKind
 from log.errors import DamagedRangeError, DamagedStateError
@@ -111,7 +112,7 @@ def test_entries_noted_by_a_checkpoint_are_never_taken_for_a_torn_tail() -> None
         assert disk.read(path) == before, "damage is left for somebody to look at"
         with pytest.raises(AssertionError, match="cut_damage comes before any append"):
             log.append(3, b"x")
-        log.cut_damage()
+        cuts.cut_damage(log)
         assert log.append(3, b"x") == len(BODIES) - 1
 
 
@@ -125,7 +126,7 @@ def test_damage_in_the_middle_is_reported_and_cut_only_when_told() -> None:
     assert "checksum" in report.reason
     assert contents(log) == BODIES[:12]
     assert log.term_runs() == [(0, 1), (10, 2)]
-    log.cut_damage()
+    cuts.cut_damage(log)
     for number in range(12, len(BODIES)):
         log.append(1 + number // 10, BODIES[number])
     again, report = recover(disk.kill())
@@ -139,11 +140,13 @@ def test_a_group_repairs_what_was_cut() -> None:
     disk = written()
     flip(disk, path, begin + 48)
     log, _ = recover(disk)
-    log.cut_damage()
+    cuts.cut_damage(log)
     while log.last_index < leader.last_index:
         first = log.last_index + 1
-        last = leader.clip(first, leader.last_index, 300)
-        log.append_range(log.check_range(bytes(leader.slice(first, last)), first, leader.position_of(first)))
+        last = leader.run(first, leader.last_index, 300).last_index
+        log.append_range(
+            log.check_range(bytes(leader.run(first, last).body), first, leader.position_of(first))
+        )
     assert contents(log) == BODIES
     assert log.end_position == leader.end_position
     assert log.term_runs() == leader.term_runs()
@@ -171,7 +174,7 @@ def test_a_missing_data_file_is_named() -> None:
         assert report.damaged_file == f"d/data/{name}"
         assert "missing" in report.reason
         assert contents(log) == BODIES[: log.last_index + 1]
-        log.cut_damage()
+        cuts.cut_damage(log)
         assert log.append(3, b"x") == report.last_good_index + 1
 
 
@@ -248,7 +251,7 @@ def test_power_failures_lose_nothing_that_was_flushed(seed: int) -> None:
                 job.run()
                 durable = log.flushed(job)
         elif durable < log.last_index:
-            log.truncate(rng.randrange(durable, log.last_index))
+            cuts.truncate(log, rng.randrange(durable, log.last_index))
             del model[log.last_index + 1 :]
             term += 1
     share = rng.random()
@@ -260,7 +263,7 @@ def test_power_failures_lose_nothing_that_was_flushed(seed: int) -> None:
         expected_term, expected = model[index]
         assert log.term_of(index) == expected_term
         assert bytes(log.record_at(log.position_of(index) + 48)) == expected
-    log.cut_damage()
+    cuts.cut_damage(log)
     log.append(term, b"goes on")
     again, report = EntryLog.open(after.kill(), "d", options)
     assert report.kind is RecoveryKind.CLEAN
@@ -278,7 +281,7 @@ def test_a_truncation_is_durable_when_it_returns() -> None:
     assert job is not None
     job.run()
     assert log.flushed(job) == 9
-    log.truncate(2)
+    cuts.truncate(log, 2)
     again, report = EntryLog.open(disk.crash(lambda path, page: False), "d", options)
     assert (again.last_index, report.kind) == (2, RecoveryKind.CLEAN)
 
@@ -298,7 +301,7 @@ def test_the_unit_of_an_entry_that_was_lost_does_not_speak_against_the_next_one(
     disk = disk.kill()
     log, report = recover(disk)
     assert report.kind is (RecoveryKind.DAMAGED if damaged else RecoveryKind.CLEAN)
-    log.cut_damage()
+    cuts.cut_damage(log)
     assert log.last_index == 0
     log.append(2, b"next")
     job = log.flush_job()
@@ -321,7 +324,7 @@ def test_a_reset_that_a_crash_interrupts_is_reported_until_it_is_repeated() -> N
     disk = written()
     log, _ = recover(disk)
     with pytest.raises(Crash):
-        log.reset(100, 5000, 4, crash)
+        cuts.reset(log, 100, 5000, 4, crash)
     for _ in range(2):
         disk = disk.kill()
         log, report = recover(disk, checkpoint=len(BODIES) - 1)
@@ -329,7 +332,7 @@ def test_a_reset_that_a_crash_interrupts_is_reported_until_it_is_repeated() -> N
         assert (log.first_index, log.last_index, log.end_position) == (100, 99, 5000)
         with pytest.raises(AssertionError, match="cut_damage comes before any append"):
             log.append(4, b"x")
-    log.reset(200, 7000, 5)
+    cuts.reset(log, 200, 7000, 5)
     log.append(5, b"x")
     log, report = recover(disk.kill())
     assert report.kind is RecoveryKind.CLEAN
@@ -346,7 +349,7 @@ def test_a_damaged_begin_file_is_an_error() -> None:
 def test_a_store_without_a_begin_file_begins_with_its_first_file() -> None:
     disk = written()
     log, _ = recover(disk)
-    log.delete_before(20)
+    cuts.delete_before(log, 20)
     first, position = log.first_index, log.first_position
     assert first > 0
     disk.remove("d/begin")
@@ -359,7 +362,7 @@ def test_a_crash_while_files_are_deleted_leaves_the_new_beginning() -> None:
     disk = written()
     old = {path: bytes(file.seen) for path, file in disk.files.items()}
     log, _ = recover(disk)
-    log.delete_before(20)
+    cuts.delete_before(log, 20)
     for path, data in old.items():  # the removals were lost, the new beginning was not
         if path not in disk.files:
             disk.open(path, len(data), create=True).buffer[:] = data

@@ -447,8 +447,8 @@ def test_a_log_damaged_below_the_checkpoint_shortens_queues_and_index() -> None:
     store.cut_damage()
     while store.log.last_index < 99:
         first = store.log.last_index + 1
-        last = sound.log.clip(first, 99, 500)
-        data = bytes(sound.log.slice(first, last))
+        last = sound.log.run(first, 99, 500).last_index
+        data = bytes(sound.log.run(first, last).body)
         store.log.append_range(store.log.check_range(data, first, sound.log.position_of(first)))
     store.dispatch(99, NOW)
     assert derived(store) == derived(sound)

@@ -8,6 +8,7 @@ hosts, in the order of sending, and lets a test deliver, drop or duplicate any o
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raft import Configuration, HardState, LogTerms, Loss, Raft, RaftConfig, Role
 from raft.effects import (
@@ -34,6 +35,13 @@ class Entry:
     term: int
     payload: str
     configuration: Configuration | None = None
+
+
+class Run(NamedTuple):
+    """Entries as one append carries them."""
+
+    last_index: int
+    entries: tuple[Entry, ...] = ()
 
 
 @dataclass(slots=True)
@@ -126,9 +134,13 @@ class Host:
             self.log.configurations(),
             cluster.random,
             cluster.now,
-            lambda first_index, last_index: min(last_index, first_index + cluster.entries_per_append - 1),
+            self._clip,
             self.loss,
         )
+
+    def _clip(self, first_index: int, last_index: int) -> Run:
+        last_index = min(last_index, first_index + self.cluster.entries_per_append - 1)
+        return Run(last_index, tuple(self.log.slice(first_index, last_index)))
 
     def lose_entries(self, first_index: int) -> None:
         """While it is down: its log has no entries from `first_index` on any more."""
@@ -241,8 +253,8 @@ class Host:
                 self.log = Log([], (configuration_index, configuration), first_index, base_term)
                 self.durable_log = self.log.copy()
                 self.flush = None
-            case Send(message):
-                self.cluster.send(message, self._entries_of(message))
+            case Send(message, run):
+                self.cluster.send(message, self._entries_of(message, run))
             case SnapshotNeeded(message):
                 self.cluster.send(message, ())
                 self.up.snapshot_sent(message.target, self.cluster.now)
@@ -251,10 +263,13 @@ class Host:
             case _:
                 pass
 
-    def _entries_of(self, message: Message) -> tuple[Entry, ...]:
+    def _entries_of(self, message: Message, run: object) -> tuple[Entry, ...]:
         if not isinstance(message, AppendRequest) or not message.spans:
+            assert run is None, "entries that no append has"
             return ()
-        entries = tuple(self.log.slice(message.prev_index + 1, message.last_index))
+        assert isinstance(run, Run)
+        assert run.last_index == message.last_index, "another run than the message says"
+        entries = run.entries
         terms = [term for term, count in message.spans for _ in range(count)]
         assert [entry.term for entry in entries] == terms, "the spans misstate the log"
         return entries

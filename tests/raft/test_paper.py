@@ -55,7 +55,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from tests.raft.cluster import MILLISECOND, Cluster
+from tests.raft.cluster import MILLISECOND, Cluster, Run
 from tests.raft.invariants import Invariants
 
 THREE = Configuration(("a", "b", "c"))
@@ -85,7 +85,7 @@ def node(
         bounds,
         random.Random(7),
         0,
-        lambda first_index, last_index: last_index,
+        lambda first_index, last_index: Run(last_index),
     )
 
 
@@ -772,7 +772,7 @@ def recovering_node(loss: Loss, terms: list[int], *, term: int, voters: str = "a
         [(-1, Configuration(tuple(voters)))],
         random.Random(7),
         0,
-        lambda first_index, last_index: last_index,
+        lambda first_index, last_index: Run(last_index),
         loss,
     )
 

@@ -12,6 +12,7 @@ import pytest
 import log.entry_range
 import log.entry_recovery
 from broker.replica.durability import Durability
+from log import cuts
 from log.checkpoint import ABORT
 from log.consume_queue import ConsumeQueue
 from log.entry_log import EntryLog, FlushJob
@@ -40,17 +41,17 @@ class _Anything(int):
 
 
 def truncation_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    original = EntryLog.truncate
+    original = cuts.truncate
 
-    def truncate(self: EntryLog, last_index: int) -> None:
-        mapped = self._tail.mapped
+    def truncate(log: EntryLog, last_index: int) -> None:
+        mapped = log._tail.mapped
         flush = type(mapped).flush
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(type(mapped), "flush", lambda *_: None)
-            original(self, last_index)
+            original(log, last_index)
         assert type(mapped).flush is flush
 
-    patch.setattr(EntryLog, "truncate", truncate)
+    patch.setattr(cuts, "truncate", truncate)
 
 
 def queue_damage_not_looked_for(patch: pytest.MonkeyPatch) -> None:

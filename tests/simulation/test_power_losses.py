@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
+from log import cuts
 from log.entry_log import EntryLog
 from log.layout import HEADER_BYTES, file_name
 from log.options import StoreOptions
@@ -248,7 +249,7 @@ def test_what_was_being_cut_off_is_not_lost_when_it_is_still_there() -> None:
     losses, host, log = _dark_host(3)
     host.disk.arm_power_failure(1)
     with pytest.raises(PowerFailure):
-        log.truncate(1)
+        cuts.truncate(log, 1)
     before = cached_files(host.disk, host.options, log)
     host.disk.lose_power()
     assert cached_files(host.disk, host.options, log) != before, "entry 2 is there again"

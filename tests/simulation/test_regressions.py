@@ -19,6 +19,7 @@ from broker.state.metadata import Metadata
 from broker.state.snapshot import encode_state
 from broker.state.waiting_messages import addressed_properties, without_address
 from broker.trace import CommitAdvanced, TraceHeader, TraceWriter, read_trace
+from log import cuts
 from log.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from log.consume_queues import ConsumeQueues, QueueNote
 from log.entry_log import EntryLog, FlushJob
@@ -90,7 +91,7 @@ def test_a_digest_does_not_ask_for_what_retention_deleted_first() -> None:
     written: list[bytes] = []
     writer = TraceWriter(written.append, TraceHeader("replica", "n0", "test", 0))
     trace = ReplicaTrace(writer, log, 0, 1, 99)
-    assert log.delete_before(60) > 0
+    assert cuts.delete_before(log, 60) > 0
     trace.committed(0, 99, 1)
     trace.dispatched(0, 99)
     writer.flush()
@@ -193,7 +194,7 @@ def test_a_flush_that_succeeds_says_nothing_of_an_earlier_one_that_failed(seed: 
     disk.lose_process()
     again, _ = EntryLog.open(disk, "dledger", options, clean_stop=False, checkpoint_index=None)
     if again.damaged:
-        again.cut_damage()
+        cuts.cut_damage(again)
     promised = again.durable_index
     disk.lose_power()
     last, _ = EntryLog.open(disk, "dledger", options, clean_stop=False, checkpoint_index=None)
@@ -220,7 +221,7 @@ def _assert_what_a_start_promises_survives_power(disk: SimulatedDisk) -> None:
     store, report = Store.open(disk, _SMALL_FILES, wall_ms=0)
     assert not report.clean_stop
     if store.log.damaged:
-        store.log.cut_damage()
+        cuts.cut_damage(store.log)
     promised = store.log.durable_index
     disk.lose_power()
     store, _ = Store.open(disk, _SMALL_FILES, wall_ms=0)
@@ -294,7 +295,7 @@ def test_what_retention_took_while_it_waited_does_not_hide_what_was_delivered() 
         _append_record(log, 9, b"")
     replica = cast("Replica", SimpleNamespace(store=SimpleNamespace(log=log)))
     assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
-    assert log.delete_before(log.index_at(log.file_starts()[1])) == 1
+    assert cuts.delete_before(log, log.index_at(log.file_starts()[1])) == 1
     assert count_delivered(replica, queue, (0, 1, 2), announced, without_address) == 2
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from broker.replica.recovering import RecoveringFile, Run
 from broker.state.commands import DeleteTopic
+from log import cuts
 from log.entry_recovery import LogRecovery, RecoveryKind
 from log.errors import DamagedLogError
 from log.store import RecoveryReport
@@ -264,7 +265,7 @@ def test_a_reset_half_done_is_repeated() -> None:
         raise StopError
 
     with pytest.raises(StopError):
-        log.reset(5, log.position_of(5), log.term_of(4), fail)
+        cuts.reset(log, 5, log.position_of(5), log.term_of(4), fail)
     group.kill(victim)
     group.start(victim)
     replica = group.node(victim).replica
@@ -353,7 +354,7 @@ def test_queue_ends_survive_in_the_snapshot_alone() -> None:
     log = replica.store.log
     end = log.last_index
     # As retention leaves it when the files of the queue, of which no message is left, are gone with the notes.
-    log.reset(end + 1, log.end_position, log.term_of(end))
+    cuts.reset(log, end + 1, log.end_position, log.term_of(end))
     group.kill("n0")
     disk = group.members["n0"].disk
     for path in [path for path in disk.files if path.startswith(("consumequeue/", "recovery-notes"))]:

@@ -1,0 +1,144 @@
+"""The cuts of an entry log: its tail (Raft truncates it), its head (retention), all behind damage, or everything.
+
+This module alone, beside `EntryLog` itself, touches the log's private fields. Every cut is durable when it returns, and
+says on the disk what it is about to do before it removes anything: a crash in the middle leaves a log that recovery
+finishes cutting or reports (`log.entry_recovery`), never one with a hole.
+
+All of them raise DiskError, and FlushError where something was flushed: the node must stop then, because its files may
+hold neither what was there before nor what was meant to be.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import replace
+
+from log.entry_log import EntryLog
+from log.entry_recovery import LogBegin, erase_behind, erase_units_behind, write_begin
+from log.layout import HEADER, MARKER_BYTES, UNIT_BYTES
+
+_ZEROED_AT_ONCE_BYTES = 1 << 20
+
+
+def truncate(log: EntryLog, last_index: int) -> None:
+    """Cuts off all entries behind `last_index`; `first_index` - 1 empties the log.
+
+    What is cut off is zeroed and flushed. Otherwise a crash could bring back entries of an older term behind new ones,
+    because pages reach the disk in any order; that would break log matching (Raft figure 3). The caller, who alone
+    knows which entries are committed, asserts that none of them goes.
+    """
+    assert log.first_index - 1 <= last_index <= log.last_index, "truncation to what is in the log"
+    if last_index == log.last_index:
+        return
+    old_end, old_last = log.end_position, log.last_index
+    new_end = log.end_of(last_index)
+    start = log._data.start_of(new_end)
+    file_end = start + log._file_bytes
+    # Whole files first: behind a crash here the log is one that was truncated less far.
+    log._data.remove_from(file_end)
+    tail = log._tail
+    tail.move_to(new_end)
+    zero_end = min(old_end + MARKER_BYTES, file_end)
+    _zero(tail.buffer, new_end - start, zero_end - start)
+    tail.mapped.write_back(new_end - start, zero_end - start)
+    tail.mapped.flush(new_end - start, zero_end - start)
+    tail.prepared_end = zero_end
+    log._index.drop(last_index + 1, old_last)
+    while log._runs and log._runs[-1][0] > last_index:
+        log._runs.pop()
+    log._last_term = log._runs[-1][1] if log._runs else log.base_term
+    log.last_index = last_index
+    log._sound_from = min(log._sound_from, last_index + 1)
+    log.end_position = new_end
+    log._durable_index = min(log._durable_index, last_index)
+    log._flush_from = min(log._flush_from, new_end)
+    log._written_position = min(log._written_position, new_end)
+    _forget_flushing_behind(log, last_index)
+    log._set_limit()
+
+
+def reset(
+    log: EntryLog,
+    first_index: int,
+    position: int,
+    base_term: int,
+    install: Callable[[], None] | None = None,
+) -> None:
+    """Empties the log, which will go on with entry `first_index` at `position`: a snapshot covers all before it.
+
+    `base_term` is the term of entry `first_index` - 1. `install` makes the rest of the node's state durable; a crash
+    before it is done leaves a log that recovery reports as RESET_PENDING, empty, to be reset again.
+    """
+    assert position % log._file_bytes <= log._file_bytes - MARKER_BYTES, "no log ends there"
+    log.epoch += 1
+    begin = LogBegin(first_index, position, base_term, log.epoch)
+    write_begin(log._disk, log._begin_path, replace(begin, pending=True))
+    log._data.remove_from(0)
+    log._units.remove_from(0)
+    log.damaged = log._reset_pending = False
+    log._runs = []
+    log.first_index = log._sound_from = first_index
+    log.last_index = first_index - 1
+    log.first_position = log.end_position = position
+    log.base_term = log._last_term = base_term
+    log._start_writing()
+    _forget_flushing_behind(log, log.last_index)
+    if install is not None:
+        install()
+    write_begin(log._disk, log._begin_path, begin)
+
+
+def delete_before(log: EntryLog, index: int) -> int:
+    """Deletes the data files all of whose entries come before `index`, never the last file; returns how many.
+
+    `first_index` and `first_position` move up to the first file that stays.
+    """
+    keep, keep_index = log.first_position, log.first_index
+    for start in log._data.starts:
+        if start <= keep or start > log._tail.start or start >= log.end_position:
+            continue
+        first = HEADER.unpack_from(log._buffer(start), 0)[2]
+        if first > index:
+            break
+        keep, keep_index = start, first
+    if keep_index == log.first_index:
+        return 0
+    base_term = log.term_of(keep_index - 1)
+    # The new beginning is on the disk before a file goes: recovery would take a missing first file for a lost one.
+    write_begin(log._disk, log._begin_path, LogBegin(keep_index, keep, base_term, log.epoch))
+    log._flush_from = max(log._flush_from, keep)
+    log._written_position = max(log._written_position, keep)
+    removed = log._data.remove_before(keep)
+    log._units.remove_before(keep_index * UNIT_BYTES)
+    run = bisect_right(log._runs, keep_index, key=lambda run: run[0]) - 1
+    log._runs = [(keep_index, log._runs[run][1]), *log._runs[run + 1 :]]
+    log.first_index = keep_index
+    log.first_position = keep
+    log.base_term = base_term
+    return removed
+
+
+def cut_damage(log: EntryLog) -> None:
+    """Gives up everything behind the damaged place, so that the group can send it again; nothing if there is none."""
+    assert not log._reset_pending, "a reset that was begun is repeated, not cut"
+    if not log.damaged:
+        return
+    log.epoch += 1
+    begin = LogBegin(log.first_index, log.first_position, log.base_term, log.epoch)
+    write_begin(log._disk, log._begin_path, begin)
+    erase_behind(log._data, log.end_position)
+    erase_units_behind(log._units, log.last_index)
+    log.damaged = False
+    log._start_writing()
+
+
+def _forget_flushing_behind(log: EntryLog, last_index: int) -> None:
+    """A flush that is under way makes nothing durable of what was cut off, whatever has those indices next."""
+    if log._flush_job is not None:
+        log._flush_job.last_index = min(log._flush_job.last_index, last_index)
+
+
+def _zero(buffer: memoryview, begin: int, end: int) -> None:
+    while begin < end:
+        size = min(_ZEROED_AT_ONCE_BYTES, end - begin)
+        buffer[begin : begin + size] = bytes(size)
+        begin += size
