@@ -1,4 +1,4 @@
-"""What a store writes down now and then, so that the next start has little to do (storage.md 3.3 and 6).
+"""What a store writes down now and then, so that the next start has little to do (docs/storage.md).
 
 * `recovery-notes-<epoch>`, our own: how far log, queues and index files were on disk at one moment, with
   checksums. It alone is read at start. Damaged or missing, it costs time and nothing else: all is built

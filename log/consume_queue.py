@@ -1,4 +1,4 @@
-"""ConsumeQueue: per queue of a topic, one 20-byte unit per message (storage.md 4).
+"""ConsumeQueue: per queue of a topic, one 20-byte unit per message.
 
     8 physical offset of the record   4 its size   8 tags code
 

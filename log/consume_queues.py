@@ -28,7 +28,7 @@ class QueueNote:
 
 
 def is_storable_topic(topic: str) -> bool:
-    """Whether a topic can name a directory. Senders check more (behaviour.md 3); this is the last line."""
+    """Whether a topic can name a directory. Senders check more; this is the last line."""
     return (
         0 < len(topic.encode("utf-8", "surrogatepass")) <= 255
         and topic not in (".", "..")

@@ -4,8 +4,8 @@ The pass walks the mapping, not objects: one `struct` call reads entry and recor
 get topic, tags and keys; hashes of all keys of a pass are computed by numpy at the end. A pass may be
 repeated from any earlier entry: units and keys that exist are left alone.
 
-Rules of storage.md 4 and 5: prepared and rolled back transaction records get no unit, rolled back ones no
-keys either; delayed and timed messages carry their deliver time instead of a tags code; records of the internal
+Rules of RocketMQ's `CommitLogDispatcher`s: prepared and rolled back transaction records get no unit, rolled back
+ones no keys either; delayed and timed messages carry their deliver time instead of a tags code; records of the internal
 topic get neither and are handed to the caller, whose state machine they are for. Records that decide a
 transaction are messages like others and are handed over too (broker/transactions).
 """
@@ -34,7 +34,7 @@ from log.record import (
 )
 
 # Entry: magic, size. Record with IPv4 hosts: TOTALSIZE, MAGIC, QUEUEID, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG,
-# STORETIMESTAMP, BODYLEN (storage.md 1.1 and 3.1).
+# STORETIMESTAMP, BODYLEN (log/record.py and log/layout.py).
 _HEADS = Struct(">ii40xiI4xi4xqqi16xq20xi")
 _HEADS_BYTES = 136
 _ANY_HOST_V6 = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6

@@ -1,4 +1,4 @@
-"""The index of the entry log: a unit of 32 bytes per entry, in files of their own (storage.md 3.2).
+"""The index of the entry log: a unit of 32 bytes per entry, in files of their own.
 
 It answers where an entry begins in O(1), and by bisection which terms the log has. The data files are the
 truth: units are flushed by checkpoints only, and recovery makes them again. But a unit that is dropped is

@@ -1,4 +1,4 @@
-"""The Raft log on disk: DLedger entries in mapped files, with an index of fixed-size units (storage.md 3).
+"""The Raft log on disk: DLedger entries in mapped files, with an index of fixed-size units (docs/storage.md).
 
     data/   entries, each a 48-byte header and one message record; an entry never spans files
     index/  32 bytes per entry: where it begins, its size and its term

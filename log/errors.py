@@ -73,7 +73,7 @@ class DamagedRangeError(LogFault):
 
 
 class RecordError(LogFault):
-    """Bytes are no valid message record (storage.md 1)."""
+    """Bytes are no valid message record."""
 
 
 class EntryTooLargeError(LogFault):

@@ -1,4 +1,4 @@
-"""Term and vote of a Raft node, in DLedger's file `currterm` (storage.md 3.3).
+"""Term and vote of a Raft node, in DLedger's file `currterm`.
 
 Raft (figure 2) requires both on stable storage before any answer: `write` returns after the fsync, and
 an error of it must stop the node. A file that fails its check is an error too: a term guessed too low, or

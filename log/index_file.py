@@ -1,4 +1,4 @@
-"""IndexFile: from a message key to physical offsets, a hash table in a file (storage.md 5).
+"""IndexFile: from a message key to physical offsets, a hash table in a file.
 
     40 header | 4 * slots: newest entry of each chain | 20 * entries: hash, offset, seconds, previous entry
 

@@ -1,4 +1,4 @@
-"""Java's `String.hashCode`, which tags codes and index keys are made of (storage.md 1.5).
+"""Java's `String.hashCode`, which tags codes and index keys are made of.
 
 h = 31*h + c over the UTF-16 code units, modulo 2**32, read as a signed 32-bit number. Written as a sum of
 c * 31**k it needs no loop in Python: `map` with a table of powers for one string, a matrix product in numpy

@@ -1,4 +1,4 @@
-"""The binary layouts of the DLedger store (storage.md 3), as `struct.Struct`s with their field order.
+"""The binary layouts of the DLedger store (`DLedgerEntryCoder`), as `struct.Struct`s with their field order.
 
 `bodyCrc`, which the reference leaves 0, holds the unsigned CRC-32 of the entry's body (the whole record, so
 that a flipped bit in a topic or an offset is found too, which the record's own BODYCRC does not cover).

@@ -1,4 +1,4 @@
-"""The two message ids of RocketMQ (storage.md 1.4), both upper-case hexadecimal of packed fields."""
+"""The two message ids of RocketMQ, both upper-case hexadecimal of packed fields."""
 
 import struct
 

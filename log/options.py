@@ -1,6 +1,6 @@
 """Sizes and limits of a store, in one frozen struct.
 
-The defaults are RocketMQ's file sizes (storage.md), so that its tools read a store; tests use files of a
+The defaults are RocketMQ's file sizes (docs/storage.md), so that its tools read a store; tests use files of a
 few kilobytes, so that every roll happens many times. A store must always be opened with the file sizes it
 was made with: positions in the log depend on them, on every replica alike.
 """
@@ -22,7 +22,7 @@ DEFAULT_DELAY_LEVELS_MS = tuple(
     1000 * seconds
     for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
-"""`messageDelayLevel` of behaviour.md 6; level n is element n - 1."""
+"""RocketMQ's default `messageDelayLevel`; level n is element n - 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class StoreOptions:
 
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
-    """Per IndexFile; entry 0 is never used (storage.md 5)."""
+    """Per IndexFile; entry 0 is never used."""
     index_mappings: int = 8
 
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS

@@ -1,4 +1,4 @@
-"""The message record of RocketMQ: bytes to fields and back (storage.md 1).
+"""The message record of RocketMQ: bytes to fields and back (`MessageExtEncoder`, `MessageDecoder`).
 
 A record is written once and then passed on as bytes: replication, pulls and queries never decode it. So
 encoding is one `struct` call and one join; dispatch and pulls use `peek`, which reads the fixed part and
@@ -38,7 +38,7 @@ MAX_PROPERTIES_BYTES = 32767
 SHORT_TOPIC_BYTES_MAX = 127
 """Longer topics make a record of version 2, whose length of the topic has two bytes instead of one."""
 MAX_TOPIC_BYTES = 255
-"""Retry and dead letter topics have up to 255 bytes (behaviour.md 3)."""
+"""Retry and dead letter topics have up to 255 bytes."""
 
 SMALLEST_RECORD_BYTES = 91
 

@@ -1,4 +1,4 @@
-"""Which data files may go (dledger.md 6, behaviour.md 10), as a pure function of what is known.
+"""Which data files may go (`DLedgerMmapFileStore`, `DefaultMessageStore`), as a pure function of what is known.
 
 Never the last file, never an entry that the metadata snapshot does not cover: a follower that needs it could
 be served by nothing else.

@@ -1,6 +1,6 @@
 """Small files of name = value lines, with a checksum over them.
 
-DLedger keeps its term, vote and checkpoint as Java properties text (storage.md 3.3); so do we, with one
+DLedger keeps its term, vote and checkpoint as Java properties text; so do we, with one
 more line, `checksum` (CRC-32 of all lines before it, 8 hexadecimal digits), because a bit flipped in a vote
 must be an error and not another vote. Java readers ignore the additional name.
 """

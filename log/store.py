@@ -11,7 +11,7 @@ The order in which a node uses it: `open`; `hard_state.read`; append and truncat
 and `prepare_job` in workers; `dispatch` up to the commit index; `save_snapshot` and `checkpoint_job` now and
 then; `close`. One thread owns the store; what a worker may run says so.
 
-Start (behaviour.md 12): recover the log; bring the queues and index files to exactly what the last
+Start: recover the log; bring the queues and index files to exactly what the last
 checkpoint noted (cut what is beyond, build again from the log what is missing or does not match its
 checksum); dispatch then goes on from there, as far as the group says is committed. Nothing beyond the noted
 commit index is dispatched before that.

@@ -1,6 +1,4 @@
-"""The name server without I/O: which brokers there are and which topics they serve (remoting.md 5,
-behaviour.md 1).
-"""
+"""The name server without I/O: it knows the brokers and the topics that they serve."""
 
 from broker.name_server.key_values import KeyValueError, KeyValues, KeyValueStorage
 from broker.name_server.route_table import RouteTable

@@ -1,4 +1,4 @@
-"""Key-value configuration of a name server: the only thing it keeps over a restart (behaviour.md 1).
+"""Key-value configuration of a name server: the only thing it keeps over a restart.
 
 A change is in force only once the storage has taken it, so an acknowledged change survives a restart and a
 failed write leaves everything as it was.
@@ -15,7 +15,7 @@ from broker.remoting.errors import BodyError
 from broker.remoting.json_body import decode_body, encode_body
 
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
-"""Namespace of the order configuration: topic to ``broker:queues;...`` (behaviour.md 1)."""
+"""Namespace of the order configuration: topic to ``broker:queues;...``."""
 
 
 NAME_LENGTH_MAX = 255
@@ -47,7 +47,7 @@ class TooManyKeysError(Exception):
 
 
 class _Stored(msgspec.Struct, rename="camel"):
-    """kvConfig.json (storage.md 6)."""
+    """kvConfig.json, as `KVConfigSerializeWrapper` writes it."""
 
     config_table: dict[str, dict[str, str]] = {}
 

@@ -1,5 +1,4 @@
-"""The name server's tables: who serves which topic, and who is alive (behaviour.md 1, the reference's
-RouteInfoManager).
+"""The name server's tables: the brokers of each topic, and the brokers that are alive (`RouteInfoManager`).
 
 Everything is rebuilt from registrations, nothing is stored. Three tables answer the queries (topic to
 queues of each broker name, broker name to addresses by id, cluster to broker names), the fourth holds what
@@ -73,7 +72,7 @@ class RouteTable:
         expiry_ns: int,
         now_ns: int,
     ) -> Master | None:
-        """Enter a broker, in the order of behaviour.md 1; returns the master's addresses for one that is
+        """Enter a broker, in the order of RocketMQ; returns the master's addresses for one that is
         not it.
         """
         name, address, broker_id = header.broker_name, header.broker_address, header.broker_id
@@ -247,7 +246,7 @@ class RouteTable:
         return None if address is None else Master(address, self._live[address].ha_server_address)
 
     def _remove(self, address: str) -> None:
-        """Take an address out of every table (behaviour.md 1, removal)."""
+        """Take an address out of every table."""
         live = self._live.pop(address, None)
         if live is None:
             return

@@ -1,4 +1,4 @@
-"""NameServer: the requests of remoting.md 5, each a few lines between its header and the tables.
+"""NameServer: each request in a few lines between its header and the tables (`DefaultRequestProcessor`).
 
 It has no clock, sockets or files: a shell hands it every command with the connection it came on and the
 monotonic time, tells it of closed connections, and wakes it at `deadline_ns`.
@@ -62,7 +62,7 @@ class _Request:
 
 
 class NameServer:
-    """One name server; name servers know nothing of each other (behaviour.md 1)."""
+    """One name server; name servers know nothing of each other."""
 
     def __init__(self, settings: NameServerSettings, storage: KeyValueStorage | None = None) -> None:
         """``storage`` keeps the key-value configuration, None keeps it in memory; raises as `KeyValues` does."""

@@ -23,7 +23,7 @@ COMMAND: Final = b"command"
 CONFIGURATION: Final = b"configuration"
 
 RECORD_BYTES_WITHOUT_VARIABLE_PARTS: Final = 75
-"""A V1 record's size without hosts, body, topic and properties (storage.md 1.1)."""
+"""A V1 record's size without hosts, body, topic and properties (log/record.py)."""
 
 
 def append_internal(

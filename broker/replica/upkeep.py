@@ -4,7 +4,7 @@ Three things, none of which anybody waits for:
 
 - preparation: files and pages ahead of the writer, made in a worker thread;
 - checkpoints: queues and index files flushed and noted every few seconds, in a worker thread, so that a start has
-  little to build again (storage.md 3.3);
+  little to build again;
 - snapshots of the applied state, behind which the log's head may be deleted. One is kept here until the log is durable
   as far as it reflects it: it must hold nothing that a power failure could still take. If a majority lost that, too,
   the group would go on with other entries in that place, and this node would hold the commands of those for applied.
