@@ -139,6 +139,7 @@ class StatisticsProcessor:
             sum(config.write_queue_nums for _, config in consumed),
             "ask for one group at a time (consumerProgress)",
         )
+        # By group, in the order of the groups' table; one without progress is left out at the end.
         by_group: dict[str, list[dict[str, object]]] = {group: [] for group in metadata.groups}
         behind = 0
         for group, config in consumed:
@@ -175,6 +176,7 @@ class StatisticsProcessor:
                 filter_data = f"{header.consumer_group}@{header.topic} is not online!"
             elif subscription.expression_type in {None, "", TAG}:
                 wanted = parse_tag_filter(subscription.sub_string)
+        # What the client of such a subscription would get: of an SQL92 one all, as units hold tags alone.
         units = [
             {
                 "bitMap": None,

@@ -139,6 +139,7 @@ class ClientQuestionsProcessor:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
             )
+        # All are asked at once; the last of them to answer, or not to, answers the administrator.
         clients = clients[:CLIENTS_ASKED_MAX]
         table: dict[str, object] = {}
         waiting = {client.client_id for client in clients}

@@ -179,6 +179,7 @@ class ClientsProcessor:
                 check_group_name(producer.group_name)
         except InvalidNameError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        # What it would add to the tables is bounded by connection and for all: anybody may send heartbeats.
         count = self._registry.groups_with(connection, data)
         if count > GROUPS_PER_CLIENT_MAX:
             raise RequestError(

@@ -64,10 +64,10 @@ class _DialledLink:
         self._links = links
         self._peer = peer
         self._pending = b""
-        """Of a frame of the handshake that is not whole."""
+        """The bytes of a frame of the handshake that is not whole."""
         self._handshake: Dialling
         self._complaint = ""
-        """Why there was no link, as it was logged last."""
+        """The reason why there was no link, as it was logged last."""
         self.line = links.line(f"peer {peer}", address, self)
 
     def opened(self) -> None:

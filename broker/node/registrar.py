@@ -51,7 +51,7 @@ class Registrar:
         self._time = time
         self._decoder = FrameDecoder()
         self._opaque = 0
-        """Of the newest request."""
+        """The opaque of the newest request."""
         self._has_news = False
         """There is more to say than the registration that is under way says."""
         self._complaint = ""

@@ -269,6 +269,7 @@ class HeldPulls:
         heartbeat changes the group's subscription. What this node's clients wait for elsewhere is ended here: another
         leader might be asked by then, who has heard of the new subscription before the old pull.
         """
+        # First those of all members, in the topics that the group filters otherwise now.
         ended = [
             held
             for (topic, _), waiting in (self._by_queue.items() if change.topics else ())
@@ -276,6 +277,7 @@ class HeldPulls:
             for held in waiting
             if held.header.consumer_group == change.group and held.subscribed is not None
         ]
+        # Then those of the sender, whose own subscription may change before or after its group's.
         connection = change.connection
         if connection is not None:
             ended += [

@@ -65,7 +65,7 @@ class ClientSession:
 
 
 class ClientSessions:
-    """All of one server. `handle` is given each request, `closed` each connection that has ended."""
+    """The sessions of one server. `handle` is given each request, `closed` each connection that has ended."""
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ def reply(
             None,
             b"",
         )
+    # A remark or a field may make the head longer than a frame may be, or have no form in the binary header.
     try:
         head = encode_response_head(command, int(code), remark, fields, len(body))
     except ValueError as error:

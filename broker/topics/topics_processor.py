@@ -149,6 +149,7 @@ class TopicsProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"topicFilterType is {wanted.topic_filter_type[:80]!r}, allowed are {' and '.join(_FILTER_TYPES)}",
             )
+        # Attributes are changed one by one (+name=value, -name): what the topic has already counts, too.
         known = self._replica.metadata.topics.get(wanted.topic_name)
         attributes = _changed_attributes({} if known is None else known.attributes, attribute_changes)
         for name, allowed in _ALONE_ALLOWED.items():
