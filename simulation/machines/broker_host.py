@@ -100,7 +100,7 @@ class Surroundings:
 
 
 class BrokerHost:
-    """One machine. `process` is None while no broker runs on it."""
+    """A machine for a broker. `process` is None while no broker runs on it."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class BrokerHost:
 
 
 class BrokerProcess:
-    """One run of a broker."""
+    """A run of a broker."""
 
     def __init__(self, host: BrokerHost) -> None:
         """Raises what `build_node` raises, and `PowerFailure`."""

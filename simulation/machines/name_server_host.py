@@ -38,7 +38,7 @@ _POWER, _NO_SPACE, _NO_FLUSH, _POWER_INSIDE = 0.3, 0.4, 0.5, 0.7
 
 
 class NameServerWatcher(Protocol):
-    """Whoever judges name servers by all that happens to them."""
+    """A listener that judges name servers by all that happens to them."""
 
     def name_server_started(self, host: NameServerHost, core: NameServer) -> None:
         """A process has begun, with what it read from its file."""
@@ -84,7 +84,7 @@ class KeptConfiguration:
 
 
 class NameServerHost:
-    """One name server; `kill` and `start` lose everything it knew, but what it keeps in a file."""
+    """A machine with a name server; `kill` and `start` lose everything it knew, but what it keeps in a file."""
 
     def __init__(
         self,

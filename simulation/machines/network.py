@@ -109,7 +109,7 @@ class Endpoint:
 
     @property
     def unsent_bytes(self) -> int:
-        """How much the kernel has not taken yet."""
+        """The number of bytes that the kernel has not taken yet."""
         return sum(map(len, self._unsent))
 
     def send(self, buffers: Sequence[Buffer]) -> None:
