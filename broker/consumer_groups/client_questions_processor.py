@@ -31,7 +31,7 @@ from broker.requests.responses import reply
 from log.errors import RecordError
 from log.message_id import parse_offset_message_id
 
-ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 """A client's response that is larger is not passed on: with a head of its own it might be no frame any more."""
 
 CLIENTS_ASKED_MAX: Final = 1000
@@ -118,7 +118,7 @@ class ClientQuestionsProcessor:
             if answer is None:
                 remark = f"consumer <{group}> <{client_id}> Timeout: it has not answered"
                 reply(connection, command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
-            elif len(answer.body) + len(answer.remark or "") > ANSWER_BYTES_MAX:
+            elif len(answer.body) + len(answer.remark or "") > RESPONSE_BYTES_MAX:
                 remark = f"consumer <{group}> <{client_id}> answered with {len(answer.body)} bytes"
                 reply(connection, command, ResponseCode.SYSTEM_ERROR, remark)
             else:

@@ -186,7 +186,7 @@ class Forwarding:
         )
         self._send(leader, client, copy)
 
-    def pass_answer_on(self, asking: str, connection: Connection, answer: RemotingCommand) -> None:
+    def pass_response_on(self, asking: str, connection: Connection, answer: RemotingCommand) -> None:
         """Sends a client's response to the node that has asked it; one that is too long for that as a refusal."""
         client = self._by_connection[connection]
         try:

@@ -147,7 +147,7 @@ class Node:
         if command.flag & FLAG_RESPONSE:
             asking = self.calls.answered(connection, command)
             if asking is not None and connection in self._forwarding:
-                self._forwarding.pass_answer_on(asking, connection, command)
+                self._forwarding.pass_response_on(asking, connection, command)
             return
         if self.access is None or self._is_allowed(self.access, connection, command):
             self.resumed(connection, command)

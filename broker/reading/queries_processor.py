@@ -24,7 +24,7 @@ from log.record import peek
 
 QUERY_COUNT_MAX: Final = 64
 UNIQUE_KEY_QUERY_COUNT: Final = 32
-ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Newest first, as many as fit; the first whatever its size."""
 
 QUERY_STEPS_MAX: Final = 100_000
@@ -129,7 +129,7 @@ class QueriesProcessor:
             record = committed_record(replica, offset)
             if record is None or not _has_key(record, header.topic.encode(), header.key, unique=unique):
                 continue
-            if len(found) >= limit or (found and size + len(record) > ANSWER_BYTES_MAX):
+            if len(found) >= limit or (found and size + len(record) > RESPONSE_BYTES_MAX):
                 break
             if not found:
                 last_offset, last_timestamp = offset, peek(record).store_timestamp
