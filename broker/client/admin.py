@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
-from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import (
     BrokerBusy,
     BrokerError,
@@ -20,6 +19,8 @@ from broker.client.errors import (
 from broker.client.message import MessageQueue
 from broker.client.transport.core import ClientCore, broker_error
 from broker.client.transport.credentials import Credentials
+from broker.client.transport.options import ConnectionOptions
+from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.routes import TopicRoute
 from broker.client.transport.runtime import Buffer, Runtime
 from broker.remoting.admin_bodies import TopicStats
@@ -76,13 +77,9 @@ class AdminClient:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        if runtime is None:
-            from broker.client.transport.trio_runtime import TrioRuntime
-
-            runtime = TrioRuntime(tls=tls)
-        self._runtime = runtime
-        self.core = ClientCore(runtime, name_servers, credentials=credentials)
-        self._calls = QueueCalls(self.core, "", CALL_TIMEOUT_S)
+        self.core = ClientCore(ConnectionOptions(name_servers, runtime, tls, credentials))
+        self._runtime = self.core.runtime
+        self._calls = PatientCalls(self.core, CALL_TIMEOUT_S)
 
     async def __aenter__(self) -> AdminClient:
         await self.core.__aenter__()

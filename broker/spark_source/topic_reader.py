@@ -25,6 +25,8 @@ from broker.client.errors import (
 )
 from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.core import ClientCore
+from broker.client.transport.options import ConnectionOptions
+from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
@@ -67,14 +69,10 @@ class TopicReader:
     """``async with TopicReader(options) as reader``; every call waits up to the options' time limit for an answer."""
 
     def __init__(self, options: SourceOptions, runtime: Runtime | None = None) -> None:
-        if runtime is None:
-            from broker.client.transport.trio_runtime import TrioRuntime
-
-            runtime = TrioRuntime()
         self._options = options
-        self._runtime = runtime
-        self._core = ClientCore(runtime, options.name_servers)
-        self._calls = QueueCalls(self._core, options.group, options.timeout_s)
+        self._core = ClientCore(ConnectionOptions(options.name_servers, runtime))
+        self._runtime = self._core.runtime
+        self._calls = QueueCalls(PatientCalls(self._core, options.timeout_s), options.group)
 
     async def __aenter__(self) -> TopicReader:
         await self._core.__aenter__()
@@ -182,7 +180,7 @@ class TopicReader:
                 avoid = [error.address] if isinstance(error, ConnectionFailed | BrokerError) else []
                 broker_id = MASTER_ID
                 await attempts.failed(error)
-                await self._calls.refresh_quietly(queue.topic)
+                await self._core.routes.refresh_quietly(queue.topic)
                 continue
             if answer.next_offset <= at:  # a member that lags behind; its leader says that there is more
                 broker_id = MASTER_ID

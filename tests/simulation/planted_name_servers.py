@@ -12,7 +12,7 @@ import pytest
 import broker.client.transport.routes as routes_module
 from broker.client.admin import AdminClient
 from broker.client.errors import NoRoute
-from broker.client.producing.producer import Producer
+from broker.client.producing.sender import Sender
 from broker.client.transport.routes import TopicRoute
 from broker.name_server import KeyValues, RouteTable
 from broker.remoting.bodies import TopicConfigTable
@@ -177,27 +177,27 @@ def _reading_routes(patch: pytest.MonkeyPatch, permission: Callable[[int], int])
 def wiped_route_is_kept(patch: pytest.MonkeyPatch) -> None:
     """Found here: a producer that knows no queue to write to asks for one only with the next renewal."""
 
-    async def route(self: Producer, topic: str) -> TopicRoute:
+    async def route(self: Sender, topic: str) -> TopicRoute:
         found = await self.core.routes.get(topic, create_like_default=True)
         if not found.writable:
             raise NoRoute(topic, "none of its queues can be written")
         return found
 
-    patch.setattr(Producer, "_route", route)
+    patch.setattr(Sender, "route", route)
 
 
 def waits_until_it_may_write(patch: pytest.MonkeyPatch) -> None:
     """A send without a queue to write to has no limit."""
-    original = Producer._route_before
+    original = Sender.route_before
 
-    async def route_before(self: Producer, deadline_ns: int, topic: str) -> TopicRoute:
+    async def route_before(self: Sender, deadline_ns: int, topic: str) -> TopicRoute:
         while True:
             try:
-                return await original(self, self._runtime.now_ns() + 10**9, topic)
+                return await original(self, self.core.runtime.now_ns() + 10**9, topic)
             except NoRoute:
-                await self._runtime.sleep(0.1)
+                await self.core.runtime.sleep(0.1)
 
-    patch.setattr(Producer, "_route_before", route_before)
+    patch.setattr(Sender, "route_before", route_before)
 
 
 def remembered_answers(patch: pytest.MonkeyPatch) -> None:

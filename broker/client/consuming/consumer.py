@@ -38,10 +38,12 @@ from broker.client.errors import (
 )
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView
 from broker.client.producing.outgoing import check_name
-from broker.client.producing.requests import REPLY_TIMEOUT_S, send_reply
+from broker.client.producing.requests import Replies
 from broker.client.transport.connection import Connection
 from broker.client.transport.core import CLOSE_TIMEOUT_S, ClientCore
 from broker.client.transport.credentials import Credentials
+from broker.client.transport.options import ConnectionOptions
+from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.runtime import Event, Runtime
 from broker.remoting.admin_bodies import QueueOffsets
 from broker.remoting.bodies import (
@@ -114,10 +116,6 @@ class Consumer:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        if runtime is None:
-            from broker.client.transport.trio_runtime import TrioRuntime
-
-            runtime = TrioRuntime(tls=tls)
         if isinstance(topics, str):
             topics = {topics: "*"}
         elif not isinstance(topics, Mapping):
@@ -139,7 +137,18 @@ class Consumer:
             )
         if offsets is not None and not broadcast:
             raise UsageError("brokers keep the positions of a group; only a broadcast consumer has its own")
-        version = runtime.wall_ms()
+        handlers = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._on_reset_offsets,
+        }
+        self.core = ClientCore(
+            ConnectionOptions(name_servers, runtime, tls, credentials, trace),
+            handlers={int(code): handler for code, handler in handlers.items()},
+            heartbeat=self._heartbeat,
+            include_slaves=True,
+        )
+        self._runtime = self.core.runtime
+        version = self._runtime.wall_ms()
         self.group = group
         self._start = start
         self._max_retries = max_retries
@@ -152,35 +161,22 @@ class Consumer:
         if not broadcast:
             retry_topic = RETRY_TOPIC_PREFIX + group
             self._subscriptions[retry_topic] = Subscription.parse(retry_topic, "*", version)
-        self._runtime = runtime
-        handlers = {
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed,
-            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._on_reset_offsets,
-        }
-        self.core = ClientCore(
-            runtime,
-            name_servers,
-            handlers={int(code): handler for code, handler in handlers.items()},
-            heartbeat=self._heartbeat,
-            include_slaves=True,
-            credentials=credentials,
-            trace=trace,
-        )
-        self._calls = QueueCalls(self.core, group)
-        self._intake = Intake(runtime, self._calls, limits or FetchLimits(), self._begin_anew)
+        self._calls = QueueCalls(PatientCalls(self.core), group)
+        self._intake = Intake(self.core, self._calls, limits or FetchLimits(), self._begin_anew)
+        self.reply = Replies(self.core, group).reply
         self.order_locks = (
-            OrderLocks(self.core, self._calls, group, lock_times or LockTimes(), self._lost_lock)
+            OrderLocks(self._calls.patient, group, lock_times or LockTimes(), self._lost_lock)
             if orderly
             else None
         )
         """The locks of an orderly consumer; None for any other."""
         self._stored = StoredPositions(
-            runtime, self._calls, broadcast=broadcast, local=offsets, locks=self.order_locks
+            self._runtime, self._calls, broadcast=broadcast, local=offsets, locks=self.order_locks
         )
         self._complaints: dict[str, str] = {}
         """By topic, what was last said in the log of why it is not read."""
-        self._rebalance_wanted: Event = runtime.event()
-        self._assigned: Event = runtime.event()
+        self._rebalance_wanted: Event = self._runtime.event()
+        self._assigned: Event = self._runtime.event()
         self._batch: Batch | None = None
         self._reader: QueueReader | None = None
         self._handed_out = 0
@@ -344,18 +340,6 @@ class Consumer:
             raise UsageError("a broadcast consumer has no retry topic")
         await send_back(self._calls, self.group, message, delay_level, self._max_retries)
 
-    async def reply(
-        self,
-        request: MessageView,
-        body: bytes,
-        *,
-        properties: Mapping[str, str] | None = None,
-        timeout_s: float = REPLY_TIMEOUT_S,
-    ) -> None:
-        """Reply to a request that this consumer has received. Raises as `requests.send_reply`."""
-        self.core.check_open()
-        await send_reply(self.core, self.group, request, body, properties, timeout_s)
-
     async def _keep_storing(self) -> None:
         while True:
             await self._runtime.sleep(COMMIT_INTERVAL_S)
@@ -386,7 +370,7 @@ class Consumer:
 
     async def _learn_routes(self) -> None:
         for topic in self._subscriptions:
-            await self._calls.refresh_quietly(topic)
+            await self.core.routes.refresh_quietly(topic)
 
     async def _rebalance(self) -> list[str]:
         """Take up the queues that are this member's share, give up the others; returns the topics that must wait."""
@@ -397,7 +381,7 @@ class Consumer:
                 share = await self._share_of(topic, queues)
             except (NoRoute, BrokerError, ConnectionFailed, NameServerUnavailable) as error:
                 self._complain(topic, error)
-                await self._calls.refresh_quietly(topic)
+                await self.core.routes.refresh_quietly(topic)
                 failed.append(topic)
                 continue
             self._complaints.pop(topic, None)
@@ -438,7 +422,7 @@ class Consumer:
             try:
                 fields = {"consumerGroup": self.group}
                 code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-                answer = await self._calls.ask(MessageQueue(topic, name, 0), code, fields, accepted)
+                answer = await self._calls.patient.ask(MessageQueue(topic, name, 0), code, fields, accepted)
                 if answer.code == ResponseCode.SYSTEM_ERROR:
                     return []
                 return sorted(decode_body(answer.body, ConsumerListBody).consumer_id_list)

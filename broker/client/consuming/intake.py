@@ -23,7 +23,8 @@ from broker.client.consuming.queue_calls import PullAnswer, QueueCalls
 from broker.client.consuming.subscription import Subscription
 from broker.client.errors import BrokerBusy, BrokerError, ConnectionFailed, NameServerUnavailable, NoRoute
 from broker.client.message import MessageQueue, MessageView
-from broker.client.transport.runtime import CancelScope, Event, Runtime
+from broker.client.transport.core import ClientCore
+from broker.client.transport.runtime import CancelScope, Event
 from broker.remoting.codes import ResponseCode
 from broker.remoting.route import MASTER_ID
 
@@ -255,7 +256,7 @@ class QueueReader:
             await runtime.sleep(_REFUSED_PAUSE_S * (0.75 + runtime.random.random() / 2))
         else:
             await runtime.sleep(pause_s * (0.5 + runtime.random.random()))
-        await self._intake.calls.refresh_quietly(self.queue.topic)
+        await self._intake.core.routes.refresh_quietly(self.queue.topic)
         return min(pause_s * 2, _PAUSE_MAX_S)
 
     def _is_full(self) -> bool:
@@ -268,13 +269,14 @@ class Intake:
 
     def __init__(
         self,
-        runtime: Runtime,
+        core: ClientCore,
         calls: QueueCalls,
         limits: FetchLimits,
         on_reset: Callable[[MessageQueue, int], None],
     ) -> None:
         """`on_reset` begins a queue anew where an administrator has sent the group."""
-        self.runtime = runtime
+        self.core = core
+        self.runtime = core.runtime
         self.calls = calls
         self.limits = limits
         self.readers: dict[MessageQueue, QueueReader] = {}

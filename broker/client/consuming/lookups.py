@@ -7,10 +7,9 @@ comes is looked at before it is believed: the same place in another group's log 
 
 from __future__ import annotations
 
-from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import BrokerError, ConnectionFailed, UsageError
 from broker.client.message import MessageQueue, MessageView, split_records
-from broker.client.transport.core import ClientCore
+from broker.client.transport.patient_calls import PatientCalls
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from log.errors import RecordError
@@ -27,8 +26,8 @@ _UNIQUE_KEY_COUNT = 32
 class MessageLookups:
     """Lookups of one client. They raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable."""
 
-    def __init__(self, core: ClientCore, calls: QueueCalls) -> None:
-        self._core = core
+    def __init__(self, calls: PatientCalls) -> None:
+        self._core = calls.core
         self._calls = calls
 
     async def view(self, topic: str, offset_message_id: str) -> MessageView | None:

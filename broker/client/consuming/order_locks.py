@@ -23,10 +23,9 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import BrokerError, ClientError
 from broker.client.message import MessageQueue
-from broker.client.transport.core import ClientCore
+from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.runtime import CancelScope, Event
 from broker.remoting.bodies import LockBatchBody, LockBatchResponseBody
 from broker.remoting.bodies import MessageQueue as WireQueue
@@ -100,21 +99,20 @@ class OrderLocks:
 
     def __init__(
         self,
-        core: ClientCore,
-        calls: QueueCalls,
+        calls: PatientCalls,
         group: str,
         times: LockTimes,
         on_lost: Callable[[MessageQueue], None],
     ) -> None:
-        self._core = core
+        self._core = calls.core
         self._calls = calls
         self._group = group
         self._times = times
         self._on_lost = on_lost
-        self._runtime = core.runtime
+        self._runtime = calls.core.runtime
         self._locks: dict[MessageQueue, _Lock] = {}
         self._unlocks = 0
-        self._changed: Event = core.runtime.event()
+        self._changed: Event = self._runtime.event()
         self._closed = False
 
     # For readers and listeners ----------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from broker.client.errors import UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.client.transport.core import ClientCore
 from broker.client.transport.credentials import Credentials
+from broker.client.transport.options import ConnectionOptions
+from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.runtime import Runtime
 from broker.trace import TraceWriter
 
@@ -42,18 +44,14 @@ class PullConsumer:
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        if runtime is None:
-            from broker.client.transport.trio_runtime import TrioRuntime
-
-            runtime = TrioRuntime(tls=tls)
         self.group = group
-        self._runtime = runtime
-        self._version = runtime.wall_ms()
+        self.core = ClientCore(ConnectionOptions(name_servers, runtime, tls, credentials, trace))
+        self._runtime = self.core.runtime
+        self._version = self._runtime.wall_ms()
         self._wanted = dict(topics or {})
-        self.core = ClientCore(runtime, name_servers, trace=trace, credentials=credentials)
-        self._calls = QueueCalls(self.core, group)
-        self._lookups = MessageLookups(self.core, self._calls)
-        self._intake = Intake(runtime, self._calls, limits or FetchLimits(), self._begin_anew)
+        self._calls = QueueCalls(PatientCalls(self.core), group)
+        self._lookups = MessageLookups(self._calls.patient)
+        self._intake = Intake(self.core, self._calls, limits or FetchLimits(), self._begin_anew)
         self._rest: tuple[QueueReader, Batch] | None = None
         self._reading = False
 

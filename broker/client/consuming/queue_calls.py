@@ -1,9 +1,7 @@
-"""Calls about one queue: its ends, offsets by time, a group's committed offset, and pulls.
+"""Calls about one queue: its ends, offsets by time, a consumer group's offset, and pulls.
 
-All of them may be repeated freely, so every call but a pull is tried until its time limit at whichever member of the
-queue's group answers. A pull is one attempt: its reader decides what to do about a failure.
-
-Each attempt is recorded in the trace, if there is one, with what it saw.
+Every call but a pull is repeated until its time limit (transport/patient_calls.py). A pull is one attempt: its reader
+decides what to do about a failure. Each attempt is recorded in the trace, if there is one, with what it saw.
 """
 
 from __future__ import annotations
@@ -18,13 +16,11 @@ from broker.client.errors import (
     BrokerError,
     ClientError,
     ConnectionFailed,
-    NameServerUnavailable,
-    NoRoute,
 )
 from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView, split_records, trace_key
-from broker.client.transport.connection import Connection, Fields, PendingCall
-from broker.client.transport.core import ClientCore, broker_error
-from broker.client.transport.routes import TopicRoute
+from broker.client.transport.connection import Connection, PendingCall
+from broker.client.transport.core import broker_error
+from broker.client.transport.patient_calls import CallIsOverError, PatientCalls, Recording, address_of
 from broker.remoting.codes import PullSysFlag, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
@@ -39,12 +35,8 @@ from log.errors import RecordError
 
 SearchBoundary = Literal["lower", "upper"]
 """Which message a search by time means when none has exactly that time: the one behind it, or the one before."""
-QUERY_TIMEOUT_S = 3.0
-"""Time limit of a query or commit, all attempts included."""
 PULL_MARGIN_S = 5.0
 """How much longer than the broker may hold a pull its answer may take."""
-_PAUSE_FIRST_S = 0.02
-_PAUSE_MAX_S = 0.5
 _PULL_ANSWERS = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -73,36 +65,17 @@ class PullAnswer:
     """With code 21: an administrator sends the group to ``next_offset``."""
 
 
-class _OutdatedError(ClientError):
-    """An administrator has sent the group elsewhere, so that a position must not be stored any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """How the attempts of one call go into the trace: ``begin(now_ns)`` -> operation, ``finish`` with an answer."""
-
-    begin: Callable[[int], int]
-    finish: Callable[[int, int, RemotingCommand], None]
-
-
 class QueueCalls:
-    """Calls on behalf of one consumer group; ``group`` may be empty where only the queue's ends are asked for.
-
-    ``attempt_timeout_s`` bounds one attempt of a call that may be repeated: a member that is alive but silent must not
-    use up the whole time.
-    """
+    """Calls about queues on behalf of one consumer group; ``patient`` makes those that are repeated."""
 
     def __init__(
         self,
-        core: ClientCore,
+        patient: PatientCalls,
         group: str,
-        timeout_s: float = QUERY_TIMEOUT_S,
-        attempt_timeout_s: float | None = None,
     ) -> None:
-        self._core = core
+        self.patient = patient
+        self._core = patient.core
         self._group = group
-        self._timeout_s = timeout_s
-        self._attempt_timeout_s = timeout_s if attempt_timeout_s is None else attempt_timeout_s
         self._tables: dict[tuple[str, str], None] = {}
 
     # Queries -------------------------------------------------------------------------------------------------------
@@ -126,12 +99,12 @@ class QueueCalls:
         ``upper``: the last message stored at or before that time; the first that is kept when there is none.
         """
         fields = {**_queue_fields(queue), "timestamp": str(timestamp_ms), "boundaryType": boundary.upper()}
-        answer = await self.ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+        answer = await self.patient.ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
         return _offset(answer)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
         """When the first message that is still kept was stored, in milliseconds; None when there is none."""
-        answer = await self.ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, _queue_fields(queue))
+        answer = await self.patient.ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, _queue_fields(queue))
         try:
             timestamp = answer.decode_fields(EarliestStoreTimeResponseHeader).timestamp
         except RemotingError as error:
@@ -154,7 +127,7 @@ class QueueCalls:
                 lambda now_ns, operation, answer: trace.ok_fetch_offset(now_ns, operation, position(answer)),
             )
         code = RequestCode.QUERY_CONSUMER_OFFSET
-        return position(await self.ask(queue, code, fields, accepted, recording=recording))
+        return position(await self.patient.ask(queue, code, fields, accepted, recording=recording))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Store the group's position. A failure leaves unknown whether it was stored; repeating it is harmless."""
@@ -199,7 +172,7 @@ class QueueCalls:
             recording = self._commit_recording(queue, offset)
             operation = recording.begin(runtime.now_ns()) if recording is not None else -1
             fields = self._commit_fields(queue, offset)
-            call = connection.start_call(code, fields, b"", self._timeout_s)
+            call = connection.start_call(code, fields, b"", self.patient.timeout_s)
             started.append((queue, offset, call, operation))
         failures: list[tuple[MessageQueue, ClientError]] = []
         for queue, offset, pending, operation in started:
@@ -222,8 +195,8 @@ class QueueCalls:
             recording = self._commit_recording(queue, offset)
             try:
                 is_over = functools.partial(is_outdated, queue)
-                await self.ask(queue, code, fields, recording=recording, is_over=is_over)
-            except _OutdatedError:
+                await self.patient.ask(queue, code, fields, recording=recording, is_over=is_over)
+            except CallIsOverError:
                 pass
             except ClientError as failure:
                 failures.append((queue, failure))
@@ -259,7 +232,7 @@ class QueueCalls:
                 lambda now_ns: invoke(now_ns, process, key),
                 lambda now_ns, operation, answer: complete(now_ns, operation, _offset(answer)),
             )
-        return _offset(await self.ask(queue, code, _queue_fields(queue), recording=recording))
+        return _offset(await self.patient.ask(queue, code, _queue_fields(queue), recording=recording))
 
     def _trace_of(self, queue: MessageQueue) -> TraceWriter | None:
         """Where it is recorded what stands in a queue: of those that producers fill, whose sends are recorded, too.
@@ -286,7 +259,7 @@ class QueueCalls:
         Raises BrokerError, ConnectionFailed (both with an ``address``), NoRoute, NameServerUnavailable.
         """
         route = await self._core.routes.get(queue.topic)
-        address = self._address(route, queue, broker_id, avoid)
+        address = address_of(route, queue, broker_id, avoid)
         fields = {
             **_queue_fields(queue),
             "consumerGroup": self._group,
@@ -323,104 +296,6 @@ class QueueCalls:
             values = [message.message_id for message in answer.messages]
             trace.ok_read(now_ns(), operation, answer.next_offset, offsets, values)
         return answer
-
-    # The patient way -----------------------------------------------------------------------------------------------
-
-    async def ask(
-        self,
-        queue: MessageQueue,
-        code: int,
-        fields: Fields,
-        accepted: Sequence[int] = (ResponseCode.SUCCESS,),
-        body: bytes = b"",
-        recording: Recording | None = None,
-        is_over: Callable[[], bool] = lambda: False,
-    ) -> RemotingCommand:
-        """Ask the members of a queue's group, the leader first, until one gives an accepted answer or it `is_over`."""
-        runtime = self._core.runtime
-        deadline_ns = runtime.now_ns() + int(self._timeout_s * 1e9)
-        pause_s = _PAUSE_FIRST_S
-        avoid: list[str] = []
-        while True:
-            try:
-                route = await self._route_before(deadline_ns, queue.topic)
-                address = self._address(route, queue, MASTER_ID, avoid)
-                avoid = [address]
-                remaining_s = max((deadline_ns - runtime.now_ns()) / 1e9, 0.001)
-                limit_s = min(remaining_s, self._attempt_timeout_s)
-                if is_over():
-                    raise _OutdatedError
-                answer = await self._attempt(address, code, fields, body, limit_s, accepted, recording)
-                if answer.code in accepted:
-                    return answer
-                error: ClientError = broker_error(answer, address)
-            except (ConnectionFailed, NoRoute, NameServerUnavailable) as failure:
-                error = failure
-            pause = pause_s * (0.5 + runtime.random.random())
-            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-            if not error.retry_may_help or runtime.now_ns() + int(pause * 1e9) >= deadline_ns:
-                raise error
-            await runtime.sleep(pause)
-            with runtime.move_on_after((deadline_ns - runtime.now_ns()) / 1e9):
-                await self.refresh_quietly(queue.topic)
-            if runtime.now_ns() >= deadline_ns:
-                raise error
-
-    async def _route_before(self, deadline_ns: int, topic: str) -> TopicRoute:
-        """The topic's route. Name servers that are silent must not make a call longer than its limit."""
-        runtime = self._core.runtime
-        with runtime.move_on_after((deadline_ns - runtime.now_ns()) / 1e9):
-            return await self._core.routes.get(topic)
-        raise NameServerUnavailable(["no route within the call's time limit"])
-
-    async def ask_once(
-        self, queue: MessageQueue, code: int, fields: Fields, body: bytes, timeout_s: float
-    ) -> RemotingCommand:
-        """Ask the leader of the queue's group, in one attempt. Raises as `ask`, for every code but success."""
-        route = await self._core.routes.get(queue.topic)
-        address = self._address(route, queue, MASTER_ID, ())
-        answer = await self._core.pool.call(address, code, fields, body, timeout_s)
-        if answer.code != ResponseCode.SUCCESS:
-            raise broker_error(answer, address)
-        return answer
-
-    async def _attempt(
-        self,
-        address: str,
-        code: int,
-        fields: Fields,
-        body: bytes,
-        timeout_s: float,
-        accepted: Sequence[int],
-        recording: Recording | None,
-    ) -> RemotingCommand:
-        core, trace = self._core, self._core.trace
-        if recording is None or trace is None:
-            return await core.pool.call(address, code, fields, body, timeout_s)
-        operation = recording.begin(core.runtime.now_ns())
-        try:
-            answer = await core.pool.call(address, code, fields, body, timeout_s)
-        except ConnectionFailed as error:
-            trace.info(core.runtime.now_ns(), operation, str(error))
-            raise
-        if answer.code in accepted:
-            recording.finish(core.runtime.now_ns(), operation, answer)
-        else:
-            trace.info(core.runtime.now_ns(), operation, f"code {answer.code}")
-        return answer
-
-    async def refresh_quietly(self, topic: str) -> None:
-        """Ask for a new route; when there is none to be had, the old one stays."""
-        try:
-            await self._core.routes.refresh(topic)
-        except (NoRoute, NameServerUnavailable, BrokerError):
-            pass
-
-    def _address(self, route: TopicRoute, queue: MessageQueue, broker_id: int, avoid: Sequence[str]) -> str:
-        address = route.address(queue.broker_name, broker_id, avoid)
-        if address is None:
-            raise NoRoute(queue.topic, f"broker {queue.broker_name!r} is not registered")
-        return address
 
 
 _FILLED_BY_BROKERS = (RETRY_TOPIC_PREFIX, "%DLQ%")

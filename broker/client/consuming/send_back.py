@@ -31,7 +31,7 @@ _STORED = tuple(int(status) for status in SendStatus)
 async def send_back(
     calls: QueueCalls, group: str, message: MessageView, delay_level: int, max_retries: int | None
 ) -> None:
-    """Return when the group is to have the message again. Raises as `QueueCalls.ask`.
+    """Return when the group is to have the message again. Raises as `PatientCalls.ask`.
 
     ``max_retries`` is how often that may be before it is a dead letter; None leaves it to the group's configuration.
     """
@@ -46,7 +46,7 @@ async def send_back(
     if max_retries is not None:
         fields["maxReconsumeTimes"] = str(max_retries)
     try:
-        await calls.ask(message.queue, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await calls.patient.ask(message.queue, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
     except BrokerError as error:
         if error.code != ResponseCode.SYSTEM_ERROR or delay_level < 0:
             raise
@@ -80,4 +80,4 @@ async def _send_again(
         batch=False,
     )
     queue = message.queue._replace(topic=topic)
-    await calls.ask(queue, RequestCode.SEND_MESSAGE_V2, header, _STORED, record.body)
+    await calls.patient.ask(queue, RequestCode.SEND_MESSAGE_V2, header, _STORED, record.body)

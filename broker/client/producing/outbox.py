@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from broker.client.errors import (
     ClientClosed,
@@ -29,11 +28,10 @@ from broker.client.errors import (
     UsageError,
 )
 from broker.client.message import Message, SendResult
-from broker.client.producing.outgoing import Outgoing
+from broker.client.producing.one_send import OneSend
+from broker.client.producing.outgoing import Outgoing, Preparer
+from broker.client.producing.sender import QueueChoice, Sender
 from broker.client.transport.runtime import Event, Runtime
-
-if TYPE_CHECKING:
-    from broker.client.producing.producer import Producer, QueueChoice
 
 
 class Sending:
@@ -77,9 +75,10 @@ class Sending:
 class Outbox:
     """Made by `Producer.outbox`."""
 
-    def __init__(self, producer: Producer, runtime: Runtime, waiting_max: int) -> None:
-        self._producer = producer
-        self._runtime = runtime
+    def __init__(self, sender: Sender, preparer: Preparer, waiting_max: int) -> None:
+        self._sender = sender
+        self._preparer = preparer
+        self._runtime = sender.core.runtime
         self._waiting_max = waiting_max
         self._waiting: deque[Sending] = deque()
         self._in_flight: dict[Sending, None] = {}
@@ -103,7 +102,7 @@ class Outbox:
             raise ClientClosed("the outbox's block has been left")
         if len(self._waiting) >= self._waiting_max:
             raise OutboxFull(len(self._waiting))
-        sending = Sending(self._runtime, message, self._producer.prepare(message), queue)
+        sending = Sending(self._runtime, message, self._preparer.message(message), queue)
         self._waiting.append(sending)
         if self._arrival is not None:
             self._arrival.set()
@@ -135,9 +134,8 @@ class Outbox:
                 self._room = None
             self._in_flight[sending] = None
             try:
-                result = await self._producer.send_prepared(
-                    sending._outgoing, sending.message, queue=sending._choice
-                )
+                send = OneSend(self._sender, sending._outgoing, sending.message, sending._choice)
+                (result,) = await send.run()
             except ClientError as error:
                 self._failed.append(sending)
                 sending._finish(None, error)
@@ -169,14 +167,14 @@ class Outbox:
 
 @asynccontextmanager
 async def open_outbox(
-    producer: Producer, runtime: Runtime, in_flight: int, waiting_max: int | None
+    sender: Sender, preparer: Preparer, in_flight: int, waiting_max: int | None
 ) -> AsyncIterator[Outbox]:
     """What `Producer.outbox` gives."""
     if in_flight < 1 or (waiting_max is not None and waiting_max < 1):
         raise UsageError(f"in_flight {in_flight} and waiting_max {waiting_max} must be at least 1")
-    outbox = Outbox(producer, runtime, in_flight if waiting_max is None else waiting_max)
+    outbox = Outbox(sender, preparer, in_flight if waiting_max is None else waiting_max)
     try:
-        async with runtime.task_group() as tasks:
+        async with sender.core.runtime.task_group() as tasks:
             for _ in range(in_flight):
                 tasks.start_soon(outbox.work)
             yield outbox

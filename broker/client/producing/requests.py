@@ -11,11 +11,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import ReplyTimeout, UsageError
 from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.transport.connection import Connection
 from broker.client.transport.core import ClientCore
+from broker.client.transport.patient_calls import PatientCalls
+from broker.client.transport.routes import DEFAULT_TOPIC
 from broker.client.transport.runtime import Event
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
@@ -119,46 +120,53 @@ def _reply_of(command: RemotingCommand) -> MessageView:
     return MessageView(MessageQueue(header.topic, "", header.queue_id), record)
 
 
-async def send_reply(
-    core: ClientCore,
-    group: str,
-    request: MessageView,
-    body: bytes,
-    properties: Mapping[str, str] | None,
-    timeout_s: float,
-) -> None:
-    """Reply to a request, through the broker group that it came from, until that says that the requester has it.
+class Replies:
+    """Replies of one client to requests that it has received; ``group`` is the client's own."""
 
-    Raises UsageError for a message that is no request, BrokerError (code 1: the requester is gone), ConnectionFailed,
-    NoRoute, NameServerUnavailable.
-    """
-    asked = request.properties
-    missing = [name for name in (_CORRELATION_ID, _REPLY_TO, _CLUSTER) if name not in asked]
-    if missing:
-        raise UsageError(f"message {request.message_id} is no request: it has no {', '.join(missing)}")
-    runtime = core.runtime
-    header = SendMessageHeaderV2(
-        producer_group=group,
-        topic=f"{asked[_CLUSTER]}_REPLY_TOPIC",
-        default_topic="TBW102",
-        default_topic_queue_nums=1,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=runtime.wall_ms(),
-        flag=0,
-        properties=encode_properties(
-            {
-                **(properties or {}),
-                "UNIQ_KEY": f"{runtime.random.getrandbits(128):032X}",
-                "MSG_TYPE": "reply",
-                _CORRELATION_ID: asked[_CORRELATION_ID],
-                _REPLY_TO: asked[_REPLY_TO],
-                _TTL: asked.get(_TTL, ""),
-            }
-        ).decode(),
-        reconsume_times=0,
-        unit_mode=False,
-        batch=False,
-    )
-    calls = QueueCalls(core, group, timeout_s)
-    await calls.ask(request.queue, RequestCode.SEND_REPLY_MESSAGE_V2, header, body=body)
+    def __init__(self, core: ClientCore, group: str) -> None:
+        self._core = core
+        self._group = group
+
+    async def reply(
+        self,
+        request: MessageView,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_s: float = REPLY_TIMEOUT_S,
+    ) -> None:
+        """Reply to a request that this client has received, and wait until the requester has the reply.
+
+        The broker group that the request came from passes the reply on; that is repeated for up to ``timeout_s``
+        seconds. ``properties`` go with it. Raises UsageError for a message that is no request, BrokerError (code 1: the
+        requester is gone), ConnectionFailed, NoRoute, NameServerUnavailable.
+        """
+        self._core.check_open()
+        asked = request.properties
+        missing = [name for name in (_CORRELATION_ID, _REPLY_TO, _CLUSTER) if name not in asked]
+        if missing:
+            raise UsageError(f"message {request.message_id} is no request: it has no {', '.join(missing)}")
+        runtime = self._core.runtime
+        own = {
+            "UNIQ_KEY": f"{runtime.random.getrandbits(128):032X}",
+            "MSG_TYPE": "reply",
+            _CORRELATION_ID: asked[_CORRELATION_ID],
+            _REPLY_TO: asked[_REPLY_TO],
+            _TTL: asked.get(_TTL, ""),
+        }
+        header = SendMessageHeaderV2(
+            producer_group=self._group,
+            topic=f"{asked[_CLUSTER]}_REPLY_TOPIC",
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=1,
+            queue_id=0,
+            sys_flag=0,
+            born_timestamp=runtime.wall_ms(),
+            flag=0,
+            properties=encode_properties({**(properties or {}), **own}).decode(),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+        )
+        calls = PatientCalls(self._core, timeout_s)
+        await calls.ask(request.queue, RequestCode.SEND_REPLY_MESSAGE_V2, header, body=body)

@@ -28,12 +28,14 @@ from typing import Final
 import msgspec
 import structlog
 
-from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import ClientError, MessageRejected, TransactionUndecided, UsageError
 from broker.client.message import Message, MessageQueue, MessageView, SendResult
-from broker.client.producing.producer import SEND_TIMEOUT_S, Producer, QueueChoice
+from broker.client.producing.one_send import OneSend
+from broker.client.producing.producer import SEND_TIMEOUT_S, Producer
+from broker.client.producing.sender import QueueChoice
 from broker.client.transport.connection import Connection
 from broker.client.transport.credentials import Credentials
+from broker.client.transport.patient_calls import PatientCalls
 from broker.client.transport.runtime import Runtime
 from broker.remoting.codes import RequestCode
 from broker.remoting.codes import TransactionOutcome as Decision
@@ -130,7 +132,7 @@ class TransactionalProducer:
         self._check_after_s = check_after_s
         self._core = self.producer.core
         self._core.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._asked)
-        self._calls = QueueCalls(self._core, group, decision_timeout_s, decision_timeout_s / 3)
+        self._calls = PatientCalls(self._core, decision_timeout_s, decision_timeout_s / 3)
         self._checking = 0
 
     async def __aenter__(self) -> TransactionalProducer:
@@ -175,16 +177,15 @@ class TransactionalProducer:
         """
         if message.is_delivered_later:
             raise MessageRejected("a message in a transaction cannot be delayed")
-        outgoing = self.producer.prepare(message)
+        outgoing = self.producer.preparer.message(message)
         properties = f"{outgoing.properties}TRAN_MSG\x01true\x02PGROUP\x01{self.group}\x02"
         if self._check_after_s is not None:
             properties += f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{self._check_after_s}\x02"
         half = msgspec.structs.replace(
             outgoing, properties=properties, sys_flag=outgoing.sys_flag | SYS_FLAG_PREPARED, waits=True
         )
-        return Transaction(
-            self, await self.producer.send_prepared(half, message, queue=queue, timeout_s=timeout_s)
-        )
+        (stored,) = await OneSend(self.producer.sender, half, message, queue, timeout_s).run()
+        return Transaction(self, stored)
 
     async def decide(self, half: SendResult, decision: Decision) -> None:
         """What `Transaction.commit` and `rollback` do."""

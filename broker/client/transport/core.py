@@ -9,23 +9,22 @@ call on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 from broker.client.errors import BrokerBusy, BrokerError, ClientClosed, ConnectionFailed, UsageError
 from broker.client.transport.connection import Connection, PendingCall, RequestHandler
-from broker.client.transport.credentials import Credentials
 from broker.client.transport.identity import client_id
+from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.pool import ConnectionPool
 from broker.client.transport.routes import NameServers, RouteCache, parse_name_servers
-from broker.client.transport.runtime import Runtime, TaskGroup
+from broker.client.transport.runtime import TaskGroup
 from broker.remoting.bodies import HeartbeatData
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.json_body import encode_body
 from broker.remoting.route import MASTER_ID
-from broker.trace import TraceWriter
 
 HEARTBEAT_S = 30.0
 """Time between heartbeats; a broker forgets a client after 120 s."""
@@ -62,23 +61,20 @@ class ClientCore:
 
     def __init__(
         self,
-        runtime: Runtime,
-        name_servers: str | Sequence[str],
+        options: ConnectionOptions,
         *,
         handlers: Mapping[int, RequestHandler] | None = None,
         heartbeat: Callable[[], HeartbeatData] | None = None,
         include_slaves: bool = False,
-        trace: TraceWriter | None = None,
-        credentials: Credentials | None = None,
     ) -> None:
-        self.runtime = runtime
-        self.client_id = client_id(runtime)
-        self.trace = trace
-        self._addresses = parse_name_servers(name_servers)
+        self.runtime = options.chosen_runtime()
+        self.client_id = client_id(self.runtime)
+        self.trace = options.trace
+        self._addresses = parse_name_servers(options.name_servers)
         self._handlers = dict(handlers or {})
         self._heartbeat = heartbeat
         self._include_slaves = include_slaves
-        self._credentials = credentials
+        self._credentials = options.credentials
         self._task_scope: AbstractAsyncContextManager[TaskGroup] | None = None
         self._open = False
         self.broker_versions: dict[str, int] = {}

@@ -238,6 +238,13 @@ class RouteCache:
             raise refresh.error.with_traceback(None)
         return self._routes[topic]
 
+    async def refresh_quietly(self, topic: str) -> None:
+        """Ask for a new route; when there is none to be had, the old one stays."""
+        try:
+            await self.refresh(topic)
+        except (NoRoute, NameServerUnavailable, BrokerError):
+            pass
+
     async def keep_fresh(self) -> None:
         """Renew all known routes every 30 s, for ever."""
         while True:

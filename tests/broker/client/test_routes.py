@@ -10,6 +10,7 @@ from broker.client.errors import NameServerUnavailable, NoRoute, UsageError
 from broker.client.message import Message, MessageQueue
 from broker.client.producing.producer import Producer
 from broker.client.transport.core import ClientCore
+from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.routes import TopicRoute, parse_name_servers, parse_route
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cancellation import cancel_at_step
@@ -104,7 +105,7 @@ async def test_a_name_server_that_fails_is_left_for_the_next(
     for trouble in (reset, silent):
         first.script(ROUTE, trouble)
         second.script(ROUTE, trouble)
-    async with ClientCore(runtime, "n1:1;n2:1") as core:
+    async with ClientCore(ConnectionOptions("n1:1;n2:1", runtime)) as core:
         with pytest.raises(NameServerUnavailable) as caught:
             await core.routes.get("t")
         assert len(caught.value.failures) == 2
@@ -141,7 +142,7 @@ async def test_name_servers_that_are_all_slow_are_asked_with_more_patience(
     slow = [FakeNameServer(world, "n1:1"), FakeNameServer(world, "n2:1")]
     for server in slow:
         server.script(ROUTE, silent)
-    async with ClientCore(runtime, "n1:1;n2:1") as core:
+    async with ClientCore(ConnectionOptions("n1:1;n2:1", runtime)) as core:
         await core.routes.get("t")
     assert [len(server.received(ROUTE)) for server in slow] in ([2, 1], [1, 2])
 
@@ -150,7 +151,7 @@ async def test_askers_share_one_request(
     autojump_clock: MockClock, world: World, runtime: FakeRuntime
 ) -> None:
     one_group(world)
-    async with ClientCore(runtime, "ns:9876") as core:
+    async with ClientCore(ConnectionOptions("ns:9876", runtime)) as core:
         async with trio.open_nursery() as nursery:
             for _ in range(10):
                 nursery.start_soon(core.routes.refresh, "t")
@@ -166,7 +167,7 @@ async def test_a_cancelled_asker_takes_nobody_down(
     cancelled = True
     while cancelled:
         step += 1
-        async with ClientCore(runtime, "ns:9876") as core, trio.open_nursery() as nursery:
+        async with ClientCore(ConnectionOptions("ns:9876", runtime)) as core, trio.open_nursery() as nursery:
 
             async def ask(core: ClientCore = core) -> None:
                 await core.routes.refresh("t")
@@ -181,7 +182,7 @@ async def test_known_routes_are_renewed(
     autojump_clock: MockClock, world: World, runtime: FakeRuntime
 ) -> None:
     one_group(world)
-    async with ClientCore(runtime, "ns:9876") as core:
+    async with ClientCore(ConnectionOptions("ns:9876", runtime)) as core:
         await core.routes.get("t")
         world.add_topic("t", {"other": {0: "x:1"}})
         world.servers["ns:9876"].script(ROUTE, code(1))

@@ -1,0 +1,168 @@
+"""What the sends of one producer share: queues and routes, the request's fields, and what is known of each group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from broker.client.errors import BrokerError, NameServerUnavailable, NoRoute, UsageError
+from broker.client.message import Message, MessageQueue, trace_key
+from broker.client.producing.latency import LatencyClasses, SlowGroups
+from broker.client.producing.outgoing import BATCH_CODE, Outgoing
+from broker.client.transport.core import ClientCore
+from broker.client.transport.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, TopicRoute
+from log.java_hash import java_hash
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Picks a queue out of the writable ones, which are sorted."""
+QueueChoice = MessageQueue | QueueSelector | str | int | None
+"""A queue, a selector, a key that is hashed to a queue, or None for all queues in turn."""
+
+_DEFAULT_QUEUES = str(DEFAULT_TOPIC_QUEUES)
+
+
+class Sender:
+    """Routes, queues and request fields for all sends of one producer; `OneSend` makes the attempts.
+
+    ``timeout_s`` bounds a send with all its attempts, ``attempt_timeout_s`` one attempt; the other options are those
+    of `Producer`.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        *,
+        timeout_s: float,
+        attempt_timeout_s: float,
+        exactly_once: bool,
+        retry_unknown: bool,
+        avoid_slow: LatencyClasses | None,
+    ) -> None:
+        self.core = core
+        self.group = group
+        self.timeout_s = timeout_s
+        self.attempt_timeout_s = attempt_timeout_s
+        self.retry_unknown = retry_unknown
+        self.floors: dict[str, int] = {}
+        """By broker group, a position that its log has reached: the floor of the next send (broker/sending/once.py)."""
+        self.slow = SlowGroups(avoid_slow, core.runtime.now_ns) if avoid_slow is not None else None
+        self._exactly_once = exactly_once
+        self._turn = core.runtime.random.getrandbits(16)
+
+    # Routes and queues ---------------------------------------------------------------------------------------------
+
+    async def route(self, topic: str) -> TopicRoute:
+        """A route with queues that can be written. Raises NoRoute, NameServerUnavailable, BrokerError."""
+        route = self.core.routes.find(topic)
+        if route is None:
+            route = await self.core.routes.get(topic, create_like_default=True)
+        elif not route.writable:
+            # It may be written again by now, and the next renewal is half a minute away.
+            route = await self.core.routes.refresh(topic)
+        if not route.writable:
+            raise NoRoute(topic, "none of its queues can be written")
+        return route
+
+    async def route_before(self, deadline_ns: int, topic: str) -> TopicRoute:
+        """`route` within a time limit; NameServerUnavailable when it is over."""
+        with self.core.runtime.move_on_after((deadline_ns - self.core.runtime.now_ns()) / 1e9):
+            return await self.route(topic)
+        raise NameServerUnavailable(["no route within the send's time limit"])
+
+    async def new_route(self, topic: str, deadline_ns: int, old: TopicRoute | None) -> TopicRoute | None:
+        """A fresh route with queues that can be written; the old one where there is none to be had in time."""
+        with self.core.runtime.move_on_after((deadline_ns - self.core.runtime.now_ns()) / 1e9):
+            try:
+                fresh = await self.core.routes.refresh(topic)
+            except (NoRoute, NameServerUnavailable, BrokerError):
+                return old
+            return fresh if fresh.writable else old
+        return old
+
+    def choose(
+        self, route: TopicRoute, message: Message, choice: QueueChoice, avoid_groups: Sequence[str] = ()
+    ) -> MessageQueue:
+        """The queue that a message goes to. Raises UsageError for a queue that the message cannot go to.
+
+        Without a choice the queues take turns, those of ``avoid_groups`` only when there are no others.
+        """
+        queues: Sequence[MessageQueue] = route.writable
+        if choice is None:
+            if avoid_groups:
+                queues = [queue for queue in queues if queue.broker_name not in avoid_groups] or queues
+            self._turn += 1
+            if self.slow is not None:
+                return self.slow.choose(queues, self._turn)
+            return queues[self._turn % len(queues)]
+        if isinstance(choice, MessageQueue):
+            if choice.topic != message.topic:
+                raise UsageError(f"a message for topic {message.topic!r} cannot go to {choice}")
+            return choice
+        if isinstance(choice, str):
+            return queues[abs(java_hash(choice)) % len(queues)]
+        if isinstance(choice, int):
+            return queues[choice % len(queues)]
+        chosen = choice(queues, message)
+        if chosen not in route.writable:
+            raise UsageError(f"the selector chose {chosen}, which is not among the writable queues")
+        return chosen
+
+    # Requests ------------------------------------------------------------------------------------------------------
+
+    def fields(
+        self, outgoing: Outgoing, target: MessageQueue, floor: int | None, *, again: bool = False
+    ) -> Mapping[str, str]:
+        """The header of a send request, by the short names of RocketMQ's `SendMessageRequestHeaderV2`.
+
+        ``floor`` and ``again`` are for brokers that recognize repeated sends (broker/sending/once.py); None leaves
+        them out. A dict of strings is the fastest to encode.
+        """
+        fields = {
+            "a": self.group,
+            "b": outgoing.topic,
+            "c": DEFAULT_TOPIC,
+            "d": _DEFAULT_QUEUES,
+            "e": str(target.queue_id),
+            "f": str(outgoing.sys_flag),
+            "g": str(self.core.runtime.wall_ms()),
+            "h": str(outgoing.flag),
+            "i": outgoing.properties,
+            "j": "0",
+            "k": "false",
+            "m": "true" if outgoing.code == BATCH_CODE else "false",
+            "n": target.broker_name,
+        }
+        if floor is not None and self._exactly_once:
+            fields["once"] = str(floor)
+            if again:
+                fields["again"] = "true"
+        return fields
+
+    def reached(self, broker_name: str, position: str, base: int) -> None:
+        """Note that a group's log has reached a position, a text in that base.
+
+        A smaller position than before is noted as well: it is true, and of a log that began anew the only true one.
+        """
+        try:
+            self.floors[broker_name] = int(position, base)
+        except ValueError:
+            pass  # another broker's way to name places
+
+    async def send_one_way(self, outgoing: Outgoing, message: Message, choice: QueueChoice) -> None:
+        """Write one request that nobody answers. Raises NoRoute, NameServerUnavailable, ConnectionFailed."""
+        core = self.core
+        route = await self.route(message.topic)
+        target = self.choose(route, message, choice)
+        address = route.address(target.broker_name)
+        lacking = route.lacks(target)
+        if lacking is not None:
+            raise NoRoute(message.topic, lacking)
+        assert address is not None, "a registered broker has an address"
+        connection = core.pool.find(address) or await core.pool.get(address)
+        if core.trace is not None:
+            # Nothing completes it: of unknown outcome for ever.
+            core.trace.invoke_append(
+                core.runtime.now_ns(), core.client_id, trace_key(target), outgoing.unique_keys
+            )
+        fields = self.fields(outgoing, target, None)
+        await connection.send_one_way_with_room(outgoing.code, fields, outgoing.body)

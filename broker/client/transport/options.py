@@ -1,0 +1,35 @@
+"""What every client's constructor takes: where the cluster is, and how to talk to it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker.client.transport.credentials import Credentials
+from broker.client.transport.runtime import Runtime
+from broker.trace import TraceWriter
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How one client reaches its cluster. `ClientCore` checks and uses them."""
+
+    name_servers: str | Sequence[str]
+    """Addresses ``host:port``: a list, or one text with ``;`` or ``,`` between them."""
+    runtime: Runtime | None = None
+    """Clock, tasks and sockets; None means Trio with real ones."""
+    tls: ssl.SSLContext | None = None
+    """Encrypts all connections of the default runtime. A runtime that is given has its own."""
+    credentials: Credentials | None = None
+    """Signs all requests (docs/security.md)."""
+    trace: TraceWriter | None = None
+    """Records what the client asks and learns (docs/trace-format.md)."""
+
+    def chosen_runtime(self) -> Runtime:
+        """The runtime that was given, or a new one on Trio."""
+        if self.runtime is not None:
+            return self.runtime
+        from broker.client.transport.trio_runtime import TrioRuntime  # the simulator never loads Trio
+
+        return TrioRuntime(tls=self.tls)

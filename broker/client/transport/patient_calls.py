@@ -1,0 +1,155 @@
+"""Calls to the broker group of a queue, repeated until one of its members gives an accepted response.
+
+For requests that may be repeated freely: queries, commits of consumer offsets, decisions of transactions, replies. The
+leader is asked first; a member that fails is left out of the next attempt, which comes after a pause that grows, with
+a new route. Each attempt is recorded in the trace, if there is one, with what it saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from broker.client.errors import (
+    ClientError,
+    ConnectionFailed,
+    NameServerUnavailable,
+    NoRoute,
+)
+from broker.client.message import MessageQueue
+from broker.client.transport.connection import Fields
+from broker.client.transport.core import ClientCore, broker_error
+from broker.client.transport.routes import TopicRoute
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import RemotingCommand
+from broker.remoting.route import MASTER_ID
+
+QUERY_TIMEOUT_S = 3.0
+"""Time limit of a call, all attempts included."""
+_PAUSE_FIRST_S = 0.02
+_PAUSE_MAX_S = 0.5
+
+
+class CallIsOverError(ClientError):
+    """The caller's `is_over` said so before an attempt; nothing was sent since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Puts the attempts of one call into the trace.
+
+    ``begin(now_ns)`` returns the number of the operation; ``finish(now_ns, operation, response)`` completes it.
+    """
+
+    begin: Callable[[int], int]
+    finish: Callable[[int, int, RemotingCommand], None]
+
+
+class PatientCalls:
+    """Calls that are repeated within ``timeout_s``.
+
+    ``attempt_timeout_s`` bounds one attempt: a member that is alive but silent must not use up the whole time.
+    """
+
+    def __init__(
+        self, core: ClientCore, timeout_s: float = QUERY_TIMEOUT_S, attempt_timeout_s: float | None = None
+    ) -> None:
+        self.core = core
+        self.timeout_s = timeout_s
+        self._attempt_timeout_s = timeout_s if attempt_timeout_s is None else attempt_timeout_s
+
+    async def ask(
+        self,
+        queue: MessageQueue,
+        code: int,
+        fields: Fields,
+        accepted: Sequence[int] = (ResponseCode.SUCCESS,),
+        body: bytes = b"",
+        recording: Recording | None = None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> RemotingCommand:
+        """Ask until a member of the queue's group gives a response with an ``accepted`` code.
+
+        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable; CallIsOverError once `is_over`.
+        """
+        runtime = self.core.runtime
+        deadline_ns = runtime.now_ns() + int(self.timeout_s * 1e9)
+        pause_s = _PAUSE_FIRST_S
+        avoid: list[str] = []
+        while True:
+            try:
+                route = await self._route_before(deadline_ns, queue.topic)
+                address = address_of(route, queue, avoid=avoid)
+                avoid = [address]
+                remaining_s = max((deadline_ns - runtime.now_ns()) / 1e9, 0.001)
+                limit_s = min(remaining_s, self._attempt_timeout_s)
+                if is_over():
+                    raise CallIsOverError
+                response = await self._attempt(address, code, fields, body, limit_s, accepted, recording)
+                if response.code in accepted:
+                    return response
+                error: ClientError = broker_error(response, address)
+            except (ConnectionFailed, NoRoute, NameServerUnavailable) as failure:
+                error = failure
+            pause = pause_s * (0.5 + runtime.random.random())
+            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+            if not error.retry_may_help or runtime.now_ns() + int(pause * 1e9) >= deadline_ns:
+                raise error
+            await runtime.sleep(pause)
+            with runtime.move_on_after((deadline_ns - runtime.now_ns()) / 1e9):
+                await self.core.routes.refresh_quietly(queue.topic)
+            if runtime.now_ns() >= deadline_ns:
+                raise error
+
+    async def _route_before(self, deadline_ns: int, topic: str) -> TopicRoute:
+        """The topic's route. Name servers that are silent must not make a call longer than its limit."""
+        runtime = self.core.runtime
+        with runtime.move_on_after((deadline_ns - runtime.now_ns()) / 1e9):
+            return await self.core.routes.get(topic)
+        raise NameServerUnavailable(["no route within the call's time limit"])
+
+    async def ask_once(
+        self, queue: MessageQueue, code: int, fields: Fields, body: bytes, timeout_s: float
+    ) -> RemotingCommand:
+        """Ask the leader of the queue's group, in one attempt. Raises as `ask`, for every code but success."""
+        route = await self.core.routes.get(queue.topic)
+        address = address_of(route, queue)
+        response = await self.core.pool.call(address, code, fields, body, timeout_s)
+        if response.code != ResponseCode.SUCCESS:
+            raise broker_error(response, address)
+        return response
+
+    async def _attempt(
+        self,
+        address: str,
+        code: int,
+        fields: Fields,
+        body: bytes,
+        timeout_s: float,
+        accepted: Sequence[int],
+        recording: Recording | None,
+    ) -> RemotingCommand:
+        core, trace = self.core, self.core.trace
+        if recording is None or trace is None:
+            return await core.pool.call(address, code, fields, body, timeout_s)
+        operation = recording.begin(core.runtime.now_ns())
+        try:
+            response = await core.pool.call(address, code, fields, body, timeout_s)
+        except ConnectionFailed as error:
+            trace.info(core.runtime.now_ns(), operation, str(error))
+            raise
+        if response.code in accepted:
+            recording.finish(core.runtime.now_ns(), operation, response)
+        else:
+            trace.info(core.runtime.now_ns(), operation, f"code {response.code}")
+        return response
+
+
+def address_of(
+    route: TopicRoute, queue: MessageQueue, broker_id: int = MASTER_ID, avoid: Sequence[str] = ()
+) -> str:
+    """The address of that member of the queue's group, or of another one; as `TopicRoute.address`. Raises NoRoute."""
+    address = route.address(queue.broker_name, broker_id, avoid)
+    if address is None:
+        raise NoRoute(queue.topic, f"broker {queue.broker_name!r} is not registered")
+    return address
