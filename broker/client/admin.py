@@ -1,4 +1,4 @@
-"""Administration: topics, cluster and broker status, as the command line needs them (remoting.md 9)."""
+"""Administration: topics, cluster and broker status, as the command line needs them."""
 
 from __future__ import annotations
 

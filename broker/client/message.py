@@ -25,7 +25,7 @@ from log.record import SYS_FLAG_COMPRESSED, Host, RecordHead, peek, unpack_host
 COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
-"""sysFlag bits of a compressed body (storage.md 1.2); 0x300, and no bit at all, mean zlib."""
+"""sysFlag bits of a compressed body (`MessageSysFlag`); 0x300, and no bit at all, mean zlib."""
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 """A body that unpacks to more is refused: 4 MiB of compressed bytes may claim gigabytes."""
 RETRY_TOPIC_PREFIX = "%RETRY%"
@@ -47,8 +47,8 @@ def trace_key(queue: MessageQueue) -> str:
 class Message(msgspec.Struct, frozen=True, kw_only=False):
     """A message to send.
 
-    ``keys``, which hold no spaces, make it findable by query; ``delay_level`` 1 to 18 delays its delivery (behaviour.md
-    6), ``delay_ms`` by so many milliseconds from when the broker stores it, ``deliver_at_ms`` until that time (since
+    ``keys``, which hold no spaces, make it findable by query; ``delay_level`` 1 to 18 delays its delivery,
+    ``delay_ms`` by so many milliseconds from when the broker stores it, ``deliver_at_ms`` until that time (since
     1970, by the broker's clock), of which one may be given; ``flag`` is the application's own number. ``properties``
     must not name what has a field of its own here.
     """
@@ -115,7 +115,7 @@ class MessageView:
 
     @property
     def head(self) -> RecordHead:
-        """The fixed fields of the record (storage.md 1.1)."""
+        """The fixed fields of the record (`MessageDecoder`)."""
         head = self._head
         if head is None:
             head = self._head = peek(self._buffer, self._start)

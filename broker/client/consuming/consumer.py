@@ -1,6 +1,6 @@
 """The group consumer: members of a group share a topic's queues, and each message goes to one of them.
 
-What makes a group (behaviour.md 8) is in the clients. Each member announces itself to every broker, asks one of them
+What makes a consumer group is in the clients. Each member announces itself to every broker, asks one of them
 who the members are, and computes its share of the queues (rebalance.py) at its start, when a broker tells it that
 members have come or gone, and every 20 s. A queue that it loses is committed and dropped; one that it gains is read
 from the position that the group has stored.
@@ -329,7 +329,7 @@ class Consumer:
         return {queue: at for queue in sorted(readers) if (at := readers[queue].position) is not None}
 
     async def send_back(self, message: MessageView, delay_level: int = 0) -> None:
-        """Let the group have this message again later (behaviour.md 8.4).
+        """Let the group have this message again later.
 
         After 16 times, or what ``max_retries`` says, it goes to ``%DLQ%group``.
 

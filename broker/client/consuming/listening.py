@@ -13,7 +13,7 @@ queue's position, and, once `SPAN_MAX` messages behind it are done, the queue to
 has a bound.
 
 A message whose handler raises goes back to the broker that holds it, which stores it for the group again and delivers
-it later, each time after a longer delay, and into ``%DLQ%group`` after the last (behaviour.md 8.4). It is done with
+it later, each time after a longer delay, and into ``%DLQ%group`` after the last. It is done with
 when the broker has confirmed that. Where no broker confirms, the handler gets the message again after `AGAIN_S`.
 
 Cancelling is how listening ends. What was not handled to its end is put back then, so that the consumer's next reader

@@ -1,4 +1,4 @@
-"""Single messages by their ids and by keys (remoting.md 7.3, behaviour.md 9).
+"""Single messages by their ids and by keys.
 
 A broker's id names the node that stored the message and the place in its group's log. It is asked first, as clients of
 the reference do; when it does not answer, or is no member any more, another member of its group has the same log. What

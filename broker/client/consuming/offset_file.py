@@ -1,4 +1,4 @@
-"""Positions of a broadcast consumer, kept in a file on its own machine (behaviour.md 8.3).
+"""Positions of a broadcast consumer, kept in a file on its own machine.
 
 A broadcast group has no common position, so brokers keep none. The file has the reference's format and name
 (``offsets.json``, with the version before it beside as ``offsets.json.bak``), so a consumer can go on where a Java one

@@ -1,4 +1,4 @@
-"""Order locks: what makes one member of a group, and no other, the one who handles a queue now (behaviour.md 8.5).
+"""Order locks: what makes one member of a group, and no other, the one who handles a queue now.
 
 A lock lives at the broker for a minute after it was last renewed, as all members must be able to take over from one
 that died. So a member may only count on a lock for a shorter time than that, and everything here serves one promise:

@@ -1,4 +1,4 @@
-"""Which queues of a topic a member of a consumer group reads: the six allocation strategies (behaviour.md 8.2).
+"""Which queues of a topic a member of a consumer group reads: the six allocation strategies (`AllocateMessageQueue*`).
 
 There is no coordinator: each member computes the same function of the same sorted queues and members and takes its own
 part. So a strategy is a pure function, and every detail of its arithmetic is part of the protocol, since members of one

@@ -1,4 +1,4 @@
-"""Giving a message back to its group (behaviour.md 8.4).
+"""Giving a message back to its group.
 
 The broker that holds a message stores it again, for the group's retry topic or, after the last retry, for its dead
 letters. Where retention has taken the message meanwhile there is nothing that the broker could store; then the member,

@@ -1,6 +1,6 @@
 """Which messages of a topic a consumer wants: all, those with certain tags, or those an SQL92 expression matches.
 
-Brokers compare hashes of tags (storage.md 1.5), which may collide; so the consumer looks at the tag itself again.
+Brokers compare hashes of tags, which may collide; so the consumer looks at the tag itself again.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _SYS_FLAG_ZLIB = 0x1
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY")
 _TIMER_SECONDS = "TIMER_DELAY_SEC"
-"""Has no field in Message, but may be given as a property (behaviour.md 6)."""
+"""Has no field in Message, but may be given as a property."""
 SINGLE_CODE = int(RequestCode.SEND_MESSAGE_V2)
 BATCH_CODE = int(RequestCode.SEND_BATCH_MESSAGE)
 

@@ -1,4 +1,4 @@
-"""Request-reply over topics: a producer sends a request and waits for what some consumer replies (behaviour.md 9).
+"""Request-reply over topics: a producer sends a request and waits for what some consumer replies.
 
 A request is an ordinary message that says whom the reply is for; it is delivered at least once, as all messages. The
 reply does not pass through a queue: the broker pushes it to the requester over the connection that the requester keeps

@@ -1,4 +1,4 @@
-"""Transactions: a message that is delivered if, and only if, something else was done as well (behaviour.md 7).
+"""Transactions: a message that is delivered if, and only if, something else was done as well.
 
     async def check(message: MessageView) -> Decision:
         return Decision.COMMIT if await orders.exist(message.keys[0]) else Decision.ROLLBACK

@@ -1,4 +1,4 @@
-"""One TCP connection to a broker or name server, shared by all calls to it (remoting.md 1).
+"""One TCP connection to a broker or name server, shared by all calls to it.
 
 A call is an entry in a table, opaque to waiter, and one event: no task, no cancel scope. Three tasks serve all calls of
 a connection, whatever their number: one reads and wakes waiters, one writes, one watches deadlines.
@@ -97,7 +97,7 @@ class PendingCall:
 class Connection:
     """A multiplexed connection; `run` serves it until it ends or is closed.
 
-    ``handlers`` maps request codes to what is done when the peer asks something on this connection (remoting.md 8);
+    ``handlers`` maps request codes to what is done when the peer asks something on this connection;
     other requests are answered with code 3. With ``credentials`` requests are signed.
     """
 

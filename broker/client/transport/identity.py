@@ -1,4 +1,4 @@
-"""Who a client is: its id towards brokers, and the unique keys of the messages that it sends (storage.md 1.4)."""
+"""Who a client is: its id towards brokers, and the unique keys of the messages that it sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from log.message_id import unique_key, unique_key_prefix
 
 
 def client_id(runtime: Runtime) -> str:
-    """``ip@pid#random``: different for every client, several in one process included (remoting.md 7.3)."""
+    """``ip@pid#random``: different for every client, several in one process included."""
     return f"{runtime.local_address()}@{runtime.process_id()}#{runtime.random.getrandbits(48)}"
 
 

@@ -1,4 +1,4 @@
-"""Where topics live: the name servers and the routes that they give (remoting.md 5 and 6).
+"""Where topics live: the name servers and the routes that they give.
 
 Name servers do not talk to each other, and one is as good as another: the client stays with one, chosen at random, and
 moves to the next when it fails or is silent. Routes are kept and renewed every 30 s; the reference client does nothing

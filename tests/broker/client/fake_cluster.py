@@ -440,7 +440,7 @@ class FakeBroker(Server):
         return response(command, 0, body=encode_body(LockBatchResponseBody(held)))
 
     def _send_back(self, command: RemotingCommand) -> RemotingCommand:
-        """The rule of behaviour.md 8.4, with `RETRIES_MAX` and a delay of ten seconds a level."""
+        """RocketMQ's rule (`AbstractSendMessageProcessor`), with `RETRIES_MAX` and a delay of ten seconds a level."""
         at, name = int(command.fields["offset"]), command.fields["group"]
         stored = (decode_record(record) for records in self.group.queues.values() for record in records)
         record = next((record for record in stored if record.physical_offset == at), None)

@@ -1,4 +1,4 @@
-"""Allocation strategies (behaviour.md 8.2): the reference's arithmetic, and that nothing is lost or shared."""
+"""Allocation strategies (`AllocateMessageQueue*`): the reference's arithmetic, and that nothing is lost or shared."""
 
 from __future__ import annotations
 
