@@ -58,7 +58,7 @@ class Case:
     @property
     def name(self) -> str:
         """A directory's."""
-        return self.mistake.replace(" ", "-")
+        return f"{self.mistake.replace(' ', '-')}-{self.first_seed}"
 
 
 def write_planted(case: Case, directory: Path) -> Path:
