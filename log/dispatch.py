@@ -66,7 +66,16 @@ class Dispatch(NamedTuple):
 class _Topic:
     """What dispatch needs to know of a topic, found by its bytes."""
 
-    __slots__ = ("decides", "key_prefix", "name", "queues", "scheduled", "storable", "waits")
+    __slots__ = (
+        "is_for_caller",
+        "is_internal",
+        "key_prefix",
+        "name",
+        "queues",
+        "scheduled",
+        "storable",
+        "waits",
+    )
 
     def __init__(self, raw: bytes) -> None:
         self.name = raw.decode("utf-8", "replace")
@@ -74,7 +83,9 @@ class _Topic:
         self.key_prefix = raw + b"#"
         self.scheduled = raw == SCHEDULE_TOPIC
         self.waits = self.scheduled or raw == TIMER_TOPIC
-        self.decides = raw in DECIDING_TOPICS
+        self.is_internal = raw == INTERNAL_TOPIC
+        self.is_for_caller = self.is_internal or raw in DECIDING_TOPICS
+        """Its records are for the state machine; those that decide transactions are messages like others, too."""
         self.storable = is_storable_topic(self.name) and self.name.encode() == raw
 
 
@@ -131,21 +142,22 @@ class Dispatcher:
         internal: list[tuple[int, memoryview]],
         stop_at_internal: bool,
     ) -> int:
-        log, topics, tags, touched = self._log, self._topics, self._tags, self._touched
+        """Dispatches entries `index`..`to_index`, or up to the first internal one; returns the next index.
+
+        The loop is the one piece of work that every message costs on every node. So a plain message takes the straight
+        way through it, and whatever few messages need stands in a method of its own.
+        """
+        topics, tags, touched = self._topics, self._tags, self._touched
         unpack = _HEADS.unpack_from
         keys: list[bytes] = []
         key_offsets: list[int] = []
         key_times: list[int] = []
-        at = log.position_of(index)
-        buffer, start = log.file_view(at)
-        at -= start
+        buffer, start, at = self._walk_from(index)
         last_at = len(buffer) - _HEADS_BYTES
         while index <= to_index:
             if at > last_at or buffer[at] == 0xFF:
-                # The end marker, or what may be one: ask the index.
-                at = log.position_of(index)
-                buffer, start = log.file_view(at)
-                at -= start
+                # The file's end marker, or what may be one: the entry index knows where the next entry begins.
+                buffer, start, at = self._walk_from(index)
             (
                 magic,
                 size,
@@ -164,15 +176,16 @@ class Dispatcher:
                 topic_at, store_time = self._locate_slowly(buffer, at, size)
             else:
                 topic_at = at + _HEADS_BYTES + body_length
+            entry_at, entry_index = at, index
+            at, index = end, index + 1
             if (
                 total != size - HEADER_BYTES
                 or not 0 < topic_at < end
-                or physical_offset != start + at + HEADER_BYTES
+                or physical_offset != start + entry_at + HEADER_BYTES
             ):
                 self.unreadable_entries += 1
-                index += 1
-                at = end
                 continue
+
             rest = bytes(buffer[topic_at:end])
             if record_magic == MAGIC_V1:
                 topic_end = rest[0] + 1
@@ -182,18 +195,16 @@ class Dispatcher:
                 raw_topic = rest[2:topic_end]
             topic = topics.get(raw_topic)
             if topic is None:
-                if raw_topic == INTERNAL_TOPIC:
-                    internal.append((index, buffer[at + HEADER_BYTES : end]))
-                    index += 1
-                    at = end
+                topic = topics[raw_topic] = _Topic(raw_topic)
+            transaction = sys_flag & SYS_FLAG_TRANSACTION_MASK
+            if topic.is_for_caller or transaction == SYS_FLAG_COMMIT:
+                internal.append((entry_index, buffer[entry_at + HEADER_BYTES : end]))
+                if topic.is_internal:
                     if stop_at_internal:
                         break
                     continue
-                topic = topics[raw_topic] = _Topic(raw_topic)
+
             properties = rest[topic_end + 2 :]
-            transaction = sys_flag & SYS_FLAG_TRANSACTION_MASK
-            if transaction == SYS_FLAG_COMMIT or topic.decides:
-                internal.append((index, buffer[at + HEADER_BYTES : end]))
             if transaction != SYS_FLAG_PREPARED and transaction != SYS_FLAG_ROLLBACK:
                 queue = topic.queues.get(queue_id)
                 if queue is None:
@@ -210,29 +221,35 @@ class Dispatcher:
                     if queue.append(queue_offset, physical_offset, total, code) and queue not in touched:
                         touched[queue] = queue_offset
             elif queue_offset:
-                # The reference gives such records no place in a queue. One that took one leaves no hole in it: what
-                # follows would never find its place again.
-                queue = topic.queues.get(queue_id) or self._queue(topic, queue_id)
-                if queue is not None and queue.max_offset == queue_offset:
-                    queue.append(queue_offset, physical_offset, NO_RECORD_BYTES, 0)
+                self._leave_no_hole(topic, queue_id, queue_offset, physical_offset)
             if transaction != SYS_FLAG_ROLLBACK:
                 unique = get_property(properties, UNIQ_KEY)
-                if unique:
-                    keys.append(topic.key_prefix + unique)
-                    key_offsets.append(physical_offset)
-                    key_times.append(store_time)
                 several = get_property(properties, KEYS)
-                if several:
-                    for key in several.split(b" "):
+                if unique or several:
+                    for key in (unique, *several.split(b" ")) if several else (unique,):
                         if key:
                             keys.append(topic.key_prefix + key)
                             key_offsets.append(physical_offset)
                             key_times.append(store_time)
-            index += 1
-            at = end
         if keys:
             self._index.put(keys, key_offsets, key_times, wall_ms)
         return index
+
+    def _walk_from(self, index: int) -> tuple[memoryview, int, int]:
+        """(the bytes of the data file with that entry, where the file begins, where in it the entry begins)."""
+        position = self._log.position_of(index)
+        buffer, start = self._log.file_view(position)
+        return buffer, start, position - start
+
+    def _leave_no_hole(self, topic: _Topic, queue_id: int, queue_offset: int, physical_offset: int) -> None:
+        """A half or rolled back message that took a place in its queue is followed by others behind that place.
+
+        RocketMQ gives such records no place (offset 0). One that has one is passed by: without a unit, what follows
+        would never find its own place again.
+        """
+        queue = topic.queues.get(queue_id) or self._queue(topic, queue_id)
+        if queue is not None and queue.max_offset == queue_offset:
+            queue.append(queue_offset, physical_offset, NO_RECORD_BYTES, 0)
 
     def _queue(self, topic: _Topic, queue_id: int) -> ConsumeQueue | None:
         if not topic.storable or queue_id < 0:
