@@ -27,7 +27,7 @@ from broker.reading.queries_processor import QueriesProcessor
 from broker.remoting.addresses import split_address
 from broker.replica.membership import Membership
 from broker.replica.recovering import RecoveringFile, Run
-from broker.replica.replica import APPEND_BYTES_MAX, Replica
+from broker.replica.replica import APPEND_BYTES_MAX, Replica, ReplicaOptions
 from broker.requests.connection import Outgoing
 from broker.requests.deadline import Time
 from broker.requests.processing import Processor
@@ -107,20 +107,22 @@ def build_node(
     settings = live.current
     time, listeners, stats = Time(now_ns, wall_ms), Listeners(), Stats(now_ns, wall_ms)
     replica = Replica(
-        settings.node.id,
+        ReplicaOptions(
+            node_id=settings.node.id,
+            raft=raft_config_of(settings),
+            sync_flush=settings.storage.flush == "sync",
+            flush_interval_ns=settings.storage.flush_interval_ms * _MS,
+            uncommitted_bytes_max=settings.limits.max_pending_proposal_bytes,
+            store_host=store_host,
+        ),
+        store,
+        recovery,
         Membership(
             disk,
             settings.raft.peers or {settings.node.id: ""},
             newcomer=settings.node.id if settings.raft.join else None,
         ),
-        store,
-        recovery,
         RecoveringFile(disk, Run(settings.storage.flush, boot, settings.storage.accept_data_loss)),
-        raft_config=raft_config_of(settings),
-        sync_flush=settings.storage.flush == "sync",
-        uncommitted_bytes_max=settings.limits.max_pending_proposal_bytes,
-        flush_interval_ns=settings.storage.flush_interval_ms * _MS,
-        store_host=store_host,
         random=random,
         now_ns=now_ns,
         wall_ms=wall_ms,

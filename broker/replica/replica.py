@@ -22,6 +22,7 @@ The order that safety asks for holds by construction:
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -84,6 +85,22 @@ SNAPSHOT_NS_PER_BYTE: Final = 50
 """How long a snapshot may take on its way to a peer and there, by its size: 20 MB/s."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaOptions:
+    """The settings that a replica begins with and keeps."""
+
+    node_id: str
+    raft: RaftConfig
+    sync_flush: bool
+    """An entry counts as held here when it is on the disk, not when it is in the page cache."""
+    flush_interval_ns: int
+    """How long what is only in the page cache may wait for its flush."""
+    uncommitted_bytes_max: int
+    """A leader whose entries without a majority have more bytes together takes nothing new."""
+    store_host: bytes
+    """This node's address, packed as in a record."""
+
+
 class Replica:
     """The state of one node of a group. Calls do not block except for the rare fsync of term and vote.
 
@@ -93,23 +110,20 @@ class Replica:
 
     def __init__(
         self,
-        node_id: str,
-        membership: Membership,
+        options: ReplicaOptions,
         store: Store,
         recovery: RecoveryReport,
+        membership: Membership,
         recovering: RecoveringFile,
         *,
-        raft_config: RaftConfig,
-        sync_flush: bool,
-        uncommitted_bytes_max: int,
-        flush_interval_ns: int,
-        store_host: bytes,
         random: RandomSource,
         now_ns: int,
         wall_ms: int,
         observer: Observer,
         trace: TraceWriter | None,
     ) -> None:
+        """Begins over what `Store.open` found, of which `recovery` tells. Raises as `start_from_disk`."""
+        node_id = options.node_id
         start = start_from_disk(node_id, store, recovery, membership, recovering)
         entry_log = store.log
         self.node_id = node_id
@@ -120,13 +134,13 @@ class Replica:
         self.links: dict[str, Connection] = {}
         self.loads = Loads(ColdReads(entry_log, store.options.hot_bytes))
         self._log = entry_log
-        self._uncommitted_bytes_max = uncommitted_bytes_max
-        self._store_host = store_host
+        self._uncommitted_bytes_max = options.uncommitted_bytes_max
+        self._store_host = options.store_host
         self._observer = observer
         self._trace = ReplicaTrace(trace, entry_log, now_ns, start.hard_state.term, recovery.committed_index)
 
         self.raft = Raft(
-            raft_config,
+            options.raft,
             node_id,
             HardState(start.hard_state.term, start.hard_state.vote or None),
             LogTerms(entry_log.first_index, entry_log.last_index, entry_log.term_runs(), entry_log.base_term),
@@ -165,7 +179,12 @@ class Replica:
         """The last entry whose command `metadata` reflects; dispatch may restart before it."""
 
         self.durability = Durability(
-            entry_log, self.raft, recovering, sync=sync_flush, interval_ns=flush_interval_ns, now_ns=now_ns
+            entry_log,
+            self.raft,
+            recovering,
+            sync=options.sync_flush,
+            interval_ns=options.flush_interval_ns,
+            now_ns=now_ns,
         )
         self.upkeep = Upkeep(store, self.raft, now_ns)
         self.members = Members(node_id, self.raft, membership, self.links, observer)
