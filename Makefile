@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests run in a process for each core; tests/conftest.py says which ones stay together.
-SHARED := --numprocesses auto --dist loadgroup
+SHARED := --numprocesses auto
 ROOMS := raft log broker simulation spark_analysis tests benchmarks trivet.py
 
 .PHONY: demo test test-fast check fmt map bench simulate interop lock clean

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,17 +24,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps tests that share something expensive in one worker.
+ROOMS_TOGETHER = ("tests/spark_analysis/", "tests/broker/spark_source/", "tests/cluster/", "tests/interop/")
+"""Tests that are expensive to begin, or start real processes: of each of these rooms, one process runs all."""
 
-    So there is one Spark session, and not two groups of real processes of the same kind compete for the processors.
-    """
-    for item in items:
-        for kind in ("spark", "interop", "cluster"):
-            if item.get_closest_marker(kind) or kind in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group(kind))
-                break
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Shares the tests among the processes one by one, but for the rooms that stay together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class RoomScheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            room = next((room for room in ROOMS_TOGETHER if nodeid.startswith(room)), nodeid)
+            return "spark" if "spark" in room.split("::")[0] else room
+
+    return RoomScheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
