@@ -17,6 +17,10 @@ def test_the_drawing_is_of_this_code(graph: grimp.ImportGraph) -> None:
     assert DRAWING.read_text() == drawing(graph), "`make map` draws it anew"
 
 
+def test_nothing_imports_in_a_circle(graph: grimp.ImportGraph) -> None:
+    assert cycles(graph) == []
+
+
 def graph_of(*pairs: str) -> grimp.ImportGraph:
     """A graph of imports such as `a.b c`; packages are added with their modules."""
     made = grimp.ImportGraph()
