@@ -31,14 +31,19 @@ from broker.remoting.errors import RemotingError
 from broker.remoting.json_body import decode_body
 from broker.remoting.node_status import NodeStatus, decode_node_status
 from broker.remoting.route import MASTER_ID, ClusterInfo
+from broker.state.topic_rules import DEFAULT_TOPIC
 
 CALL_TIMEOUT_S = 5.0
+"""Time limit of a call to a broker, in seconds."""
 BodyType = TypeVar("BodyType")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """One queue's kept messages: ``min_offset`` up to but not including ``max_offset``. Time in ms, 0 for never."""
+    """The messages that a queue keeps: from ``min_offset`` up to but not including ``max_offset``.
+
+    ``last_update_ms`` is the time at which the last one was stored, in milliseconds since 1970; 0 if there is none.
+    """
 
     queue: MessageQueue
     min_offset: int
@@ -48,7 +53,10 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One broker process. ``table`` is what it tells of itself, None when it is not to be had (``failure``: why)."""
+    """A broker process that is registered with the name server.
+
+    ``table`` has the names and values that it tells of itself; None if it gave none, and ``failure`` says why.
+    """
 
     cluster: str
     broker_name: str
@@ -59,14 +67,18 @@ class BrokerStatus:
 
     @property
     def role(self) -> str:
-        """``leader`` or ``follower``, as registered with the name server."""
+        """The role as registered with the name server, ``leader`` or ``follower``."""
         return "leader" if self.broker_id == MASTER_ID else "follower"
 
 
 class AdminClient:
-    """``async with AdminClient("127.0.0.1:9876") as admin: await admin.create_topic("topic", queues=8)``.
+    """Creates and deletes topics, shows cluster and brokers, changes the members of a group.
 
-    Calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+        async with AdminClient("127.0.0.1:9876") as admin:
+            await admin.create_topic("topic", queues=8)
+
+    The options are those of `Producer`. All calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable,
+    and ClientClosed outside the block; the constructor raises UsageError for name servers that are no addresses.
     """
 
     def __init__(
@@ -95,9 +107,12 @@ class AdminClient:
     async def create_topic(
         self, topic: str, *, queues: int = 8, perm: int = 6, cluster: str | None = None, ordered: bool = False
     ) -> None:
-        """Create the topic, or change it, on every broker group of the cluster (of all clusters without one).
+        """Create or change a topic in every broker group of the cluster, or of all clusters when none is named.
 
-        Returns once the name server routes it everywhere, so that a send right after succeeds.
+        ``queues`` is the number of queues in each group. ``perm`` is 4 for reading, 2 for writing, 6 for both.
+        ``ordered`` marks the topic as one whose queues stay the same. Returns once the name server has the topic's
+        route in all groups, so that a send right after succeeds. Raises NoRoute when that takes longer than 5 s, and
+        when no broker is registered.
         """
         info = await self.cluster_info()
         names = [
@@ -110,7 +125,7 @@ class AdminClient:
             raise NoRoute(topic, f"no broker is registered{f' for cluster {cluster!r}' if cluster else ''}")
         fields = {
             "topic": topic,
-            "defaultTopic": "TBW102",
+            "defaultTopic": DEFAULT_TOPIC,
             "readQueueNums": str(queues),
             "writeQueueNums": str(queues),
             "perm": str(perm),
@@ -123,37 +138,39 @@ class AdminClient:
         await self._wait_routed(topic, sorted(names), queues)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete the topic from all broker groups and name servers."""
+        """Delete the topic in all broker groups and name servers."""
         info = await self.cluster_info()
         for name in sorted(info.broker_table):
             await self._call_group(info, name, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
         for address in self.core.name_servers.addresses:
-            answer = await self.core.pool.call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
-            _check(answer, address)
+            response = await self.core.pool.call(
+                address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}
+            )
+            _check(response, address)
 
     async def topics(self) -> list[str]:
-        """All topics that the name server knows, sorted."""
+        """Return all topics that the name server knows, sorted."""
         self.core.check_open()
-        answer = await self.core.name_servers.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        _check(answer, "name server")
-        return sorted(_decode(answer, TopicList, "name server").topics)
+        response = await self.core.name_servers.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        _check(response, "name server")
+        return sorted(_decode(response, TopicList, "name server").topics)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where the topic lives, asked for now."""
+        """Ask for the topic's route now, and return it."""
         self.core.check_open()
         return await self.core.routes.refresh(topic)
 
     async def describe_topic(self, topic: str) -> list[QueueStatus]:
-        """The queues of the topic with their ranges, sorted."""
+        """Return the queues of the topic with the offsets that they keep, sorted."""
         route = await self.route(topic)
         found = []
         for name in sorted(route.brokers):
             code, queue = RequestCode.GET_TOPIC_STATS_INFO, MessageQueue(topic, name, 0)
-            answer = await self._calls.ask(queue, code, {"topic": topic})
+            response = await self._calls.ask(queue, code, {"topic": topic})
             try:
-                offsets = TopicStats.decode(answer.body).offsets
+                offsets = TopicStats.decode(response.body).offsets
             except RemotingError as error:
-                raise BrokerError(answer.code, f"unreadable answer: {error}", name) from error
+                raise BrokerError(response.code, f"unreadable response: {error}", name) from error
             for key, at in offsets.items():
                 queue = MessageQueue(key.topic, key.broker_name, key.queue_id)
                 found.append(QueueStatus(queue, at.min_offset, at.max_offset, at.last_update_timestamp))
@@ -162,26 +179,29 @@ class AdminClient:
     # Cluster -------------------------------------------------------------------------------------------------------
 
     async def cluster_info(self) -> ClusterInfo:
-        """Clusters, broker groups and addresses as the name server knows them."""
+        """Return clusters, broker groups and addresses as the name server knows them."""
         self.core.check_open()
-        answer = await self.core.name_servers.call(RequestCode.GET_BROKER_CLUSTER_INFO)
-        _check(answer, "name server")
+        response = await self.core.name_servers.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+        _check(response, "name server")
         try:
-            return ClusterInfo.decode(answer.body)
+            return ClusterInfo.decode(response.body)
         except RemotingError as error:
-            raise BrokerError(answer.code, f"unreadable answer: {error}", "name server") from error
+            raise BrokerError(response.code, f"unreadable response: {error}", "name server") from error
 
     async def status(self) -> list[BrokerStatus]:
-        """Every registered broker process with what it tells of itself; one that is silent does not spoil the rest."""
+        """Return every registered broker process with what it tells of itself.
+
+        A broker that fails raises nothing: its `BrokerStatus.failure` says why.
+        """
         info = await self.cluster_info()
         found = []
         for name, data in sorted(info.broker_table.items()):
             for broker_id, address in sorted(data.broker_addresses.items()):
                 table, failure = None, None
                 try:
-                    answer = await self.core.pool.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-                    _check(answer, address)
-                    table = _decode(answer, KeyValueTable, address).table
+                    response = await self.core.pool.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+                    _check(response, address)
+                    table = _decode(response, KeyValueTable, address).table
                 except (ConnectionFailed, BrokerError) as error:
                     failure = str(error)
                 found.append(BrokerStatus(data.cluster, name, broker_id, address, table, failure))
@@ -190,18 +210,19 @@ class AdminClient:
     # Members -------------------------------------------------------------------------------------------------------
 
     async def members(self, group: str | None = None) -> NodeStatus:
-        """The group as its leader sees it: voters, learners, their addresses and how far they are.
+        """Return the group as its leader sees it: voters, learners, their addresses and how far they are.
 
-        Without a name, of the only group that is registered. Raises NoRoute if no leader is to be found.
+        Without ``group`` it is the only one that is registered. Raises NoRoute if no leader is to be found or there is
+        no such group, UsageError without ``group`` if several are registered.
         """
         info = await self.cluster_info()
         name = _group_name(info, group)
         failure = "no member answers"
         for address in _addresses(info, name):
             try:
-                answer = await self.core.pool.call(address, RequestCode.TRIVET_NODE_STATUS)
-                _check(answer, address)
-                status = decode_node_status(answer.body)
+                response = await self.core.pool.call(address, RequestCode.TRIVET_NODE_STATUS)
+                _check(response, address)
+                status = decode_node_status(response.body)
             except (ConnectionFailed, BrokerError) as error:
                 failure = str(error)
                 continue
@@ -211,15 +232,19 @@ class AdminClient:
         raise NoRoute(name, f"no leader of the group found: {failure}")
 
     async def add_member(self, node: str, peer_address: str, group: str | None = None) -> None:
-        """Make a node a learner of the group: it receives the log, without a vote. Returns when that is committed.
+        """Make a node a learner of the group, which receives the log and has no vote. Returns when that is committed.
 
-        `peer_address` is where it listens for peers. Here and below: BrokerError when the group refuses, BrokerBusy
-        when it may not refuse later; with code 1, or ConnectionFailed, the outcome is unknown.
+        The node listens for peers at ``peer_address``. This and the other changes raise BrokerError when the group
+        refuses, BrokerBusy when it may accept later, NoRoute and UsageError as `members` does. After a BrokerError with
+        code 1, or a ConnectionFailed, the outcome is unknown.
         """
         await self._change_group(group, {"operation": "add", "node": node, "address": peer_address})
 
     async def promote_member(self, node: str, group: str | None = None, *, timeout_s: float = 60.0) -> None:
-        """Give a learner its vote; waits up to `timeout_s` for it to catch up with the log, then raises BrokerBusy."""
+        """Give a learner its vote, once it has caught up with the log.
+
+        Raises BrokerBusy when that takes longer than ``timeout_s``, else what `add_member` raises.
+        """
         deadline_ns = self._runtime.now_ns() + int(timeout_s * 1e9)
         while True:
             try:
@@ -232,25 +257,31 @@ class AdminClient:
                 return
 
     async def remove_member(self, node: str, group: str | None = None) -> None:
-        """Take a voter or learner out of the group; the leader may be taken out, too."""
+        """Take a voter or learner out of the group; it may be the leader. Raises what `add_member` raises."""
         await self._change_group(group, {"operation": "remove", "node": node})
 
     async def transfer_leadership(self, node: str, group: str | None = None) -> None:
-        """Have this voter lead; returns when it does, raises BrokerBusy when it did not take over in time."""
+        """Make this voter the leader; returns when it leads.
+
+        Raises BrokerBusy when it does not take over in time, else what `add_member` raises.
+        """
         await self._ask_group(group, RequestCode.TRIVET_TRANSFER_LEADERSHIP, {"node": node})
 
     async def _change_group(self, group: str | None, fields: dict[str, str]) -> None:
         await self._ask_group(group, RequestCode.TRIVET_CHANGE_GROUP, fields)
 
     async def _ask_group(self, group: str | None, code: int, fields: dict[str, str]) -> None:
-        """Ask members until one has passed the request on to the leader: once, as it must not be repeated."""
+        """Ask members until one has taken the request to the leader.
+
+        A request that may have been done is not repeated.
+        """
         info = await self.cluster_info()
         name = _group_name(info, group)
         failure: ClientError = NoRoute(name, "the group has no member that answers")
         for address in _addresses(info, name):
             try:
-                answer = await self.core.pool.call(address, code, fields, b"", CALL_TIMEOUT_S)
-                _check(answer, address)
+                response = await self.core.pool.call(address, code, fields, b"", CALL_TIMEOUT_S)
+                _check(response, address)
             except ConnectionFailed as error:
                 failure = error
                 if error.request_left:
@@ -266,25 +297,25 @@ class AdminClient:
     async def call(
         self, address: str, code: int, fields: dict[str, str] | None = None, body: Buffer = b""
     ) -> RemotingCommand:
-        """Any request to one address; returns its answer, whatever its code."""
+        """Make any request to one address; returns the response, whatever its code. Raises ConnectionFailed."""
         self.core.check_open()
         return await self.core.pool.call(address, code, fields, body, CALL_TIMEOUT_S)
 
     async def _call_group(
         self, info: ClusterInfo, name: str, code: int, fields: dict[str, str]
     ) -> RemotingCommand:
-        """Ask the group's leader; another member when that fails, as a member forwards what only its leader can do."""
+        """Ask the group's leader, or another member when that fails: members forward what only their leader can do."""
         failure: ClientError = NoRoute(fields["topic"], f"broker {name!r} has no address")
         for address in _addresses(info, name):
             try:
-                answer = await self.core.pool.call(address, code, fields, b"", CALL_TIMEOUT_S)
-                _check(answer, address)
+                response = await self.core.pool.call(address, code, fields, b"", CALL_TIMEOUT_S)
+                _check(response, address)
             except (ConnectionFailed, BrokerError) as error:
                 failure = error
                 if not error.retry_may_help:
                     break
             else:
-                return answer
+                return response
         raise failure
 
     async def _wait_routed(self, topic: str, names: Sequence[str], queues: int) -> None:
@@ -318,17 +349,17 @@ def _group_name(info: ClusterInfo, group: str | None) -> str:
 
 
 def _addresses(info: ClusterInfo, name: str) -> list[str]:
-    """Of the group's members, the leader's first."""
+    """Return the addresses of the group's members, the leader's first."""
     return [address for _, address in sorted(info.broker_table[name].broker_addresses.items())]
 
 
-def _check(answer: RemotingCommand, address: str) -> None:
-    if answer.code != ResponseCode.SUCCESS:
-        raise broker_error(answer, address)
+def _check(response: RemotingCommand, address: str) -> None:
+    if response.code != ResponseCode.SUCCESS:
+        raise broker_error(response, address)
 
 
-def _decode(answer: RemotingCommand, body_type: type[BodyType], address: str) -> BodyType:
+def _decode(response: RemotingCommand, body_type: type[BodyType], address: str) -> BodyType:
     try:
-        return decode_body(answer.body, body_type)
+        return decode_body(response.body, body_type)
     except RemotingError as error:
-        raise BrokerError(answer.code, f"unreadable answer: {error}", address) from error
+        raise BrokerError(response.code, f"unreadable response: {error}", address) from error

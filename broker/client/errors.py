@@ -1,4 +1,4 @@
-"""What can go wrong for a user of the client, whose fault it is, and whether trying again may help.
+"""The errors of the client; each says whose fault it is and whether trying again may help.
 
     ClientError
     ├── UsageError                 the caller's fault: the same call fails again
@@ -11,19 +11,19 @@
     ├── NotDelivered               all attempts within the time limit failed, and none took effect: safe to send again
     ├── SendOutcomeUnknown         all attempts failed and one of them may have taken effect: `Producer.resume` finds
     │                              out; a new send of the message may store it twice
-    ├── SendsFailed                some messages of an outbox were not stored, or nobody knows; `failures` has each
+    ├── SendsFailed                messages of an outbox were not stored, or it is unknown; `failures` has each
     ├── OutboxFull                 an outbox has no room now: wait for it with `send`
     ├── TransactionUndecided       no broker confirmed a commit or rollback in time: it will ask the producer's `check`
     ├── ReplyTimeout               no reply came in time: whether the request was handled is unknown
     ├── DamagedMessage             a received body does not match its checksum or cannot be unpacked; another replica
     │                              of the broker may have it whole
-    ├── DamagedOffsets             a consumer's own file of positions is damaged, and so is its backup: somebody must
+    ├── DamagedOffsets             a consumer's own file of offsets is damaged, and so is its backup: somebody must
     │                              decide where to go on
-    ├── OffsetsNotStored           that file could not be written; the positions before it are still there
+    ├── OffsetsNotStored           that file could not be written; it still holds the offsets before
     └── ConnectionFailed           no use of a connection succeeded; `request_left` says whether the peer may have acted
         ├── ConnectFailed          it could not be opened: nothing was sent
         ├── ConnectionLost         it broke while the call waited
-        └── CallTimeout            no answer in time; the connection stays usable
+        └── CallTimeout            no response in time; the connection stays usable
 
 Every error carries ``retry_may_help``. Errors of the connection come out of queries (routes, offsets, admin calls);
 a send turns them into `NotDelivered` or `SendOutcomeUnknown` once its attempts are used up.
@@ -38,22 +38,25 @@ from typing import Any
 
 
 class ClientError(Exception):
-    """Base of everything that the client raises on purpose."""
+    """Base of all errors that the client raises on purpose."""
 
     retry_may_help: bool = False
-    """Whether the same call may succeed later without anyone changing it."""
+    """True if the same call may succeed later without anyone changing it."""
 
 
 class UsageError(ClientError):
-    """The caller's fault."""
+    """The call itself is wrong; it fails again however often it is made."""
 
 
 class ClientClosed(UsageError):
-    """Used before ``async with`` entered it or after it was left."""
+    """The client, or an outbox, was used before its ``async with`` block or after it."""
 
 
 class MessageRejected(UsageError):
-    """The message cannot be stored as it is; nothing was stored. ``code`` is the broker's, None when checked here."""
+    """The message cannot be stored as it is; nothing was stored.
+
+    ``code`` is the broker's, None if the client refused.
+    """
 
     def __init__(self, detail: str, code: int | None = None) -> None:
         super().__init__(detail)
@@ -92,14 +95,14 @@ class BrokerError(ClientError):
 
 
 class BrokerBusy(BrokerError):
-    """The broker refuses work for now; nothing was done."""
+    """The broker refuses the request for now; nothing was done."""
 
     def __init__(self, code: int, remark: str | None, address: str) -> None:
         super().__init__(code, remark, address, retry_may_help=True)
 
 
 class NotDelivered(ClientError):
-    """No attempt took effect. ``last_error`` is what ended the last one."""
+    """No attempt took effect, so nothing is stored. ``last_error`` ended the last one."""
 
     retry_may_help = True
 
@@ -110,9 +113,9 @@ class NotDelivered(ClientError):
 
 
 class SendOutcomeUnknown(ClientError):
-    """At least one attempt may have taken effect, or still may; of a batch, for its first messages only.
+    """At least one attempt may have taken effect, or still may; of a batch, perhaps for its first messages only.
 
-    ``unique_keys`` name the messages. ``unfinished`` is for `Producer.resume`.
+    ``unique_keys`` name the messages. `Producer.resume` needs ``unfinished``.
     """
 
     retry_may_help = True
@@ -135,7 +138,7 @@ class SendOutcomeUnknown(ClientError):
 
 
 class SendsFailed(ClientError):
-    """Messages of an outbox about which nobody has asked. ``failures`` has each `Message` with its error."""
+    """Messages of an outbox failed and nobody had waited for them. ``failures`` has each `Message` with its error."""
 
     def __init__(self, failures: Sequence[tuple[Any, ClientError]]) -> None:
         first = failures[0][1]
@@ -145,7 +148,7 @@ class SendsFailed(ClientError):
 
 
 class OutboxFull(ClientError):
-    """So many messages wait in an outbox that it takes no more now."""
+    """The outbox has no room for another message now."""
 
     retry_may_help = True
 
@@ -156,7 +159,7 @@ class OutboxFull(ClientError):
 class TransactionUndecided(ClientError):
     """A commit or rollback was not confirmed; it may have been done. It may be repeated, and the broker will ask.
 
-    ``last_error`` is what ended the last attempt.
+    ``last_error`` ended the last attempt.
     """
 
     retry_may_help = True
@@ -168,7 +171,7 @@ class TransactionUndecided(ClientError):
 
 
 class ReplyTimeout(ClientError):
-    """Nobody replied to a request in time, though somebody may have handled it, or still may."""
+    """No reply to a request came in time; a consumer may have handled it, or still may."""
 
     retry_may_help = True
 
@@ -178,11 +181,11 @@ class ReplyTimeout(ClientError):
 
 
 class DamagedMessage(ClientError):
-    """A received body does not match its checksum or cannot be unpacked: damaged on the way or in a store."""
+    """A received body does not match its checksum or cannot be unpacked: it was damaged on the way or in a store."""
 
 
 class DamagedOffsets(ClientError):
-    """A file of positions is not what was written. ``path`` names it."""
+    """The file of a broadcast consumer's offsets is not as it was written. ``path`` names it."""
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path} is damaged: {detail}")
@@ -190,13 +193,13 @@ class DamagedOffsets(ClientError):
 
 
 class OffsetsNotStored(ClientError):
-    """A file of positions could not be written (full disk, permissions); tried again with the next storing."""
+    """The file of a broadcast consumer's offsets could not be written; this is tried again at the next storing."""
 
     retry_may_help = True
 
 
 class ConnectionFailed(ClientError):
-    """A connection did not carry a call. ``request_left``: the peer may have got the request, and acted on it."""
+    """A connection failed a call. ``request_left`` is True if the peer may have got the request, and acted on it."""
 
     retry_may_help = True
 
@@ -218,4 +221,4 @@ class ConnectionLost(ConnectionFailed):
 
 
 class CallTimeout(ConnectionFailed):
-    """The answer did not come in time."""
+    """The response did not come in time."""

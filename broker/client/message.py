@@ -1,8 +1,7 @@
-"""Messages as users meet them: what they send, where it went, and what they receive.
+"""Messages as users meet them: to be sent, stored at a place, and received.
 
-A received message is a view of the bytes that the broker sent. Nothing of it is decoded before it is asked for: a
-consumer that only counts or forwards pays for a slice, and the fixed fields, body and properties each cost their own
-decoding once.
+A received message is a view of the bytes that the broker sent. Each part of it, fixed fields, body and properties, is
+decoded when it is first read; so a consumer that only counts messages pays for no decoding.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ import msgspec
 import zstandard
 
 from broker.client.errors import DamagedMessage
+from broker.state.topic_rules import RETRY_PREFIX
 from log.errors import RecordError
 from log.message_id import offset_message_id
 from log.properties import get_property, parse_properties
-from log.record import SYS_FLAG_COMPRESSED, Host, RecordHead, peek, unpack_host
+from log.record import SMALLEST_RECORD_BYTES, SYS_FLAG_COMPRESSED, Host, RecordHead, peek, unpack_host
 
 COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
-"""sysFlag bits of a compressed body (`MessageSysFlag`); 0x300, and no bit at all, mean zlib."""
+"""The kind of compression in the sysFlag (`MessageSysFlag`); 0x300, and no bit at all, mean zlib."""
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
-"""A body that unpacks to more is refused: 4 MiB of compressed bytes may claim gigabytes."""
-RETRY_TOPIC_PREFIX = "%RETRY%"
+"""A body that unpacks to more bytes is refused: 4 MiB of compressed bytes may unpack to gigabytes."""
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic. Sorts as all members of a consumer group must sort queues."""
+    """A queue of a topic. Queues sort in the order that all members of a consumer group must use."""
 
     topic: str
     broker_name: str
@@ -40,17 +39,24 @@ class MessageQueue(NamedTuple):
 
 
 def trace_key(queue: MessageQueue) -> str:
-    """How traces name a queue: ``topic/broker:number``, since several broker groups may serve one topic."""
+    """Return the name of a queue in traces, ``topic/broker:number``, as several broker groups may serve one topic."""
     return f"{queue.topic}/{queue.broker_name}:{queue.queue_id}"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=False):
     """A message to send.
 
-    ``keys``, which hold no spaces, make it findable by query; ``delay_level`` 1 to 18 delays its delivery,
-    ``delay_ms`` by so many milliseconds from when the broker stores it, ``deliver_at_ms`` until that time (since
-    1970, by the broker's clock), of which one may be given; ``flag`` is the application's own number. ``properties``
-    must not name what has a field of its own here.
+    - ``topic``: 1 to 127 letters, digits and ``%|_-``.
+    - ``body``: at least one byte, 4 MiB at most by the brokers' default.
+    - ``tags``: one tag, by which consumers choose messages.
+    - ``keys``: texts without spaces, by which the message can be found. One text may hold several, with spaces between.
+    - ``properties``: further names and values. Names that have a field of their own here are not allowed.
+    - ``delay_level``: 1 to 18, RocketMQ's delays of 1 s to 2 h.
+    - ``delay_ms``: delivers the message so many milliseconds after the broker has stored it.
+    - ``deliver_at_ms``: delivers it at that time, in milliseconds since 1970 by the broker's clock.
+    - ``flag``: a number of the application's own.
+
+    One of the three delays at most may be given. A send raises MessageRejected for an illegal message.
     """
 
     topic: str
@@ -65,27 +71,30 @@ class Message(msgspec.Struct, frozen=True, kw_only=False):
 
     @property
     def is_delivered_later(self) -> bool:
-        """Whether it is to wait at the broker."""
+        """Tell whether the message is to wait at the broker."""
         return bool(self.delay_level) or self.delay_ms is not None or self.deliver_at_ms is not None
 
 
 class SendStatus(enum.IntEnum):
-    """How far the message had got when the broker answered. All of them mean that it was accepted."""
+    """The state of a message when the broker answered. All of them mean that the broker has it in its log.
+
+    A Trivet broker answers `OK` only, once a majority of its group has the message.
+    """
 
     OK = 0
     FLUSH_DISK_TIMEOUT = 10
-    """In the log, not yet known to be on disk."""
+    """The message is in the log, and not yet known to be on the disk."""
     SLAVE_NOT_AVAILABLE = 11
-    """In the leader's log, no replica had it."""
+    """The message is in the leader's log, and no replica was there to have it."""
     FLUSH_SLAVE_TIMEOUT = 12
-    """In the leader's log, not yet known to be replicated."""
+    """The message is in the leader's log, and not yet known to be replicated."""
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """Where a message was stored.
+    """The place at which a message was stored: ``queue``, and the message's offset in it, ``queue_offset``.
 
-    ``message_id`` is the client's unique key, the same through all retries; ``offset_message_id`` the broker's, which
-    names the place in its log.
+    ``message_id`` is the unique key that the client gave, the same through all attempts. ``offset_message_id`` is the
+    broker's id, which names the place in its log. ``transaction_id`` is that of a half message.
     """
 
     message_id: str
@@ -99,8 +108,8 @@ class SendResult(msgspec.Struct, frozen=True):
 class MessageView:
     """A received message; its parts are decoded when first read.
 
-    ``queue`` is where it was read from. `topic` is the name that it was first sent to, also for a message that comes
-    back through the group's retry topic.
+    ``queue`` is the queue that it was read from. `topic` is the one that it was first sent to, also for a message that
+    comes back through the retry topic of its consumer group.
     """
 
     __slots__ = ("_body", "_buffer", "_head", "_properties", "_start", "queue")
@@ -123,15 +132,15 @@ class MessageView:
 
     @property
     def topic(self) -> str:
-        """The topic that the message was sent to."""
+        """The topic that the message was first sent to."""
         topic = self.queue.topic
-        if topic.startswith(RETRY_TOPIC_PREFIX):
+        if topic.startswith(RETRY_PREFIX):
             return self.properties.get("RETRY_TOPIC", topic)
         return topic
 
     @property
     def queue_offset(self) -> int:
-        """The message's place in its queue."""
+        """The message's offset in its queue."""
         return self.head.queue_offset
 
     @property
@@ -152,7 +161,7 @@ class MessageView:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, those of the system included."""
+        """All properties by name, those that clients and brokers add included."""
         properties = self._properties
         if properties is None:
             properties = self._properties = parse_properties(self._raw_properties())
@@ -160,57 +169,57 @@ class MessageView:
 
     @property
     def tags(self) -> str | None:
-        """The tag, None without one."""
+        """The tag, None if there is none."""
         return self._property(b"TAGS")
 
     @property
     def keys(self) -> list[str]:
-        """The keys it can be found by."""
+        """The keys by which the message can be found."""
         return (self._property(b"KEYS") or "").split()
 
     @property
     def message_id(self) -> str:
-        """The sender's unique key; the place in the log for a message that has none."""
+        """The unique key that the sender gave; `offset_message_id` for a message without one."""
         return self._property(b"UNIQ_KEY") or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id: its address and the record's place in the log."""
+        """The broker's id of the message: its address and the record's physical offset."""
         head = self.head
         return offset_message_id(head.store_host, head.physical_offset)
 
     @property
     def born_timestamp_ms(self) -> int:
-        """When it was sent, by the sender's clock."""
+        """The time of sending by the sender's clock, in milliseconds since 1970."""
         return self.head.born_timestamp
 
     @property
     def store_timestamp_ms(self) -> int:
-        """When it was stored, by the broker's clock."""
+        """The time of storing by the broker's clock, in milliseconds since 1970."""
         return self.head.store_timestamp
 
     @property
     def born_host(self) -> Host:
-        """Where it was sent from."""
+        """The address that the message was sent from."""
         return unpack_host(self.head.born_host)
 
     @property
     def store_host(self) -> Host:
-        """The broker that stored it."""
+        """The address of the broker that stored it."""
         return unpack_host(self.head.store_host)
 
     @property
     def reconsume_times(self) -> int:
-        """How often its group has sent it back so far."""
+        """The number of times that its consumer group has sent it back so far."""
         return self.head.reconsume_times
 
     @property
     def flag(self) -> int:
-        """The application's own number."""
+        """The number that the sending application chose."""
         return self.head.flag
 
     def record_bytes(self) -> bytes:
-        """The record as stored."""
+        """Return the bytes of the record as they are stored."""
         return bytes(self._buffer[self._start : self._start + self.head.total_size])
 
     def _raw_properties(self) -> bytes:
@@ -226,14 +235,17 @@ class MessageView:
 
 
 def split_records(data: bytes | memoryview) -> list[int]:
-    """Where the records begin that stand back to back in an answer's body. Raises RecordError for a cut one."""
+    """Return the places at which the records of a response's body begin.
+
+    Raises RecordError for a record that is cut.
+    """
     starts = []
     at = 0
     end = len(data)
     from_bytes = int.from_bytes
     while at < end:
         size = from_bytes(data[at : at + 4], "big")
-        if size < 91 or at + size > end:
+        if size < SMALLEST_RECORD_BYTES or at + size > end:
             raise RecordError(f"a record of {size} bytes at {at} of {end}")
         starts.append(at)
         at += size

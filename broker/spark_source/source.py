@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger("trivet.spark")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 LOSSES_NAMED: Final = 5
 
 
@@ -210,15 +210,15 @@ async def _first_offsets(options: SourceOptions, reader: TopicReader) -> Offsets
     return _checked_starts(await reader.resolve(points, ends), ends, options)
 
 
-def _with_reader(options: SourceOptions, ask: Callable[[TopicReader], Awaitable[Answer]]) -> Answer:
+def _with_reader(options: SourceOptions, ask: Callable[[TopicReader], Awaitable[Result]]) -> Result:
     """What ``ask`` returns, in an event loop and with a client of its own."""
 
     async def main() -> Any:
         async with TopicReader(options) as reader:
             return await ask(reader)
 
-    answer: Answer = trio.run(main)
-    return answer
+    response: Result = trio.run(main)
+    return response
 
 
 def _report(losses: list[Loss], options: SourceOptions) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from broker.client.admin import AdminClient
-from broker.client.consuming.queue_calls import PullAnswer, QueueCalls
+from broker.client.consuming.queue_calls import PullResponse, QueueCalls
 from broker.client.consuming.subscription import Subscription
 from broker.client.errors import (
     BrokerError,
@@ -41,7 +41,7 @@ _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
 _SYSTEM_PREFIXES: Final = ("%", "TRIVET_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class ReadError(RuntimeError):
@@ -66,7 +66,7 @@ class Slice:
 
 
 class TopicReader:
-    """``async with TopicReader(options) as reader``; every call waits up to the options' time limit for an answer."""
+    """``async with TopicReader(options) as reader``; every call waits up to the options' time limit for a response."""
 
     def __init__(self, options: SourceOptions, runtime: Runtime | None = None) -> None:
         self._options = options
@@ -119,7 +119,7 @@ class TopicReader:
         }
 
     async def _ask_all(self, points: Mapping[MessageQueue, Point]) -> Offsets:
-        found = dict.fromkeys(points, 0)  # in the order of the question, whichever answer comes first
+        found = dict.fromkeys(points, 0)  # in the order of the question, whichever response comes first
 
         async def ask(queue: MessageQueue, point: Point) -> None:
             match point.kind:
@@ -137,8 +137,8 @@ class TopicReader:
                 tasks.start_soon(ask, queue, point)
         return found
 
-    async def _patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The call's answer, asked for again while that may help and there is time."""
+    async def _patiently(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """The call's response, asked for again while that may help and there is time."""
         attempts = _Attempts(self._runtime, self._options.timeout_s)
         while True:
             try:
@@ -163,7 +163,7 @@ class TopicReader:
         avoid: list[str] = []
         while at < wanted.stop and size < SLICE_BYTES and len(messages) < SLICE_MESSAGES:
             try:
-                answer = await self._calls.pull(
+                response = await self._calls.pull(
                     queue,
                     at,
                     everything,
@@ -172,7 +172,7 @@ class TopicReader:
                     broker_id=broker_id,
                     avoid=avoid,
                 )
-                if answer.next_offset <= at and (loss := await self._end_before(queue, at, wanted.stop)):
+                if response.next_offset <= at and (loss := await self._end_before(queue, at, wanted.stop)):
                     losses.append(loss)
                     at = wanted.stop
                     break
@@ -182,14 +182,14 @@ class TopicReader:
                 await attempts.failed(error)
                 await self._core.routes.refresh_quietly(queue.topic)
                 continue
-            if answer.next_offset <= at:  # a member that lags behind; its leader says that there is more
+            if response.next_offset <= at:  # a member that lags behind; its leader says that there is more
                 broker_id = MASTER_ID
                 await attempts.failed(ReadError(f"{queue}: nothing at offset {at}"))
                 continue
-            broker_id, avoid = answer.suggested_broker_id, []
+            broker_id, avoid = response.suggested_broker_id, []
             attempts = _Attempts(self._runtime, self._options.timeout_s)
-            size += answer.size
-            at = _take(answer, QueueRange(queue, at, wanted.stop), messages, losses)
+            size += response.size
+            at = _take(response, QueueRange(queue, at, wanted.stop), messages, losses)
         return Slice(messages, at, losses)
 
     async def _end_before(self, queue: MessageQueue, at: int, stop: int) -> Loss | None:
@@ -198,11 +198,11 @@ class TopicReader:
         return Loss(queue, at, stop, f"the queue ends at {end}") if end <= at else None
 
 
-def _take(answer: PullAnswer, wanted: QueueRange, messages: list[MessageView], losses: list[Loss]) -> int:
-    """Add what an answer has of the range; returns where to go on. What it leaves out is a loss."""
+def _take(response: PullResponse, wanted: QueueRange, messages: list[MessageView], losses: list[Loss]) -> int:
+    """Add what a response has of the range; returns where to go on. What it leaves out is a loss."""
     at = wanted.start
-    head = "the queue begins at" if answer.code == ResponseCode.PULL_OFFSET_MOVED else "found next:"
-    for message in answer.messages:
+    head = "the queue begins at" if response.code == ResponseCode.PULL_OFFSET_MOVED else "found next:"
+    for message in response.messages:
         offset = message.queue_offset
         if offset >= wanted.stop:
             break
@@ -212,9 +212,9 @@ def _take(answer: PullAnswer, wanted: QueueRange, messages: list[MessageView], l
             raise ReadError(f"{wanted.queue}: message {offset} came where {at} was due")
         messages.append(message)
         at = offset + 1
-    following = min(max(answer.next_offset, at), wanted.stop)
+    following = min(max(response.next_offset, at), wanted.stop)
     if following > at:
-        losses.append(Loss(wanted.queue, at, following, f"{head} {answer.next_offset}"))
+        losses.append(Loss(wanted.queue, at, following, f"{head} {response.next_offset}"))
     return following
 
 
@@ -233,6 +233,6 @@ class _Attempts:
             raise ReadError(str(error)) from error
         pause_s = self._pause_s * (0.5 + self._runtime.random.random())
         if self._runtime.now_ns() + int(pause_s * 1e9) >= self._deadline_ns:
-            raise ReadError(f"no answer within {self._timeout_s:g} s; last: {error}") from error
+            raise ReadError(f"no response within {self._timeout_s:g} s; last: {error}") from error
         self._pause_s = min(self._pause_s * 2, _PAUSE_MAX_S)
         await self._runtime.sleep(pause_s)

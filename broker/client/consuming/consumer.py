@@ -36,7 +36,7 @@ from broker.client.errors import (
     NoRoute,
     UsageError,
 )
-from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView
+from broker.client.message import MessageQueue, MessageView
 from broker.client.producing.outgoing import check_name
 from broker.client.producing.requests import Replies
 from broker.client.transport.connection import Connection
@@ -57,6 +57,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.remoting.json_body import decode_body
+from broker.state.topic_rules import RETRY_PREFIX
 from broker.trace import TraceWriter
 
 logger = logging.getLogger("trivet.client")
@@ -159,7 +160,7 @@ class Consumer:
             topic: Subscription.parse(topic, wanted, version) for topic, wanted in topics.items()
         }
         if not broadcast:
-            retry_topic = RETRY_TOPIC_PREFIX + group
+            retry_topic = RETRY_PREFIX + group
             self._subscriptions[retry_topic] = Subscription.parse(retry_topic, "*", version)
         self._calls = QueueCalls(PatientCalls(self.core), group)
         self._intake = Intake(self.core, self._calls, limits or FetchLimits(), self._begin_anew)
@@ -356,7 +357,7 @@ class Consumer:
         failure_wait_s = REBALANCE_AFTER_FAILURE_S
         while True:
             failed = await self._rebalance()
-            if all(topic.startswith(RETRY_TOPIC_PREFIX) for topic in failed):
+            if all(topic.startswith(RETRY_PREFIX) for topic in failed):
                 self._assigned.set()
             wait_s = failure_wait_s if failed else REBALANCE_S
             failure_wait_s = (
@@ -397,7 +398,7 @@ class Consumer:
         if any(queue.topic == topic for queue in self._intake.readers):
             logger.info("group %s: no rebalance of %s: %s", self.group, topic, error)
         elif not (
-            isinstance(error, NoRoute) and topic.startswith(RETRY_TOPIC_PREFIX)
+            isinstance(error, NoRoute) and topic.startswith(RETRY_PREFIX)
         ):  # made by the first heartbeat
             complaint = type(error).__name__
             if self._complaints.get(topic) != complaint:
@@ -422,10 +423,10 @@ class Consumer:
             try:
                 fields = {"consumerGroup": self.group}
                 code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-                answer = await self._calls.patient.ask(MessageQueue(topic, name, 0), code, fields, accepted)
-                if answer.code == ResponseCode.SYSTEM_ERROR:
+                response = await self._calls.patient.ask(MessageQueue(topic, name, 0), code, fields, accepted)
+                if response.code == ResponseCode.SYSTEM_ERROR:
                     return []
-                return sorted(decode_body(answer.body, ConsumerListBody).consumer_id_list)
+                return sorted(decode_body(response.body, ConsumerListBody).consumer_id_list)
             except (BrokerError, ConnectionFailed, NoRoute) as error:
                 failure = error
             except RemotingError as error:
@@ -485,7 +486,7 @@ class Consumer:
         self.core.tasks.start_soon(reader.run)
 
     async def _first_offset(self, queue: MessageQueue) -> int:
-        if queue.topic.startswith(RETRY_TOPIC_PREFIX):
+        if queue.topic.startswith(RETRY_PREFIX):
             return 0  # what the group sent back is the group's, whenever that was
         if self._start == "first":
             return await self._calls.min_offset(queue)

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from broker.client.consuming.queue_calls import PullAnswer, QueueCalls
+from broker.client.consuming.queue_calls import PullResponse, QueueCalls
 from broker.client.consuming.subscription import Subscription
 from broker.client.errors import BrokerBusy, BrokerError, ConnectionFailed, NameServerUnavailable, NoRoute
 from broker.client.message import MessageQueue, MessageView
@@ -33,16 +33,16 @@ logger = logging.getLogger("trivet.client")
 _PAUSE_FIRST_S = 0.02
 _PAUSE_MAX_S = 1.0
 _REFUSED_PAUSE_S = 3.0
-"""After an answer that a retry alone will not cure (no permission, no such group): the reference waits as long."""
+"""After a response that a retry alone will not cure (no permission, no such group): the reference waits as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
     """How far a queue is read ahead, and how it is asked.
 
-    ``messages`` and ``size_bytes`` bound what waits to be handed out, for each queue; one more answer may exceed them.
-    ``batch`` is the most that is asked for at once (brokers may give less), ``suspend_s`` how long the broker may hold
-    a pull that finds nothing.
+    ``messages`` and ``size_bytes`` bound what waits to be handed out, for each queue; one more response may exceed
+    them. ``batch`` is the most that is asked for at once (brokers may give less), ``suspend_s`` how long the broker may
+    hold a pull that finds nothing.
     """
 
     messages: int = 1000
@@ -52,7 +52,7 @@ class FetchLimits:
 
 
 class Batch:
-    """Messages of one answer, and where the queue goes on after them."""
+    """Messages of one response, and where the queue goes on after them."""
 
     __slots__ = ("messages", "next_offset", "size")
 
@@ -94,7 +94,7 @@ class QueueReader:
         self._begins_after_s = 0.0
         self._avoid: list[str] = []
         self.max_offset: int | None = None
-        """The queue's end as the last answer gave it."""
+        """The queue's end as the last response gave it."""
 
     @property
     def position(self) -> int | None:
@@ -164,12 +164,12 @@ class QueueReader:
                     await self._room.wait()
                 asked_ns = self._intake.runtime.now_ns()
                 try:
-                    answer = await self._pull()
-                    moved = await self._accept(answer)
+                    response = await self._pull()
+                    moved = await self._accept(response)
                 except (ConnectionFailed, BrokerError, NoRoute, NameServerUnavailable) as error:
                     pause_s = await self._recover(error, pause_s)
                     continue
-                self.max_offset = answer.max_offset
+                self.max_offset = response.max_offset
                 if moved:
                     pause_s = _PAUSE_FIRST_S
                 elif self._intake.runtime.now_ns() - asked_ns < 100_000_000:
@@ -189,7 +189,7 @@ class QueueReader:
             else:
                 return
 
-    async def _pull(self) -> PullAnswer:
+    async def _pull(self) -> PullResponse:
         limits = self._intake.limits
         return await self._intake.calls.pull(
             self.queue,
@@ -201,43 +201,43 @@ class QueueReader:
             avoid=self._avoid,
         )
 
-    async def _accept(self, answer: PullAnswer) -> bool:
+    async def _accept(self, response: PullResponse) -> bool:
         """Take what came; returns whether the queue moved on. Raises as a query does."""
         self._avoid.clear()
-        self._broker_id = answer.suggested_broker_id
-        if answer.is_reset:
-            self._intake.on_reset(self.queue, answer.next_offset)
+        self._broker_id = response.suggested_broker_id
+        if response.is_reset:
+            self._intake.on_reset(self.queue, response.next_offset)
             anew = self._intake.readers.get(self.queue)
-            if anew is not None and answer.next_offset == self._next_offset:
+            if anew is not None and response.next_offset == self._next_offset:
                 anew._begins_after_s = (
                     _PAUSE_FIRST_S  # a broker that tells it for ever is not asked in a circle
                 )
             return False
-        if answer.next_offset == self._next_offset:
+        if response.next_offset == self._next_offset:
             return False
-        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            if answer.next_offset < self._next_offset and not await self._ends_before(self._next_offset):
+        if response.code == ResponseCode.PULL_OFFSET_MOVED:
+            if response.next_offset < self._next_offset and not await self._ends_before(self._next_offset):
                 self._broker_id = MASTER_ID
                 return False
             logger.warning(
                 "%s: offset %d is outside the queue (%d to %d), going on at %d",
                 self.queue,
                 self._next_offset,
-                answer.min_offset,
-                answer.max_offset,
-                answer.next_offset,
+                response.min_offset,
+                response.max_offset,
+                response.next_offset,
             )
-            if answer.next_offset < self._next_offset:
+            if response.next_offset < self._next_offset:
                 # What waits is not the queue's content any more.
                 self._batches.clear()
                 self._waiting_messages = self._waiting_bytes = 0
-        self._next_offset = answer.next_offset
-        if self._batches and not answer.messages:
-            self._batches[-1].next_offset = answer.next_offset
+        self._next_offset = response.next_offset
+        if self._batches and not response.messages:
+            self._batches[-1].next_offset = response.next_offset
             return True
-        self._batches.append(Batch(answer.messages, answer.next_offset, answer.size))
-        self._waiting_messages += len(answer.messages)
-        self._waiting_bytes += answer.size
+        self._batches.append(Batch(response.messages, response.next_offset, response.size))
+        self._waiting_messages += len(response.messages)
+        self._waiting_bytes += response.size
         self._intake.arrived(self)
         return True
 

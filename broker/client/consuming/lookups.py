@@ -1,8 +1,8 @@
 """Single messages by their ids and by keys.
 
 A broker's id names the node that stored the message and the place in its group's log. It is asked first, as clients of
-the reference do; when it does not answer, or is no member any more, another member of its group has the same log. What
-comes is looked at before it is believed: the same place in another group's log holds another message.
+the reference do; when it does not answer, or is no member any more, another member of its group has the same log.
+What comes is looked at before it is believed: the same place in another group's log holds another message.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class MessageLookups:
         names = [name for name, _, member in route.addresses() if member == address]
         if names:
             try:
-                answer = await self._core.pool.call(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
-                if (found := _the_one(answer, topic, names[0], host, offset)) is not None:
+                response = await self._core.pool.call(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+                if (found := _the_one(response, topic, names[0], host, offset)) is not None:
                     return found
             except (BrokerError, ConnectionFailed):
                 pass  # another member has the same log
@@ -55,8 +55,8 @@ class MessageLookups:
             # With a system error the leader says that there is no such message.
             accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
             queue = MessageQueue(topic, name, 0)
-            answer = await self._calls.ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, fields, accepted)
-            if (found := _the_one(answer, topic, name, host, offset)) is not None:
+            response = await self._calls.ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, fields, accepted)
+            if (found := _the_one(response, topic, name, host, offset)) is not None:
                 return found
         return None
 
@@ -95,25 +95,25 @@ class MessageLookups:
         found: list[MessageView] = []
         for name in sorted((await self._core.routes.get(topic)).brokers):
             queue = MessageQueue(topic, name, 0)
-            answer = await self._calls.ask(queue, RequestCode.QUERY_MESSAGE, fields, accepted)
-            if answer.code == ResponseCode.SUCCESS:
-                found += _messages(answer, topic, name)
+            response = await self._calls.ask(queue, RequestCode.QUERY_MESSAGE, fields, accepted)
+            if response.code == ResponseCode.SUCCESS:
+                found += _messages(response, topic, name)
         return found
 
 
 def _the_one(
-    answer: RemotingCommand, topic: str, broker_name: str, host: bytes, offset: int
+    response: RemotingCommand, topic: str, broker_name: str, host: bytes, offset: int
 ) -> MessageView | None:
-    if answer.code != ResponseCode.SUCCESS:
+    if response.code != ResponseCode.SUCCESS:
         return None
-    for message in _messages(answer, topic, broker_name):
+    for message in _messages(response, topic, broker_name):
         if message.head.store_host == host and message.head.physical_offset == offset:
             return message
     return None
 
 
-def _messages(answer: RemotingCommand, topic: str, broker_name: str) -> list[MessageView]:
-    body = answer.body
+def _messages(response: RemotingCommand, topic: str, broker_name: str) -> list[MessageView]:
+    body = response.body
     try:
         views = [
             MessageView(MessageQueue(topic, broker_name, 0), body, start) for start in split_records(body)
@@ -121,5 +121,5 @@ def _messages(answer: RemotingCommand, topic: str, broker_name: str) -> list[Mes
         for view in views:
             view.queue = MessageQueue(topic, broker_name, view.head.queue_id)
     except RecordError as error:
-        raise BrokerError(answer.code, f"unreadable answer: {error}", broker_name) from error
+        raise BrokerError(response.code, f"unreadable response: {error}", broker_name) from error
     return views

@@ -234,7 +234,7 @@ class OrderLocks:
         try:
             granted = await self._granted(locks)
         except ClientError as error:
-            logger.info("group %s: no answer about order locks: %s", self._group, error)
+            logger.info("group %s: no response about order locks: %s", self._group, error)
         finally:
             for lock in locks:
                 lock.answered = None
@@ -258,11 +258,11 @@ class OrderLocks:
         self._changed.set()
 
     async def _granted(self, locks: Sequence[_Lock]) -> frozenset[MessageQueue]:
-        answer = await self._calls.ask(
+        response = await self._calls.ask(
             locks[0].queue, RequestCode.LOCK_BATCH_MQ, None, body=self._body(locks)
         )
         try:
-            held = decode_body(answer.body, LockBatchResponseBody).queues
+            held = decode_body(response.body, LockBatchResponseBody).queues
         except RemotingError as error:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, f"unreadable locks: {error}", "broker") from error
         return frozenset(MessageQueue(queue.topic, queue.broker_name, queue.queue_id) for queue in held)

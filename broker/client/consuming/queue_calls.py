@@ -17,7 +17,7 @@ from broker.client.errors import (
     ClientError,
     ConnectionFailed,
 )
-from broker.client.message import RETRY_TOPIC_PREFIX, MessageQueue, MessageView, split_records, trace_key
+from broker.client.message import MessageQueue, MessageView, split_records, trace_key
 from broker.client.transport.connection import Connection, PendingCall
 from broker.client.transport.core import broker_error
 from broker.client.transport.patient_calls import CallIsOverError, PatientCalls, Recording, address_of
@@ -30,14 +30,15 @@ from broker.remoting.headers import (
     PullMessageResponseHeader,
 )
 from broker.remoting.route import MASTER_ID
+from broker.state.topic_rules import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from broker.trace import TraceWriter
 from log.errors import RecordError
 
 SearchBoundary = Literal["lower", "upper"]
 """Which message a search by time means when none has exactly that time: the one behind it, or the one before."""
 PULL_MARGIN_S = 5.0
-"""How much longer than the broker may hold a pull its answer may take."""
-_PULL_ANSWERS = frozenset(
+"""How much longer than the broker may hold a pull its response may take."""
+_PULL_RESPONSES = frozenset(
     (
         ResponseCode.SUCCESS,
         ResponseCode.PULL_NOT_FOUND,
@@ -48,7 +49,7 @@ _PULL_ANSWERS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class PullAnswer:
+class PullResponse:
     """What a pull gave. ``messages`` are those that the subscription takes; ``size`` the bytes of all that came.
 
     ``code`` is 0 (messages came), 19 (none there yet), 20 (none matched) or 21 (the offset was outside the queue).
@@ -99,16 +100,16 @@ class QueueCalls:
         ``upper``: the last message stored at or before that time; the first that is kept when there is none.
         """
         fields = {**_queue_fields(queue), "timestamp": str(timestamp_ms), "boundaryType": boundary.upper()}
-        answer = await self.patient.ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
-        return _offset(answer)
+        response = await self.patient.ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+        return _offset(response)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
         """When the first message that is still kept was stored, in milliseconds; None when there is none."""
-        answer = await self.patient.ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, _queue_fields(queue))
+        response = await self.patient.ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, _queue_fields(queue))
         try:
-            timestamp = answer.decode_fields(EarliestStoreTimeResponseHeader).timestamp
+            timestamp = response.decode_fields(EarliestStoreTimeResponseHeader).timestamp
         except RemotingError as error:
-            raise BrokerError(answer.code, f"unreadable answer: {error}", "broker") from error
+            raise BrokerError(response.code, f"unreadable response: {error}", "broker") from error
         return None if timestamp < 0 else timestamp
 
     async def committed_offset(self, queue: MessageQueue) -> int | None:
@@ -116,15 +117,17 @@ class QueueCalls:
         fields = {**_queue_fields(queue), "consumerGroup": self._group}
         accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
-        def position(answer: RemotingCommand) -> int | None:
-            return None if answer.code == ResponseCode.QUERY_NOT_FOUND else _offset(answer)
+        def position(response: RemotingCommand) -> int | None:
+            return None if response.code == ResponseCode.QUERY_NOT_FOUND else _offset(response)
 
         recording = None
         if (trace := self._core.trace) is not None:
             process, key, group = self._core.client_id, trace_key(queue), self._group
             recording = Recording(
                 lambda now_ns: trace.invoke_fetch_offset(now_ns, process, key, group),
-                lambda now_ns, operation, answer: trace.ok_fetch_offset(now_ns, operation, position(answer)),
+                lambda now_ns, operation, response: trace.ok_fetch_offset(
+                    now_ns, operation, position(response)
+                ),
             )
         code = RequestCode.QUERY_CONSUMER_OFFSET
         return position(await self.patient.ask(queue, code, fields, accepted, recording=recording))
@@ -178,14 +181,14 @@ class QueueCalls:
         for queue, offset, pending, operation in started:
             if pending is not None:
                 try:
-                    answer = await pending.wait()
+                    response = await pending.wait()
                     error: ClientError | None = None
-                    if answer.code != ResponseCode.SUCCESS:
-                        error = broker_error(answer, "broker")
+                    if response.code != ResponseCode.SUCCESS:
+                        error = broker_error(response, "broker")
                 except ConnectionFailed as failure:
                     error = failure
                 if trace is not None and error is None:
-                    _record_commit(trace, runtime.now_ns(), operation, answer)
+                    _record_commit(trace, runtime.now_ns(), operation, response)
                 elif trace is not None:
                     trace.info(runtime.now_ns(), operation, str(error))
                 if error is None:
@@ -209,7 +212,7 @@ class QueueCalls:
         process, key, group = self._core.client_id, trace_key(queue), self._group
         return Recording(
             lambda now_ns: trace.invoke_commit_offset(now_ns, process, key, group, offset),
-            lambda now_ns, operation, answer: _record_commit(trace, now_ns, operation, answer),
+            lambda now_ns, operation, response: _record_commit(trace, now_ns, operation, response),
         )
 
     def _leader_connection(self, queue: MessageQueue) -> Connection | None:
@@ -230,7 +233,7 @@ class QueueCalls:
             )
             recording = Recording(
                 lambda now_ns: invoke(now_ns, process, key),
-                lambda now_ns, operation, answer: complete(now_ns, operation, _offset(answer)),
+                lambda now_ns, operation, response: complete(now_ns, operation, _offset(response)),
             )
         return _offset(await self.patient.ask(queue, code, _queue_fields(queue), recording=recording))
 
@@ -253,7 +256,7 @@ class QueueCalls:
         suspend_s: float,
         broker_id: int = MASTER_ID,
         avoid: Sequence[str] = (),
-    ) -> PullAnswer:
+    ) -> PullResponse:
         """Ask once for messages from ``offset`` on; the broker may wait ``suspend_s`` for one to come.
 
         Raises BrokerError, ConnectionFailed (both with an ``address``), NoRoute, NameServerUnavailable.
@@ -279,33 +282,33 @@ class QueueCalls:
             key = trace_key(queue)
             operation = trace.invoke_read(now_ns(), self._core.client_id, key, offset, filtered=filtered)
         try:
-            reply = await self._core.pool.call(
+            command = await self._core.pool.call(
                 address, RequestCode.PULL_MESSAGE, fields, b"", suspend_s + PULL_MARGIN_S
             )
-            if reply.code not in _PULL_ANSWERS:
-                raise broker_error(reply, address)
-            answer = _pull_answer(reply, queue, subscription, address)
+            if command.code not in _PULL_RESPONSES:
+                raise broker_error(command, address)
+            response = _pull_response(command, queue, subscription, address)
         except (BrokerError, ConnectionFailed) as error:
             if trace is not None:
                 trace.fail(now_ns(), operation, str(error))
             raise
-        if trace is not None and answer.is_reset:
-            trace.fail(now_ns(), operation, f"the group is sent to {answer.next_offset}")
+        if trace is not None and response.is_reset:
+            trace.fail(now_ns(), operation, f"the group is sent to {response.next_offset}")
         elif trace is not None:
-            offsets = [message.queue_offset for message in answer.messages]
-            values = [message.message_id for message in answer.messages]
-            trace.ok_read(now_ns(), operation, answer.next_offset, offsets, values)
-        return answer
+            offsets = [message.queue_offset for message in response.messages]
+            values = [message.message_id for message in response.messages]
+            trace.ok_read(now_ns(), operation, response.next_offset, offsets, values)
+        return response
 
 
-_FILLED_BY_BROKERS = (RETRY_TOPIC_PREFIX, "%DLQ%")
+_FILLED_BY_BROKERS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 _PULL_FLAGS = str(int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION))
 
 
-def _record_commit(trace: TraceWriter, now_ns: int, operation: int, answer: RemotingCommand) -> None:
+def _record_commit(trace: TraceWriter, now_ns: int, operation: int, response: RemotingCommand) -> None:
     """A broker that answers with a remark has not stored the position: an administrator has reset it."""
-    if answer.remark:
-        trace.fail(now_ns, operation, answer.remark)
+    if response.remark:
+        trace.fail(now_ns, operation, response.remark)
     else:
         trace.ok_commit_offset(now_ns, operation)
 
@@ -314,33 +317,33 @@ def _queue_fields(queue: MessageQueue) -> dict[str, str]:
     return {"topic": queue.topic, "queueId": str(queue.queue_id)}
 
 
-def _offset(answer: RemotingCommand) -> int:
+def _offset(response: RemotingCommand) -> int:
     try:
-        return answer.decode_fields(OffsetResponseHeader).offset
+        return response.decode_fields(OffsetResponseHeader).offset
     except RemotingError as error:
-        raise BrokerError(answer.code, f"unreadable answer: {error}", "broker") from error
+        raise BrokerError(response.code, f"unreadable response: {error}", "broker") from error
 
 
-def _pull_answer(
-    reply: RemotingCommand, queue: MessageQueue, subscription: Subscription, address: str
-) -> PullAnswer:
+def _pull_response(
+    response: RemotingCommand, queue: MessageQueue, subscription: Subscription, address: str
+) -> PullResponse:
     try:
-        header = reply.decode_fields(PullMessageResponseHeader)
-        body = reply.body
+        header = response.decode_fields(PullMessageResponseHeader)
+        body = response.body
         messages = []
-        if reply.code == ResponseCode.SUCCESS:
+        if response.code == ResponseCode.SUCCESS:
             messages = [MessageView(queue, body, start) for start in split_records(body)]
             if not subscription.takes_everything:
                 messages = [message for message in messages if subscription.accepts(message)]
     except (RemotingError, RecordError) as error:
-        raise BrokerError(reply.code, f"unreadable answer to a pull: {error}", address) from error
-    return PullAnswer(
-        reply.code,
+        raise BrokerError(response.code, f"unreadable response to a pull: {error}", address) from error
+    return PullResponse(
+        response.code,
         messages,
         header.next_begin_offset,
         header.min_offset,
         header.max_offset,
         header.suggest_which_broker_id,
         len(body),
-        reply.code == ResponseCode.PULL_OFFSET_MOVED and reply.remark == "OFFSET_RESET",
+        response.code == ResponseCode.PULL_OFFSET_MOVED and response.remark == "OFFSET_RESET",
     )

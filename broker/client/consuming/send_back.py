@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from broker.client.consuming.queue_calls import QueueCalls
 from broker.client.errors import BrokerError
-from broker.client.message import RETRY_TOPIC_PREFIX, MessageView, SendStatus
-from broker.client.transport.routes import DEFAULT_TOPIC
+from broker.client.message import MessageView, SendStatus
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.headers import SendMessageHeaderV2
+from broker.state.topic_rules import DEFAULT_TOPIC, RETRY_PREFIX
 from log.properties import encode_properties
 from log.record import (
     SYS_FLAG_BORN_HOST_V6,
@@ -63,7 +63,7 @@ async def _send_again(
     properties.setdefault("RETRY_TOPIC", message.topic)
     properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
     properties["DELAY"] = str(delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
-    topic = RETRY_TOPIC_PREFIX + group
+    topic = RETRY_PREFIX + group
     header = SendMessageHeaderV2(
         producer_group=group,
         topic=topic,

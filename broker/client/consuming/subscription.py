@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.client.errors import UsageError
-from broker.client.message import RETRY_TOPIC_PREFIX, MessageView
+from broker.client.message import MessageView
 from broker.remoting.bodies import SubscriptionData
+from broker.state.topic_rules import RETRY_PREFIX
 from log.java_hash import java_hash
 
 
@@ -51,7 +52,7 @@ class Subscription:
 
     def accepts(self, message: MessageView) -> bool:
         """The exact check after the broker's by hash. SQL was decided there, retry topics are never filtered."""
-        if not self.tags or self.topic.startswith(RETRY_TOPIC_PREFIX):
+        if not self.tags or self.topic.startswith(RETRY_PREFIX):
             return True
         return message.tags in self.tags
 

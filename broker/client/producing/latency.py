@@ -1,9 +1,9 @@
-"""Which broker groups a producer leaves alone for a while, because they answered late or not at all.
+"""Broker groups that a producer avoids for a while, because they answered late or not at all.
 
-The reference calls it latency fault tolerance (MQFaultStrategy); it is off there by default, and here. Each attempt to
-send tells how long it took; its class says for how long other groups are to be preferred, a fast answer ends that. It
-concerns messages whose queue nobody has chosen, and it prefers only: when all groups are slow, the better half of them
-takes turns.
+RocketMQ calls it latency fault tolerance (`MQFaultStrategy`); it is off there by default, and here. Each attempt to
+send is timed. The class of its latency says for how long the other groups are preferred; a fast response ends that.
+This concerns only messages whose queue nobody has chosen. When all groups are slow, the better half of them takes
+turns.
 
 It is for clusters of several broker groups. Within one group a Trivet producer needs none of it, as any member forwards
 to the leader.
@@ -20,10 +20,11 @@ from broker.client.message import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class LatencyClasses:
-    """For how long a group is avoided; both in milliseconds.
+    """Classes of latency, and for how long each makes a producer avoid a broker group; all in milliseconds.
 
-    ``avoided_ms`` maps the least latency of a class to the time, ``failure_ms`` is the latency that an attempt without
-    an answer counts as. The defaults are those of RocketMQ's 5.x clients; `CLASSES_OF_4` has those of 4.x.
+    ``avoided_ms`` has a pair for each class: its least latency, and the time for which the group is avoided. An attempt
+    without a response counts as one of ``failure_ms``. The defaults are those of RocketMQ's 5.x clients; `CLASSES_OF_4`
+    has those of 4.x. Raises UsageError for latencies that do not grow and for negative numbers.
     """
 
     avoided_ms: tuple[tuple[int, int], ...] = (
@@ -45,7 +46,7 @@ class LatencyClasses:
             )
 
     def avoided_for_ms(self, latency_ms: float) -> int:
-        """For how long a group is avoided after an attempt that took so long."""
+        """Return for how many milliseconds a group is avoided after an attempt of this latency."""
         avoided = 0
         for least, avoided_ms in self.avoided_ms:
             if latency_ms < least:
@@ -57,7 +58,7 @@ class LatencyClasses:
 CLASSES_OF_4 = LatencyClasses(
     ((550, 30_000), (1_000, 60_000), (2_000, 120_000), (3_000, 180_000), (15_000, 600_000)), 30_000
 )
-"""What RocketMQ's 4.x clients do when `sendLatencyFaultEnable` is set."""
+"""The classes of RocketMQ's 4.x clients, which have them when `sendLatencyFaultEnable` is set."""
 
 
 @dataclass(slots=True)
@@ -67,20 +68,21 @@ class _Group:
 
 
 class SlowGroups:
-    """What a producer knows of the broker groups that it has sent to."""
+    """Remembers, for each broker group that a producer has sent to, the last latency and until when to avoid the
+    group."""
 
     def __init__(self, classes: LatencyClasses, now_ns: Callable[[], int]) -> None:
         self._classes = classes
         self._now_ns = now_ns
         self._groups: dict[str, _Group] = {}
-        """Those that a latency is known of, by broker name."""
+        """By broker name; a group that was not sent to has no entry."""
 
     def answered(self, broker_name: str, began_ns: int) -> None:
-        """An attempt that began then has just been answered."""
+        """Note that an attempt, begun at ``began_ns``, has just been answered."""
         self._report(broker_name, (self._now_ns() - began_ns) / 1e6)
 
     def failed(self, broker_name: str) -> None:
-        """An attempt was not answered, or refused by a broker that cannot serve now."""
+        """Note that an attempt was not answered, or was refused by a broker that cannot serve now."""
         self._report(broker_name, self._classes.failure_ms)
 
     def _report(self, broker_name: str, latency_ms: float) -> None:
@@ -88,17 +90,18 @@ class SlowGroups:
         self._groups[broker_name] = _Group(latency_ms, self._now_ns() + avoided_ms * 1_000_000)
 
     def is_avoided(self, broker_name: str) -> bool:
-        """Whether others are to be preferred now."""
+        """Tell whether other groups are to be preferred now."""
         group = self._groups.get(broker_name)
         return group is not None and self._now_ns() < group.avoided_until_ns
 
     def choose(self, queues: Sequence[MessageQueue], turn: int) -> MessageQueue:
-        """The queue whose turn it is, or the next one whose group is not avoided."""
+        """Return the queue whose turn it is, or the next one whose group is not avoided."""
         count = len(queues)
         for step in range(count):
             queue = queues[(turn + step) % count]
             if not self.is_avoided(queue.broker_name):
                 return queue
+        # All are avoided, so each has an entry.
         by_badness = sorted(
             dict.fromkeys(queue.broker_name for queue in queues),
             key=lambda name: (self._groups[name].latency_ms, self._groups[name].avoided_until_ns),

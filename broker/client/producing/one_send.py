@@ -1,8 +1,8 @@
-"""One send: attempts within a time limit, and what is known after each.
+"""A send: its attempts within a time limit, and the table of what follows from each.
 
-Every attempt carries the same unique key, and tells a Trivet broker whether an earlier attempt may have been stored:
-then the broker looks for the message, and answers with the place that it has (broker/sending/once.py). What an attempt
-came to decides what follows:
+Every attempt carries the same unique key, and tells a Trivet broker whether an earlier attempt may have been stored. If
+so, the broker looks for the message, and answers with its place when it finds it (broker/sending/once.py). The result
+of an attempt decides what follows:
 
 | an attempt is | and no earlier one may be stored | and an earlier one may be stored |
 |---|---|---|
@@ -66,7 +66,7 @@ _ILLEGAL = frozenset((ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMET
 
 
 class _Next(enum.Enum):
-    """What follows an attempt that was answered without storing the message."""
+    """The next step after a response that does not say that the message is stored."""
 
     AT_ONCE = "the same again, with what the response told"
     AGAIN = "another attempt, at another address or after a pause"
@@ -101,7 +101,7 @@ class OneSend:
         choice: QueueChoice,
         timeout_s: float | None = None,
     ) -> None:
-        """``timeout_s`` bounds the send from now on; None means the sender's own limit."""
+        """``timeout_s`` bounds the send from now on, in seconds; None means the sender's own limit."""
         limit_s = sender.timeout_s if timeout_s is None else timeout_s
         self.sender = sender
         self._outgoing = outgoing
@@ -115,6 +115,7 @@ class OneSend:
         self._failed: list[str] = []
         """Addresses that failed since the last pause, and the last one before it."""
         self._failed_groups: list[str] = []
+        """Broker groups that failed, among which nothing may be stored; others are preferred from then on."""
         # Once an attempt may be stored, target and floor stay as they were for it: only its group knows of it, and
         # the broker looks for it behind that floor only.
         self._maybe_stored = False
@@ -122,14 +123,15 @@ class OneSend:
         self._floor = 0
 
     def resumed(self, timeout_s: float | None) -> OneSend:
-        """A send that goes on asking about the same message, after this one ended in `SendOutcomeUnknown`."""
+        """Return a send that goes on asking about the same message, after this one has ended in
+        `SendOutcomeUnknown`."""
         assert self._maybe_stored, "a send of known outcome needs no resumption"
         again = OneSend(self.sender, self._outgoing, self._message, self._target, timeout_s)
         again._maybe_stored, again._target, again._floor = True, self._target, self._floor
         return again
 
     async def run(self) -> list[SendResult]:
-        """Attempt until the message is stored: one result for each message of the send. Raises as `Producer.send`."""
+        """Attempt until the messages are stored; returns a result for each. Raises what `Producer.send` raises."""
         core = self.sender.core
         core.check_open()
         self._route = core.routes.find(self._outgoing.topic)
@@ -162,7 +164,10 @@ class OneSend:
     # Where to ------------------------------------------------------------------------------------------------------
 
     async def _find_route(self) -> None:
-        """Ask for a route. Raises what no repetition changes, before the first attempt."""
+        """Ask for a route.
+
+        Raises NoRoute, NameServerUnavailable and BrokerError before the first attempt, if no retry helps.
+        """
         try:
             self._route = await self.sender.route_before(self._deadline_ns, self._outgoing.topic)
         except (NoRoute, NameServerUnavailable, BrokerError) as error:
@@ -172,7 +177,7 @@ class OneSend:
             self._route = None
 
     def _next_address(self) -> str | None:
-        """The address of the next attempt, None without one; chooses the queue, if it is to be chosen."""
+        """Return the address of the next attempt, None if there is none; chooses the queue, unless it is fixed."""
         route = self._route
         if route is None:
             return None
@@ -190,7 +195,7 @@ class OneSend:
         return None
 
     def _turn_away_from(self, address: str) -> None:
-        """The next attempt goes to another member, and to another group where that is allowed."""
+        """Have the next attempt go to another member, and to another group where that is allowed."""
         self._failed.append(address)
         if not self._maybe_stored and not isinstance(self._choice, MessageQueue | str | int):
             assert self._target is not None, "an attempt has a target"
@@ -198,7 +203,7 @@ class OneSend:
             self._target = None
 
     async def _wait_for_another(self) -> bool:
-        """Pause if need be, and ask for a new route; returns whether there is time for another attempt."""
+        """Pause if need be, and ask for a new route; returns True if there is time for another attempt."""
         runtime = self.sender.core.runtime
         remaining_s = (self._deadline_ns - runtime.now_ns()) / 1e9
         # The first repetition needs no pause when another member is at hand: a lost connection says little of it.
@@ -213,6 +218,7 @@ class OneSend:
         return self._deadline_ns - runtime.now_ns() > (0 if self._maybe_stored else _ATTEMPT_MIN_NS)
 
     def _has_untried_member(self) -> bool:
+        """Tell whether the topic's route has an address that has not failed since the last pause."""
         route = self._route
         return route is not None and any(address not in self._failed for _, _, address in route.addresses())
 
@@ -258,12 +264,15 @@ class OneSend:
         return response
 
     def _attempt_s(self) -> float:
-        """Time limit of an attempt that begins now."""
+        """Return the time limit of an attempt that begins now, in seconds."""
         remaining_s = (self._deadline_ns - self.sender.core.runtime.now_ns()) / 1e9
         return max(min(self.sender.attempt_timeout_s, remaining_s), 0.001)
 
     def _judge(self, response: RemotingCommand, address: str) -> _Next:
-        """What follows a response that does not say stored; see the table above. Raises a refusal for good."""
+        """Return what follows a response that does not say stored, by the table above.
+
+        Raises BrokerError if refused for good.
+        """
         refusal = self._last_error = broker_error(response, address)
         if response.code == ResponseCode.ONCE_UNDECIDABLE:
             assert self._target is not None, "an attempt has a target"
@@ -285,7 +294,7 @@ class OneSend:
     # The end -------------------------------------------------------------------------------------------------------
 
     def _results(self, response: RemotingCommand, status: SendStatus, address: str) -> list[SendResult]:
-        """Where the messages are stored. Raises SendOutcomeUnknown for a response that does not tell it."""
+        """Return where the messages are stored. Raises SendOutcomeUnknown for a response that cannot be read."""
         target, unique_keys = self._target, self._outgoing.unique_keys
         assert target is not None, "an attempt has a target"
         try:
@@ -312,6 +321,7 @@ class OneSend:
         ]
 
     def _unknown_outcome(self) -> SendOutcomeUnknown:
+        """Return the error of a send that may be stored, with this send for `Producer.resume`."""
         lost = SendOutcomeUnknown(
             self._outgoing.topic, self._outgoing.unique_keys, self._attempts, self._last_error
         )
@@ -322,7 +332,7 @@ class OneSend:
 def _record(
     trace: TraceWriter, now_ns: int, operation: int, outgoing: Outgoing, response: RemotingCommand
 ) -> None:
-    """What a response says of its attempt: stored at an offset, not stored, or unknown."""
+    """Put into the trace what a response says of its attempt: stored at an offset, not stored, or unknown."""
     if response.code == ResponseCode.SUCCESS:
         try:
             stored = response.decode_fields(SendMessageResponseHeader)

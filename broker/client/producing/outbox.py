@@ -1,15 +1,16 @@
-"""Sending without waiting for each message: an outbox that a block owns.
+"""Outboxes, which send in the background while their block goes on.
 
     async with producer.outbox(in_flight=64) as outbox:
         for line in lines:
             await outbox.send(Message("topic", line))
 
-`Outbox.send` returns as soon as the outbox has taken the message, and waits while it is full: that is back-pressure.
-What it returns can be waited for, by anyone, once or often; nobody has to. When the block is left, everything that was
-taken has been stored or has failed, and a failure that nobody has asked about is raised there: none gets lost.
+`Outbox.send` waits while the outbox is full, and returns as soon as it has taken the message: that is back-pressure.
+It returns a `Sending`, which any task may wait for, once or often; nobody has to. When the block ends, every message
+was stored or has failed. A failure that nobody has waited for is raised there, so none gets lost.
 
 A fixed number of tasks send, so a message costs no task of its own. Messages of one outbox may overtake each other,
-also on their way to one queue; who needs an order waits for each, or has an outbox of ``in_flight=1`` for each order.
+also on their way to one queue. A program that needs an order waits for each message before it sends the next, or has an
+outbox with ``in_flight=1`` for each order.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from broker.client.transport.runtime import Event, Runtime
 
 
 class Sending:
-    """A message that an outbox has taken."""
+    """A message that an outbox has taken. `wait` tells what became of it."""
 
     __slots__ = ("_asked", "_choice", "_done", "_error", "_outgoing", "_result", "_runtime", "message")
 
@@ -51,11 +52,15 @@ class Sending:
 
     @property
     def is_done(self) -> bool:
-        """Whether `wait` would return or raise at once."""
+        """Tell whether the message was stored or has failed, so that `wait` would not wait."""
         return self._result is not None or self._error is not None
 
     async def wait(self) -> SendResult:
-        """Where the message was stored. Raises as `Producer.send`."""
+        """Wait until the message is stored, and return where.
+
+        Raises what `Producer.send` raises. When the block ends early, a message that was not sent yet raises
+        NotDelivered, and one under way SendOutcomeUnknown. Errors that were waited for are not raised by the block.
+        """
         self._asked = True
         if not self.is_done:
             if self._done is None:
@@ -73,7 +78,10 @@ class Sending:
 
 
 class Outbox:
-    """Made by `Producer.outbox`."""
+    """Takes messages and sends them in the background. `Producer.outbox` makes it and says how it ends.
+
+    It holds ``waiting_max`` messages at most that no task sends yet.
+    """
 
     def __init__(self, sender: Sender, preparer: Preparer, waiting_max: int) -> None:
         self._sender = sender
@@ -89,7 +97,10 @@ class Outbox:
         self._closed = False
 
     async def send(self, message: Message, *, queue: QueueChoice = None) -> Sending:
-        """Take a message, when there is room. Raises MessageRejected, ClientClosed after the block."""
+        """Wait for room and take a message; ``queue`` is that of `Producer.send`.
+
+        Raises MessageRejected for an illegal message, and ClientClosed after the block.
+        """
         while len(self._waiting) >= self._waiting_max and not self._closed:
             if self._room is None:
                 self._room = self._runtime.event()
@@ -97,7 +108,10 @@ class Outbox:
         return self.send_nowait(message, queue=queue)
 
     def send_nowait(self, message: Message, *, queue: QueueChoice = None) -> Sending:
-        """Take a message now. Raises OutboxFull, MessageRejected, ClientClosed after the block."""
+        """Take a message without waiting; ``queue`` is that of `Producer.send`.
+
+        Raises OutboxFull, MessageRejected for an illegal message, and ClientClosed after the block.
+        """
         if self._closed:
             raise ClientClosed("the outbox's block has been left")
         if len(self._waiting) >= self._waiting_max:
@@ -110,14 +124,14 @@ class Outbox:
         return sending
 
     async def wait_sent(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until every message that was taken is stored or has failed. Raises nothing."""
         while self._waiting or self._in_flight:
             if self._idle is None:
                 self._idle = self._runtime.event()
             await self._idle.wait()
 
     async def work(self) -> None:
-        """One of the tasks: send what waits, for ever."""
+        """Send messages one after the other, until cancelled. Each task of the outbox runs this."""
         waiting = self._waiting
         while True:
             if not waiting:
@@ -144,7 +158,7 @@ class Outbox:
             del self._in_flight[sending]
 
     def close(self) -> None:
-        """Nothing more is taken or sent; who waits for what is left hears of it."""
+        """End the outbox: it takes and sends nothing more, and the messages that are left fail."""
         self._closed = True
         for sending in self._in_flight:
             outgoing = sending._outgoing
@@ -157,7 +171,7 @@ class Outbox:
             self._room.set()
 
     def failures(self) -> list[tuple[Message, ClientError]]:
-        """What has failed without anyone asking."""
+        """Return the messages that have failed and were never waited for, each with its error."""
         return [
             (sending.message, sending._error)
             for sending in self._failed
@@ -169,7 +183,7 @@ class Outbox:
 async def open_outbox(
     sender: Sender, preparer: Preparer, in_flight: int, waiting_max: int | None
 ) -> AsyncIterator[Outbox]:
-    """What `Producer.outbox` gives."""
+    """Run an outbox with its tasks around a block. Raises as `Producer.outbox` says."""
     if in_flight < 1 or (waiting_max is not None and waiting_max < 1):
         raise UsageError(f"in_flight {in_flight} and waiting_max {waiting_max} must be at least 1")
     outbox = Outbox(sender, preparer, in_flight if waiting_max is None else waiting_max)

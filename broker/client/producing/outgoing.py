@@ -1,7 +1,7 @@
 """Messages made ready for the wire: checked, with their unique keys, as the parts of a send request.
 
-What is checked here is what every broker refuses anyhow; the sender hears of it at once and with its own words. All
-attempts of a send share the result, so they carry the same unique keys.
+Every broker refuses what is refused here; checked here, the sender hears of it at once and in the words of its own
+call. All attempts of a send share the result, so they carry the same unique keys.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from collections.abc import Sequence
 import msgspec
 
 from broker.client.errors import MessageRejected, UsageError
-from broker.client.message import RETRY_TOPIC_PREFIX, Message
+from broker.client.message import Message
 from broker.client.transport.identity import UniqueKeys
 from broker.client.transport.runtime import Buffer
 from broker.remoting.codes import RequestCode
 from broker.remoting.property_room import SENT_BYTES_MAX
+from broker.state.topic_rules import RETRY_PREFIX
 from log.batch import BatchItem, encode_batch
 from log.errors import RecordError
+from log.record import SYS_FLAG_COMPRESSED
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
-"""Largest body, after compression; brokers have the same limit by default."""
+"""Size of the largest body, after compression; brokers have the same limit by default."""
 PROPERTIES_BYTES_MAX = SENT_BYTES_MAX
 _BODY_TYPES = (bytes, bytearray, memoryview)
-_SYS_FLAG_ZLIB = 0x1
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _OWN_PROPERTIES = ("TAGS", "KEYS", "DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY")
 _TIMER_SECONDS = "TIMER_DELAY_SEC"
-"""Has no field in Message, but may be given as a property."""
+"""This property has no field in `Message`, but may be given among the properties."""
 SINGLE_CODE = int(RequestCode.SEND_MESSAGE_V2)
 BATCH_CODE = int(RequestCode.SEND_BATCH_MESSAGE)
 
@@ -45,7 +46,8 @@ class Outgoing(msgspec.Struct, gc=False):
     flag: int
     unique_keys: list[str]
     waits: bool = False
-    """A broker keeps it in a topic of its own before it is delivered: the offset in the answer is one of there."""
+    """Tells that the message first waits in a topic of the broker's own; the offset in the response is one of that
+    topic."""
 
 
 class Preparer:
@@ -57,7 +59,7 @@ class Preparer:
         self._checked_topics: dict[str, None] = {}
 
     def message(self, message: Message) -> Outgoing:
-        """One message. Raises MessageRejected."""
+        """Return one message, ready to be sent. Raises MessageRejected."""
         topic = message.topic
         if topic not in self._checked_topics:
             self._check_topic(topic)
@@ -68,20 +70,23 @@ class Preparer:
         if self._compress_above is not None and len(body) > self._compress_above:
             packed = zlib.compress(body, 5)
             if len(packed) < len(body):
-                body, sys_flag = packed, _SYS_FLAG_ZLIB
+                body, sys_flag = packed, SYS_FLAG_COMPRESSED
         if len(body) > BODY_BYTES_MAX:
             raise MessageRejected(f"a body of {len(body)} bytes, at most {BODY_BYTES_MAX} can be stored")
         waits = message.is_delivered_later or _TIMER_SECONDS in message.properties
         return Outgoing(topic, SINGLE_CODE, body, properties, sys_flag, message.flag, [unique_key], waits)
 
     def batch(self, messages: Sequence[Message]) -> Outgoing:
-        """Messages of one topic as one append. Raises MessageRejected, UsageError."""
+        """Return messages of one topic, ready to be sent as one append.
+
+        Raises MessageRejected, UsageError without messages.
+        """
         if not messages:
             raise UsageError("a batch needs at least one message")
         topic = messages[0].topic
         if topic not in self._checked_topics:
             self._check_topic(topic)
-        if topic.startswith(RETRY_TOPIC_PREFIX):
+        if topic.startswith(RETRY_PREFIX):
             raise MessageRejected("retry topics take no batches")
         items = []
         unique_keys = []
@@ -112,7 +117,10 @@ class Preparer:
 
 
 def _body(message: Message) -> Buffer:
-    """The body as bytes. What is none must not reach a connection, which others share. Raises MessageRejected."""
+    """Return the body as bytes. Raises MessageRejected for anything else, and for no bytes.
+
+    Other types must not reach a connection: an error in its writer would take down the calls of others.
+    """
     body = message.body
     if type(body) is not bytes:
         if not isinstance(body, _BODY_TYPES):
@@ -125,7 +133,7 @@ def _body(message: Message) -> Buffer:
 
 
 def check_name(kind: str, name: str) -> None:
-    """Raises MessageRejected for a topic or group name that no broker takes."""
+    """Check the name of a topic or group. Raises MessageRejected for one that no broker takes."""
     if not isinstance(name, str) or not _TOPIC.fullmatch(name):
         raise MessageRejected(
             f"{kind} {name!r}: 1 to 127 characters out of letters, digits and %|_- are allowed"
@@ -133,7 +141,7 @@ def check_name(kind: str, name: str) -> None:
 
 
 def _keys(keys: str | Sequence[str]) -> str:
-    """Keys as one text; a text is taken as it is, with a space between keys. Raises MessageRejected."""
+    """Return the keys as one text with spaces between them, which is how a text is taken. Raises MessageRejected."""
     if isinstance(keys, str):
         return keys
     for key in keys:
@@ -143,6 +151,7 @@ def _keys(keys: str | Sequence[str]) -> str:
 
 
 def _properties(message: Message, unique_key: str) -> str:
+    """Return the properties as a record has them: name, character 1, value, character 2. Raises MessageRejected."""
     text = f"UNIQ_KEY\x01{unique_key}\x02"
     if message.tags is not None:
         text = f"{text}TAGS\x01{message.tags}\x02"
@@ -170,6 +179,7 @@ def _properties(message: Message, unique_key: str) -> str:
                 )
             if value:
                 text = f"{text}{name}\x01{value}\x02"
+    # A separator inside a name or value would begin another property. Counting all of them finds that fastest.
     separators = text.count("\x01") + text.count("\x02")
     expected = 1 + (message.tags is not None) + bool(message.keys) + message.is_delivered_later
     if message.properties:

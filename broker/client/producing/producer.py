@@ -1,11 +1,11 @@
-"""The producer: sends messages, and makes what it reports about them true.
+"""The producer, which sends messages and reports truly what became of them.
 
-A send is a series of attempts within one time limit (3 s by default), see one_send.py: a message is stored once,
-however often it had to be sent and whatever fails in between. That is so at Trivet brokers; others do not look for
-earlier attempts, and a reader can tell a repetition there by its unique key.
+A send is a series of attempts within one time limit (one_send.py). At Trivet brokers a message is stored once, however
+often it had to be sent and whatever fails in between. Other brokers do not look for earlier attempts; there a reader
+can tell a repetition by its unique key.
 
-A send ends by a result; by an error that says that nothing was stored; or by `SendOutcomeUnknown`. `Producer.resume`
-goes on asking about the same message then; a new `send` of it would be another message.
+A send ends with a result, with an error that says that nothing was stored, or with `SendOutcomeUnknown`. After the last
+one `Producer.resume` goes on asking about the same message; a new `send` of it would be another message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from broker.remoting.bodies import HeartbeatData, ProducerData
 from broker.trace import TraceWriter
 
 SEND_TIMEOUT_S = 3.0
-"""Time limit of a send, all attempts and pauses included."""
+"""Time limit of a send in seconds, all attempts and pauses included."""
 
 
 class Producer:
@@ -44,20 +44,22 @@ class Producer:
 
     - ``name_servers``: addresses ``host:port``, a list or one text with ``;`` or ``,`` between them.
     - ``group``: the producer group, by which brokers know who sends.
-    - ``send_timeout_s``: bounds a send with all its attempts.
-    - ``attempt_timeout_s``: bounds one attempt, since a broker that is alive but silent must not use up the whole
-      time; by default half of ``send_timeout_s``.
-    - ``compress_above``: bodies of more bytes are sent zlib-compressed; None for never.
-    - ``exactly_once``: Trivet brokers recognize an attempt that repeats a stored one. Without it, and at other
+    - ``send_timeout_s``: bounds a send with all its attempts, in seconds.
+    - ``attempt_timeout_s``: bounds one attempt, in seconds, since a broker that is alive but silent must not use up the
+      whole time; by default half of ``send_timeout_s``.
+    - ``compress_above``: bodies of more bytes are sent zlib-compressed; None means never.
+    - ``exactly_once``: has Trivet brokers recognize an attempt that repeats a stored one. Without it, and at other
       brokers, a message may be stored twice when an acknowledgement is lost.
     - ``retry_unknown``: False ends a send at the first attempt of unknown outcome.
     - ``avoid_slow``: where the producer chooses the queue, it prefers broker groups that respond fast (latency.py).
-    - ``trace``: records every attempt.
-    - ``runtime``: clock, tasks and sockets; Trio and real ones by default.
-    - ``tls``, ``credentials``: encrypt all connections, sign all requests (docs/security.md).
+    - ``trace``: records every attempt (docs/trace-format.md).
+    - ``runtime``: clock, tasks and sockets; by default Trio's and real ones.
+    - ``tls``: encrypts all connections; ``credentials``: sign all requests (docs/security.md).
 
-    Any number of tasks may send at the same time. Cancelling a send leaves its outcome unknown and the producer usable.
-    Raises MessageRejected for a group's name that no broker takes, UsageError for name servers that are no addresses.
+    Any number of tasks may send at the same time. After a send was cancelled its outcome is unknown, and the producer
+    can be used on. Leaving the block takes 3 s at most, also when brokers are silent. Every method raises ClientClosed
+    outside the block. The constructor raises MessageRejected for a group name that no broker takes, and UsageError for
+    name servers that are no addresses.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Producer:
             ConnectionOptions(name_servers, runtime, tls, credentials, trace), heartbeat=self._heartbeat
         )
         self.preparer = Preparer(UniqueKeys(self.core.runtime), compress_above)
-        """Makes messages ready to be sent; for what is built on this producer."""
+        """Makes messages ready to be sent. Transactions, which are built on this producer, use it."""
         self.sender = Sender(
             self.core,
             group,
@@ -92,9 +94,10 @@ class Producer:
             retry_unknown=retry_unknown,
             avoid_slow=avoid_slow,
         )
-        """What all sends share; for what is built on this producer."""
+        """The routes, queues and request fields of all sends. Transactions, which are built on this producer, use
+        it."""
         self.reply = Replies(self.core, group).reply
-        """`Replies.reply`: reply to a request that a consumer has received."""
+        """Replies to a request that a consumer has received: `Replies.reply`."""
         self._requests = Requests(self.core)
 
     async def __aenter__(self) -> Producer:
@@ -116,14 +119,16 @@ class Producer:
     async def send(
         self, message: Message, *, queue: QueueChoice = None, timeout_s: float | None = None
     ) -> SendResult:
-        """Send one message and wait until it is stored; returns where.
+        """Send one message and wait until it is stored; returns where it is.
 
-        ``queue`` is a `MessageQueue`, a number or a key that stands for one, or a function that picks one out of the
-        writable queues; without it the queues take turns. Messages with the same key, or to the same queue, keep the
-        order in which they were acknowledged. ``timeout_s`` replaces the producer's ``send_timeout_s``.
+        ``queue`` is a `MessageQueue`; a number or a text that stands for one; or a function that gets the writable
+        queues and the message and returns one of the queues. Without it the queues take turns. Messages with the same
+        text, or to the same queue, keep the order in which they were acknowledged. ``timeout_s`` replaces the
+        ``send_timeout_s`` of the producer.
 
-        Raises MessageRejected, BrokerError (refused for good), NotDelivered, NoRoute or NameServerUnavailable when
-        nothing was stored, SendOutcomeUnknown when nobody knows, UsageError for a queue of another topic.
+        When nothing was stored, raises MessageRejected (illegal), BrokerError (refused for good), NotDelivered, NoRoute
+        or NameServerUnavailable; UsageError for a queue of another topic. Raises SendOutcomeUnknown when the message
+        may be stored or not.
         """
         (result,) = await OneSend(
             self.sender, self.preparer.message(message), message, queue, timeout_s
@@ -133,22 +138,23 @@ class Producer:
     async def send_batch(
         self, messages: Sequence[Message], *, queue: QueueChoice = None, timeout_s: float | None = None
     ) -> list[SendResult]:
-        """Send messages of one topic as one append; they are stored side by side. Returns a result for each.
+        """Send messages of one topic as one append, so that they are stored side by side; returns a result for each.
 
-        Raises as `send`. A refusal says that none of them is stored. After `SendOutcomeUnknown` all may be, none, or
-        the first of them: an append is one entry of the log for each message, and a group that loses its leader keeps
-        those that the next leader has. `resume` finds that out: its results say that all are stored; it raises
-        `SendOutcomeUnknown` again, with the number in ``last_error`` (code 3001), if only the first are, since adding
-        the others would tear the batch apart.
+        ``queue`` and ``timeout_s`` are those of `send`. Raises what `send` raises, and UsageError without messages.
+        When nothing was stored, none of the messages was. After SendOutcomeUnknown all may be stored, none, or only the
+        first ones: each message is an entry of the log, and a group that loses its leader keeps those that the next
+        leader has. `resume` finds out. If only the first ones are stored it raises SendOutcomeUnknown again, with their
+        number in ``last_error`` (code 3001), since adding the others would tear the batch apart.
         """
         outgoing = self.preparer.batch(messages)
         return await OneSend(self.sender, outgoing, messages[0], queue, timeout_s).run()
 
     async def resume(self, error: SendOutcomeUnknown, *, timeout_s: float | None = None) -> list[SendResult]:
-        """Go on with a send of unknown outcome, as if its time limit had been longer; one result for each message.
+        """Go on with a send of unknown outcome, as if its time limit had been longer; returns a result for each
+        message.
 
-        With ``exactly_once`` and a Trivet broker the message is stored once even if it was stored all along. Raises as
-        `send`; UsageError for an error that does not come from this producer.
+        With ``exactly_once`` and a Trivet broker the message is stored once, also if it was stored all along.
+        ``timeout_s`` is that of `send`. Raises what `send` raises, and UsageError for an error of another producer.
         """
         unfinished = error.unfinished
         if not isinstance(unfinished, OneSend) or unfinished.sender is not self.sender:
@@ -156,10 +162,11 @@ class Producer:
         return await unfinished.resumed(timeout_s).run()
 
     async def send_one_way(self, message: Message, *, queue: QueueChoice = None) -> None:
-        """Send one message and wait for nothing: it may be lost without anybody noticing.
+        """Send one message without a response: it may be lost without anybody noticing.
 
-        ``queue`` as in `send`. Raises MessageRejected, NoRoute, NameServerUnavailable, UsageError and, when no broker
-        can be reached, ConnectionFailed.
+        Waits only for a route, a connection, and room in the connection. ``queue`` is that of `send`. Raises
+        MessageRejected, NoRoute, NameServerUnavailable, BrokerError (of a name server), ConnectionFailed, and
+        UsageError for a queue of another topic.
         """
         self.core.check_open()
         await self.sender.send_one_way(self.preparer.message(message), message, queue)
@@ -167,10 +174,11 @@ class Producer:
     def outbox(
         self, *, in_flight: int = 64, waiting_max: int | None = None
     ) -> AbstractAsyncContextManager[Outbox]:
-        """A block that sends in the background (outbox.py): at most ``in_flight`` messages at the same time.
+        """Return a block that sends in the background (outbox.py), at most ``in_flight`` messages at the same time.
 
-        ``waiting_max`` more may wait (by default as many again). Leaving the block waits for all of them, and raises
-        SendsFailed for those that failed without anyone asking; leaving it by an exception gives up what is under way.
+        ``waiting_max`` more may wait; by default as many again. The end of the block waits for all messages, and raises
+        SendsFailed for those that failed and were not waited for. An exception that leaves the block gives up what is
+        under way. Raises UsageError for numbers below 1.
         """
         self.core.check_open()
         return open_outbox(self.sender, self.preparer, in_flight, waiting_max)
@@ -180,8 +188,9 @@ class Producer:
     ) -> MessageView:
         """Send one message and wait for the reply of the consumer that handles it; returns the reply.
 
-        A reply counts, whatever is known of the sending. ``timeout_s`` bounds both. Raises ReplyTimeout when the
-        message was sent and no reply came, and as `send`.
+        ``timeout_s`` bounds sending and waiting together, ``queue`` is that of `send`. A reply is returned even when
+        the outcome of the send is unknown. Raises what `send` raises, UsageError for a message that has properties of a
+        request already, and ReplyTimeout when the message was stored and no reply came in time.
         """
         runtime = self.core.runtime
         deadline_ns = runtime.now_ns() + int(timeout_s * 1e9)
@@ -192,7 +201,7 @@ class Producer:
             try:
                 await self.send(addressed, queue=queue, timeout_s=min(timeout_s, self.sender.timeout_s))
             except SendOutcomeUnknown as error:
-                unknown = error  # whoever replies has got it
+                unknown = error  # a reply would prove that it was stored, so it is waited for
             remaining_s = (deadline_ns - runtime.now_ns()) / 1e9
             return await self._requests.wait(correlation_id, remaining_s)
         except ReplyTimeout:
@@ -203,6 +212,9 @@ class Producer:
             self._requests.forget(correlation_id)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be sent to, sorted. Raises NoRoute, NameServerUnavailable, BrokerError."""
+        """Return the queues of a topic that can be sent to, sorted.
+
+        Raises NoRoute, NameServerUnavailable, BrokerError.
+        """
         self.core.check_open()
         return list((await self.sender.route(topic)).writable)

@@ -1,8 +1,8 @@
-"""Request-reply over topics: a producer sends a request and waits for what some consumer replies.
+"""Request and reply over topics: a producer sends a request and waits for the reply of some consumer.
 
 A request is an ordinary message that says whom the reply is for; it is delivered at least once, as all messages. The
-reply does not pass through a queue: the broker pushes it to the requester over the connection that the requester keeps
-to the group. So a requester that is gone gets no reply, and a reply that nobody waits for any more is dropped.
+reply does not pass through a queue: the broker pushes it over the connection that the requester keeps to it. So a
+requester that is gone gets no reply, and a reply that comes too late is dropped.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from broker.client.message import Message, MessageQueue, MessageView
 from broker.client.transport.connection import Connection
 from broker.client.transport.core import ClientCore
 from broker.client.transport.patient_calls import PatientCalls
-from broker.client.transport.routes import DEFAULT_TOPIC
 from broker.client.transport.runtime import Event
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import RemotingError
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2
+from broker.state.topic_rules import DEFAULT_TOPIC
 from log.errors import RecordError
 from log.properties import encode_properties
 from log.record import encode_record, pack_host
 
 REPLY_TIMEOUT_S = 3.0
+"""Time limit in seconds of a request with its reply, and of passing on a reply."""
 
 _CORRELATION_ID = "CORRELATION_ID"
 _REPLY_TO = "REPLY_TO_CLIENT"
@@ -36,7 +37,7 @@ _HOST = pack_host("0.0.0.0", 0)
 
 
 class _Waiting:
-    """A request without a reply so far."""
+    """A request whose reply is waited for. ``arrived`` is set when ``reply`` is there."""
 
     __slots__ = ("arrived", "reply")
 
@@ -46,7 +47,7 @@ class _Waiting:
 
 
 class Requests:
-    """The requests of one client, by correlation id."""
+    """The requests of one client that wait for a reply, by correlation id."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
@@ -54,7 +55,10 @@ class Requests:
         core.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._pushed)
 
     def addressed(self, message: Message, timeout_s: float) -> tuple[str, Message]:
-        """(correlation id, message that says whom its reply is for). Raises UsageError."""
+        """Return a new correlation id, and the message with the properties that say where its reply goes.
+
+        Raises UsageError for a message that has one of these properties already.
+        """
         for name in (_CORRELATION_ID, _REPLY_TO, _TTL):
             if name in message.properties:
                 raise UsageError(f"property {name!r} of a request is the client's own")
@@ -68,11 +72,11 @@ class Requests:
         return correlation_id, msgspec.structs.replace(message, properties=properties)
 
     def expect(self, correlation_id: str) -> None:
-        """A reply may come from now on; to be followed by `wait` or `forget`."""
+        """Take a reply to this request from now on, until `forget`."""
         self._waiting[correlation_id] = _Waiting(self._core.runtime.event())
 
     async def wait(self, correlation_id: str, timeout_s: float) -> MessageView:
-        """The reply. Raises ReplyTimeout."""
+        """Wait up to ``timeout_s`` for the reply and return it. Raises ReplyTimeout."""
         waiting = self._waiting[correlation_id]
         with self._core.runtime.move_on_after(max(timeout_s, 0.0)):
             await waiting.arrived.wait()
@@ -81,25 +85,25 @@ class Requests:
         return waiting.reply
 
     def forget(self, correlation_id: str) -> None:
-        """Nobody waits for the reply any more."""
+        """Drop a reply to this request that comes from now on."""
         del self._waiting[correlation_id]
 
     def _pushed(self, connection: Connection, command: RemotingCommand) -> None:
         try:
             reply = _reply_of(command)
         except (RemotingError, RecordError) as error:
-            connection.reply(command, ResponseCode.SYSTEM_ERROR, f"unreadable reply: {error}")
+            connection.respond(command, ResponseCode.SYSTEM_ERROR, f"unreadable reply: {error}")
             return
         waiting = self._waiting.get(reply.properties.get(_CORRELATION_ID, ""))
         if waiting is not None and waiting.reply is None:
             waiting.reply = reply
             waiting.arrived.set()
-        # One that comes late is taken all the same, as by the reference's client: its sender did all that it could.
-        connection.reply(command, ResponseCode.SUCCESS)
+        # A late one is answered with success, too, as RocketMQ's client does: its sender did all that it could.
+        connection.respond(command, ResponseCode.SUCCESS)
 
 
 def _reply_of(command: RemotingCommand) -> MessageView:
-    """A pushed reply as the message that it would be in a queue."""
+    """Return a pushed reply in the form of a message from a queue. Raises RemotingError, RecordError."""
     header = command.decode_fields(PushReplyMessageHeader)
     record = encode_record(
         header.topic.encode(),
@@ -121,7 +125,7 @@ def _reply_of(command: RemotingCommand) -> MessageView:
 
 
 class Replies:
-    """Replies of one client to requests that it has received; ``group`` is the client's own."""
+    """Sends the replies of one client to requests that it has received; ``group`` is the client's own."""
 
     def __init__(self, core: ClientCore, group: str) -> None:
         self._core = core
@@ -137,9 +141,9 @@ class Replies:
     ) -> None:
         """Reply to a request that this client has received, and wait until the requester has the reply.
 
-        The broker group that the request came from passes the reply on; that is repeated for up to ``timeout_s``
-        seconds. ``properties`` go with it. Raises UsageError for a message that is no request, BrokerError (code 1: the
-        requester is gone), ConnectionFailed, NoRoute, NameServerUnavailable.
+        The broker group that the request came from passes the reply on; this is repeated for up to ``timeout_s``
+        seconds. The reply has ``body`` and ``properties``. Raises UsageError for a message that is no request,
+        BrokerError (code 1 if the requester is gone), ConnectionFailed, NoRoute, NameServerUnavailable, ClientClosed.
         """
         self._core.check_open()
         asked = request.properties

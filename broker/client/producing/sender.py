@@ -1,4 +1,4 @@
-"""What the sends of one producer share: queues and routes, the request's fields, and what is known of each group."""
+"""The common part of all sends of one producer: routes, the choice of a queue, and the fields of a request."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from broker.client.message import Message, MessageQueue, trace_key
 from broker.client.producing.latency import LatencyClasses, SlowGroups
 from broker.client.producing.outgoing import BATCH_CODE, Outgoing
 from broker.client.transport.core import ClientCore
-from broker.client.transport.routes import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUES, TopicRoute
+from broker.client.transport.routes import DEFAULT_TOPIC_QUEUES, TopicRoute
+from broker.state.topic_rules import DEFAULT_TOPIC
 from log.java_hash import java_hash
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Picks a queue out of the writable ones, which are sorted."""
+"""Gets the writable queues, sorted, and the message; returns one of the queues."""
 QueueChoice = MessageQueue | QueueSelector | str | int | None
-"""A queue, a selector, a key that is hashed to a queue, or None for all queues in turn."""
+"""A queue, a selector, a text that is hashed to a queue, a place in the list of queues, or None for all in turn."""
 
 _DEFAULT_QUEUES = str(DEFAULT_TOPIC_QUEUES)
 
 
 class Sender:
-    """Routes, queues and request fields for all sends of one producer; `OneSend` makes the attempts.
+    """Gives routes, queues and request fields to all sends of one producer; `OneSend` makes the attempts.
 
-    ``timeout_s`` bounds a send with all its attempts, ``attempt_timeout_s`` one attempt; the other options are those
-    of `Producer`.
+    ``timeout_s`` bounds a send with all its attempts, ``attempt_timeout_s`` one attempt, in seconds; the other options
+    are those of `Producer`.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class Sender:
         self.attempt_timeout_s = attempt_timeout_s
         self.retry_unknown = retry_unknown
         self.floors: dict[str, int] = {}
-        """By broker group, a position that its log has reached: the floor of the next send (broker/sending/once.py)."""
+        """A position that each broker group's log has reached, by broker name: the floor of its next send
+        (sending/once.py)."""
         self.slow = SlowGroups(avoid_slow, core.runtime.now_ns) if avoid_slow is not None else None
         self._exactly_once = exactly_once
         self._turn = core.runtime.random.getrandbits(16)
@@ -52,7 +54,7 @@ class Sender:
     # Routes and queues ---------------------------------------------------------------------------------------------
 
     async def route(self, topic: str) -> TopicRoute:
-        """A route with queues that can be written. Raises NoRoute, NameServerUnavailable, BrokerError."""
+        """Return a route with queues that can be written. Raises NoRoute, NameServerUnavailable, BrokerError."""
         route = self.core.routes.find(topic)
         if route is None:
             route = await self.core.routes.get(topic, create_like_default=True)
@@ -64,13 +66,16 @@ class Sender:
         return route
 
     async def route_before(self, deadline_ns: int, topic: str) -> TopicRoute:
-        """`route` within a time limit; NameServerUnavailable when it is over."""
+        """Return what `route` returns, before a time.
+
+        Raises what it raises, and NameServerUnavailable when time is over.
+        """
         with self.core.runtime.move_on_after((deadline_ns - self.core.runtime.now_ns()) / 1e9):
             return await self.route(topic)
         raise NameServerUnavailable(["no route within the send's time limit"])
 
     async def new_route(self, topic: str, deadline_ns: int, old: TopicRoute | None) -> TopicRoute | None:
-        """A fresh route with queues that can be written; the old one where there is none to be had in time."""
+        """Return a fresh route with queues that can be written; the old one when none is to be had in time."""
         with self.core.runtime.move_on_after((deadline_ns - self.core.runtime.now_ns()) / 1e9):
             try:
                 fresh = await self.core.routes.refresh(topic)
@@ -82,7 +87,7 @@ class Sender:
     def choose(
         self, route: TopicRoute, message: Message, choice: QueueChoice, avoid_groups: Sequence[str] = ()
     ) -> MessageQueue:
-        """The queue that a message goes to. Raises UsageError for a queue that the message cannot go to.
+        """Return the queue that a message goes to. Raises UsageError for a choice that the message cannot go to.
 
         Without a choice the queues take turns, those of ``avoid_groups`` only when there are no others.
         """
@@ -112,10 +117,10 @@ class Sender:
     def fields(
         self, outgoing: Outgoing, target: MessageQueue, floor: int | None, *, again: bool = False
     ) -> Mapping[str, str]:
-        """The header of a send request, by the short names of RocketMQ's `SendMessageRequestHeaderV2`.
+        """Return the header of a send request, by the short names of RocketMQ's `SendMessageRequestHeaderV2`.
 
-        ``floor`` and ``again`` are for brokers that recognize repeated sends (broker/sending/once.py); None leaves
-        them out. A dict of strings is the fastest to encode.
+        ``floor`` and ``again`` are for brokers that recognize repeated sends (broker/sending/once.py); without a floor
+        both are left out. A dict of strings is the fastest to encode.
         """
         fields = {
             "a": self.group,
@@ -139,17 +144,17 @@ class Sender:
         return fields
 
     def reached(self, broker_name: str, position: str, base: int) -> None:
-        """Note that a group's log has reached a position, a text in that base.
+        """Note that a group's log has reached a position, given as a number in this base. Ignores other text.
 
         A smaller position than before is noted as well: it is true, and of a log that began anew the only true one.
         """
         try:
             self.floors[broker_name] = int(position, base)
         except ValueError:
-            pass  # another broker's way to name places
+            pass  # a broker other than Trivet's, whose ids have no position
 
     async def send_one_way(self, outgoing: Outgoing, message: Message, choice: QueueChoice) -> None:
-        """Write one request that nobody answers. Raises NoRoute, NameServerUnavailable, ConnectionFailed."""
+        """Write one request that nobody answers. Raises what `Producer.send_one_way` raises."""
         core = self.core
         route = await self.route(message.topic)
         target = self.choose(route, message, choice)
@@ -160,7 +165,7 @@ class Sender:
         assert address is not None, "a registered broker has an address"
         connection = core.pool.find(address) or await core.pool.get(address)
         if core.trace is not None:
-            # Nothing completes it: of unknown outcome for ever.
+            # Nothing completes this operation: its outcome stays unknown for ever.
             core.trace.invoke_append(
                 core.runtime.now_ns(), core.client_id, trace_key(target), outgoing.unique_keys
             )

@@ -13,8 +13,8 @@ broker asks some producer of the group what became of the transaction, and `chec
 So `check` must be able to tell from the message alone, on any process of the group, also hours later.
 
 A decision may be repeated freely, and is, until a broker has confirmed it or its time limit is over; then it raises
-`TransactionUndecided`, and the broker will ask. A block that is cancelled decides nothing, since it may have done its
-work or not: the broker asks, too.
+`TransactionUndecided`, and the broker will ask. A block that is cancelled decides nothing, since its work may be done
+or not; the broker asks then, too.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ __all__ = ["Decision", "Transaction", "TransactionalProducer"]
 log = structlog.get_logger("trivet.client")
 
 Check = Callable[[MessageView], Awaitable[Decision]]
-"""Says what became of the transaction of a message; `Decision.UNKNOWN` to be asked again later."""
+"""Returns what became of the transaction of a message; after `Decision.UNKNOWN` the broker asks again later."""
 
 CHECKS_MAX: Final = 64
-"""Questions answered at the same time; further ones are left alone, and asked again."""
+"""Number of questions that are answered at the same time; further ones are ignored, and the broker asks again."""
 
 
 class Transaction:
@@ -63,9 +63,9 @@ class Transaction:
     def __init__(self, producer: TransactionalProducer, half: SendResult) -> None:
         self._producer = producer
         self.half = half
-        """Where the half message is; `queue` is where the message will be."""
+        """The place of the half message; its ``queue`` is the one in which the message will be delivered."""
         self.decision = Decision.UNKNOWN
-        """What was asked for so far."""
+        """The decision that was asked for so far."""
 
     @property
     def message_id(self) -> str:
@@ -73,15 +73,16 @@ class Transaction:
         return self.half.message_id
 
     async def commit(self) -> None:
-        """Have the message delivered.
+        """Decide that the message is delivered, and wait until a broker has confirmed it.
 
-        Raises TransactionUndecided (the broker will ask `check`), BrokerError with code 4 if the broker holds it for
-        decided otherwise, with another code if it cannot be committed now (its topic is gone, for example).
+        Raises TransactionUndecided when none confirms it in time (the broker will ask `check`), UsageError when this
+        transaction was rolled back, and BrokerError when the broker refuses: with code 4 if it has another decision,
+        with another code if the message cannot be committed now, for example because its topic is gone.
         """
         await self._decide(Decision.COMMIT)
 
     async def rollback(self) -> None:
-        """Have the message never delivered. Raises as `commit`."""
+        """Decide that the message is never delivered, and wait for that, too. Raises what `commit` raises."""
         await self._decide(Decision.ROLLBACK)
 
     async def _decide(self, decision: Decision) -> None:
@@ -92,12 +93,17 @@ class Transaction:
 
 
 class TransactionalProducer:
-    """Sends messages in transactions; see the head of this module. ``producer`` is for messages without one.
+    """Sends messages whose delivery depends on something else that is done; the head of this module has an example.
 
-    ``check_after_s`` keeps the broker from asking about a transaction before it is so old (whole seconds); without it
-    the broker's `transactionTimeOut` holds. A decision that comes later than that is refused by the broker, which asks
-    instead. ``decision_timeout_s`` bounds a commit or rollback with all its repetitions, the other options are those of
-    `Producer`. Half messages are no appends to their topic, so nothing is traced.
+    - ``check``: is asked what became of a transaction whose decision no broker knows.
+    - ``check_after_s``: the broker does not ask before a transaction is so old, in whole seconds; by default its
+      setting
+      `transactionTimeOut` holds. The broker refuses a decision that comes later, and asks.
+    - ``decision_timeout_s``: bounds a commit or rollback with all its repetitions, in seconds.
+
+    All other options are those of `Producer`. `producer` sends messages without a transaction. Half messages are no
+    appends to their topic, so nothing is traced. Raises UsageError for a ``check_after_s`` below 1, and what the
+    constructor of `Producer` raises.
     """
 
     def __init__(
@@ -148,10 +154,10 @@ class TransactionalProducer:
     async def transaction(
         self, message: Message, *, queue: QueueChoice = None, timeout_s: float | None = None
     ) -> AsyncIterator[Transaction]:
-        """A block at whose end the message is committed, unless the block has decided itself.
+        """Store the message, and commit it at the end of the block unless the block has decided itself.
 
-        An exception out of the block rolls it back; one of that rollback is left to the broker, who will ask. Raises as
-        `begin`, and as `Transaction.commit`.
+        An exception that leaves the block rolls the message back. If that fails it is logged, and the broker will ask.
+        Raises what `begin` and `Transaction.commit` raise. ``queue`` and ``timeout_s`` are those of `Producer.send`.
         """
         transaction = await self.begin(message, queue=queue, timeout_s=timeout_s)
         try:
@@ -171,9 +177,11 @@ class TransactionalProducer:
     async def begin(
         self, message: Message, *, queue: QueueChoice = None, timeout_s: float | None = None
     ) -> Transaction:
-        """Store the message where nobody sees it. Raises as `Producer.send`.
+        """Store the message where no consumer sees it, and return the transaction to be decided.
 
-        After an error nothing will be delivered, unless ``check`` commits what the broker may have stored after all.
+        ``queue`` and ``timeout_s`` are those of `Producer.send`. Raises what that raises, and MessageRejected for a
+        delayed message. After an error nothing is delivered; except if the message was stored after all, and ``check``
+        commits it.
         """
         if message.is_delivered_later:
             raise MessageRejected("a message in a transaction cannot be delayed")
@@ -188,7 +196,10 @@ class TransactionalProducer:
         return Transaction(self, stored)
 
     async def decide(self, half: SendResult, decision: Decision) -> None:
-        """What `Transaction.commit` and `rollback` do."""
+        """Tell the broker a decision, until it confirms.
+
+        Raises as `Transaction.commit`, and ClientClosed outside the block.
+        """
         self._core.check_open()
         _, commit_log_offset = parse_offset_message_id(half.offset_message_id)
         header = EndTransactionHeader(
@@ -207,7 +218,7 @@ class TransactionalProducer:
                 raise TransactionUndecided(half.message_id, error) from error
             raise
 
-    # ------------------------------------------------------------------ questions
+    # Questions -----------------------------------------------------------------------------------------------------
 
     def _asked(self, connection: Connection, command: RemotingCommand) -> None:
         if self._checking >= CHECKS_MAX:
@@ -227,12 +238,12 @@ class TransactionalProducer:
     async def _answer(
         self, connection: Connection, header: CheckTransactionStateHeader, message: MessageView
     ) -> None:
-        """To the one who asks, once: an answer that gets lost is asked for again."""
+        """Ask ``check`` and tell the broker its decision, once: if that gets lost the broker asks again."""
         try:
             decision = await self._check(message)
             if decision is Decision.UNKNOWN:
                 return
-            answer = EndTransactionHeader(
+            decided = EndTransactionHeader(
                 producer_group=self.group,
                 half_queue_offset=header.half_queue_offset,
                 commit_log_offset=header.commit_log_offset,
@@ -241,11 +252,11 @@ class TransactionalProducer:
                 from_transaction_check=True,
                 transaction_id=header.transaction_id,
             )
-            await connection.call(RequestCode.END_TRANSACTION, answer)
+            await connection.call(RequestCode.END_TRANSACTION, decided)
         except ClientError as error:
-            log.info("answer about a transaction lost", message=header.message_id, reason=str(error))
+            log.info("decision of a transaction lost", message=header.message_id, reason=str(error))
         except Exception:
-            # The application's: it must not end the producer, and the broker asks again.
+            # An error of the application: it must not end the producer, and the broker asks again.
             log.exception("check failed", message=header.message_id)
         finally:
             self._checking -= 1

@@ -1,1 +1,1 @@
-"""What every client is built on: the runtime, connections, routes, heartbeats, and calls that are repeated."""
+"""The base of every client: the runtime, connections, routes, heartbeats, and calls that are repeated."""

@@ -1,14 +1,14 @@
-"""One TCP connection to a broker or name server, shared by all calls to it.
+"""A TCP connection to a broker or name server, which all calls to that address share.
 
-A call is an entry in a table, opaque to waiter, and one event: no task, no cancel scope. Three tasks serve all calls of
-a connection, whatever their number: one reads and wakes waiters, one writes, one watches deadlines.
+A call is an entry in a table, from its opaque to its waiter, and one event: no task, no cancel scope. Three tasks serve
+all calls of a connection, whatever their number: one reads and wakes waiters, one writes, one watches deadlines.
 
-- Writes are coalesced: a call that finds others in flight leaves its bytes to the writer, which runs after all tasks
-  that the last read woke and sends everything with one system call. A call that is alone writes at once.
+- Writes are coalesced: a call that finds others in flight leaves its bytes to the writer. The writer runs after all
+  tasks that the last read woke, and sends everything with one system call. A call that is alone writes at once.
 - Deadlines are kept in the table only. The watcher sleeps until the earliest one that it saw; calls that were answered
   meanwhile cost it nothing, so under load it wakes once in a time limit and not once a call.
-- A cancelled call leaves its table; its answer is dropped when it comes. Half a frame is never written: what was
-  started is finished by the writer.
+- A cancelled call leaves the table, and its response is dropped when it comes. Its frame is written to the end all the
+  same: half a frame would spoil the connection for everybody.
 - A time limit that passes while the peer says nothing at all closes the connection: the peer or the path is gone, and
   a new connection finds out sooner than TCP does. If the peer spoke meanwhile the connection stays.
 """
@@ -22,7 +22,7 @@ import msgspec
 from broker.client.errors import CallTimeout, ConnectionFailed, ConnectionLost
 from broker.client.transport.credentials import Credentials
 from broker.client.transport.runtime import Buffer, ByteStream, Event, Runtime
-from broker.remoting.codes import ResponseCode
+from broker.remoting.codes import FLAG_RESPONSE, ResponseCode
 from broker.remoting.command import RemotingCommand, encode_head, request, response
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import BrokenStreamError, FrameDecoder
@@ -36,11 +36,11 @@ _OPAQUE_MASK = 0x7FFFFFFF
 
 Fields = Mapping[str, str] | msgspec.Struct | None
 RequestHandler = Callable[["Connection", RemotingCommand], None]
-"""Takes a request of the peer; answers, if at all, with `Connection.reply`. Must not block."""
+"""Handles a request of the peer, and answers it with `Connection.respond` or not at all. It must not block."""
 
 
 class PendingCall:
-    """A request on its way; `wait` gives its answer. Whoever starts one must wait for it or `abandon` it."""
+    """A request on its way. Whoever starts one must `wait` for its response or `abandon` it."""
 
     __slots__ = (
         "_connection",
@@ -48,7 +48,7 @@ class PendingCall:
         "deadline_ns",
         "error",
         "opaque",
-        "reply",
+        "response",
         "start_byte",
         "started_ns",
     )
@@ -68,11 +68,14 @@ class PendingCall:
         self.started_ns = started_ns
         self.deadline_ns = deadline_ns
         self.start_byte = start_byte
-        self.reply: RemotingCommand | None = None
+        self.response: RemotingCommand | None = None
         self.error: ConnectionFailed | None = None
 
     async def wait(self) -> RemotingCommand:
-        """The answer, whatever its code. Raises CallTimeout or ConnectionLost; `request_left` says what it may mean."""
+        """Return the response, whatever its code.
+
+        Raises CallTimeout or ConnectionLost; `request_left` says whether the peer may have acted.
+        """
         try:
             await self._event.wait()
         except BaseException:
@@ -80,16 +83,16 @@ class PendingCall:
             raise
         if self.error is not None:
             raise self.error
-        assert self.reply is not None
-        return self.reply
+        assert self.response is not None
+        return self.response
 
     def abandon(self) -> None:
-        """Nobody wants the answer any more."""
+        """Leave the table of calls, as nobody wants the response any more."""
         self._connection.calls.pop(self.opaque, None)
 
-    def finish(self, reply: RemotingCommand | None, error: ConnectionFailed | None) -> None:
-        """Called by the connection, once."""
-        self.reply = reply
+    def finish(self, response: RemotingCommand | None, error: ConnectionFailed | None) -> None:
+        """Wake the waiter with a response or an error. The connection calls it, once."""
+        self.response = response
         self.error = error
         self._event.set()
 
@@ -97,7 +100,7 @@ class PendingCall:
 class Connection:
     """A multiplexed connection; `run` serves it until it ends or is closed.
 
-    ``handlers`` maps request codes to what is done when the peer asks something on this connection;
+    ``handlers`` says, by request code, who handles what the peer asks on this connection;
     other requests are answered with code 3. With ``credentials`` requests are signed.
     """
 
@@ -119,7 +122,10 @@ class Connection:
         self._credentials = credentials
         self._last_opaque = 0
         self._backlog: list[Buffer] = []
+        """Buffers that wait for the writer, of ``_backlog_bytes`` in all."""
         self._backlog_bytes = 0
+        # Both only grow: bytes that calls have queued, and bytes of them that were handed to the stream. A call whose
+        # first byte (`PendingCall.start_byte`) is below the second number may have reached the peer.
         self._queued_bytes = 0
         self._handed_bytes = 0
         self._writing = False
@@ -127,14 +133,19 @@ class Connection:
         self._room: Event | None = None
         self._watcher_wake: Event = runtime.event()
         self._watched_until_ns = _NEVER_NS
+        """The watcher sleeps until then; no call in the table is due earlier."""
         self._received_ns = runtime.now_ns()
+        """When the last bytes of the peer came."""
 
     # Calls ---------------------------------------------------------------------------------------------------------
 
     async def call(
         self, code: int, fields: Fields = None, body: Buffer = b"", timeout_s: float = CALL_TIMEOUT_S
     ) -> RemotingCommand:
-        """Send a request and wait for its answer, whatever its code. Raises CallTimeout, ConnectionLost."""
+        """Send a request and wait up to ``timeout_s`` for its response, whatever its code.
+
+        Raises CallTimeout, ConnectionLost.
+        """
         if self._backlog_bytes > BACKLOG_BYTES_MAX:
             await self._wait_for_room(timeout_s)
         return await self.start_call(code, fields, body, timeout_s).wait()
@@ -142,7 +153,10 @@ class Connection:
     def start_call(
         self, code: int, fields: Fields = None, body: Buffer = b"", timeout_s: float = CALL_TIMEOUT_S
     ) -> PendingCall:
-        """Send a request without waiting for anything. Raises ConnectionLost when the connection is closed."""
+        """Send a request without waiting for anything; its response is due in ``timeout_s``.
+
+        Raises ConnectionLost when the connection is closed.
+        """
         if self.closed:
             raise ConnectionLost(self.address, self.close_reason, request_left=False)
         opaque = self._last_opaque = (self._last_opaque + 1) & _OPAQUE_MASK
@@ -171,12 +185,15 @@ class Connection:
         self._write(encode_head(command, len(body)), body, alone=False)
 
     async def send_one_way_with_room(self, code: int, fields: Fields = None, body: Buffer = b"") -> None:
-        """As `send_one_way`, but waits while the peer does not take what was sent before. Raises CallTimeout too."""
+        """Do what `send_one_way` does, once the peer has taken enough of what was sent before.
+
+        Raises ConnectionLost, and CallTimeout when the peer takes nothing for 3 s.
+        """
         if self._backlog_bytes > BACKLOG_BYTES_MAX:
             await self._wait_for_room(CALL_TIMEOUT_S)
         self.send_one_way(code, fields, body)
 
-    def reply(
+    def respond(
         self,
         to: RemotingCommand,
         code: int,
@@ -184,7 +201,7 @@ class Connection:
         fields: Fields = None,
         body: bytes = b"",
     ) -> None:
-        """Answer a request of the peer; does nothing when it wants no answer or is gone."""
+        """Answer a request of the peer. Does nothing when the peer wants no response or is gone."""
         if to.is_one_way or self.closed:
             return
         self._write(encode_head(response(to, code, remark, fields), len(body)), body, alone=False)
@@ -203,6 +220,7 @@ class Connection:
         size = len(head) + len(body)
         self._queued_bytes += size
         if alone and not self._backlog and not self._writing:
+            # Nobody else's bytes can follow soon, so waiting for the writer would only cost a task switch.
             self._handed_bytes += size
             try:
                 sent = self._stream.write_nowait(buffers)
@@ -253,7 +271,7 @@ class Connection:
             except BrokenStreamError as error:
                 commands, damage = error.commands, error
             for command in commands:
-                if command.flag & 1:
+                if command.flag & FLAG_RESPONSE:
                     pending = calls.pop(command.opaque, None)
                     if pending is not None:
                         pending.finish(command, None)
@@ -266,7 +284,7 @@ class Connection:
         handler = self._handlers.get(command.code)
         if handler is None:
             unsupported = f" request type {command.code} not supported"
-            self.reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, unsupported)
+            self.respond(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, unsupported)
         else:
             handler(self, command)
 
@@ -300,11 +318,12 @@ class Connection:
                 continue  # an earlier deadline than the one slept for
             now_ns = runtime.now_ns()
             overdue = [pending for pending in self.calls.values() if pending.deadline_ns <= now_ns]
+            # Nothing has come since one of them was sent: the peer or the path is gone (see the head of this module).
             silent = any(pending.started_ns >= self._received_ns for pending in overdue)
             for pending in overdue:
                 del self.calls[pending.opaque]
                 limit_s = (pending.deadline_ns - pending.started_ns) / 1e9
-                detail = f"no answer within {limit_s:.3g} s"
+                detail = f"no response within {limit_s:.3g} s"
                 pending.finish(None, CallTimeout(self.address, detail, self._has_left(pending)))
             if silent:
                 self.close("closed after a time limit passed without a byte from the peer")
@@ -314,6 +333,7 @@ class Connection:
             )
 
     def _has_left(self, pending: PendingCall) -> bool:
+        """Tell whether a byte of the request was handed to the stream, so that the peer may act on it."""
         return self._handed_bytes > pending.start_byte
 
     def close(self, reason: str = "closed") -> None:

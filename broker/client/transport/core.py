@@ -1,10 +1,10 @@
-"""What every client object is made of: its identity, connections, routes, heartbeats and background tasks.
+"""The parts that every client has: its identity, connections, routes, heartbeats and background tasks.
 
-`ClientCore` has the life of one ``async with``. Producers, consumers and the administration client own one each and add
-what they do; they share no state, so that closing or losing one never touches another.
+A `ClientCore` lives for one ``async with``. Each producer, consumer and administration client owns one; they share no
+state, so closing or losing one never touches another.
 
-Brokers keep a client's groups per connection, so a new connection to a broker starts with a heartbeat, before any other
-call on it.
+Brokers keep the groups of a client for each connection, so the first call on a new connection to a broker is a
+heartbeat.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from broker.remoting.json_body import encode_body
 from broker.remoting.route import MASTER_ID
 
 HEARTBEAT_S = 30.0
-"""Time between heartbeats; a broker forgets a client after 120 s."""
+"""Time between heartbeats, in seconds; a broker forgets a client after 120 s."""
 HEARTBEAT_TIMEOUT_S = 3.0
 CLOSE_TIMEOUT_S = 3.0
-"""Closing takes at most this long: it says goodbye to brokers and stores offsets, but never hangs."""
+"""Closing takes at most so many seconds: it tells brokers and stores consumer offsets, but never hangs."""
 
 BUSY_CODES = frozenset(
     (
@@ -40,23 +40,24 @@ BUSY_CODES = frozenset(
         ResponseCode.GO_AWAY,
     )
 )
-"""Codes by which a broker refuses work for now; it did nothing."""
+"""Codes by which a broker refuses a request for now; it has done nothing."""
 
 
-def broker_error(answer: RemotingCommand, address: str) -> BrokerError:
-    """The typed error for an answer with an error code."""
-    if answer.code in BUSY_CODES:
-        return BrokerBusy(answer.code, answer.remark, address)
+def broker_error(response: RemotingCommand, address: str) -> BrokerError:
+    """Return the typed error for a response with an error code: BrokerBusy if it refuses for now, else BrokerError."""
+    if response.code in BUSY_CODES:
+        return BrokerBusy(response.code, response.remark, address)
     return BrokerError(
-        answer.code, answer.remark, address, retry_may_help=answer.code == ResponseCode.SYSTEM_ERROR
+        response.code, response.remark, address, retry_may_help=response.code == ResponseCode.SYSTEM_ERROR
     )
 
 
 class ClientCore:
-    """The parts that all clients need; to be entered with ``async with`` by its owner.
+    """Identity, connections, routes and heartbeats of one client. Its owner enters it with ``async with``, once.
 
-    ``heartbeat`` gives the groups to announce, None for a client without any; ``include_slaves`` is for consumers,
-    whose members every broker of a group must know.
+    ``heartbeat`` returns the producer and consumer groups to announce; None means that there are none. Heartbeats go to
+    leaders only, with ``include_slaves`` to followers, too: every broker must know the members of a consumer group.
+    ``handlers`` are for what brokers ask, by request code. Raises UsageError for name servers that are no addresses.
     """
 
     def __init__(
@@ -107,22 +108,25 @@ class ClientCore:
         return await self._task_scope.__aexit__(kind, error, traceback)
 
     def on_request(self, code: int, handler: RequestHandler) -> RequestHandler | None:
-        """Has a kind of broker's requests handled; before ``async with``. Returns who handled them until now."""
+        """Set the handler of a broker's requests with this code; returns the one it had.
+
+        Call it before ``async with``.
+        """
         before = self._handlers.get(int(code))
         self._handlers[int(code)] = handler
         return before
 
     def check_open(self) -> None:
-        """Raises ClientClosed outside ``async with``."""
+        """Check that the client is in use. Raises ClientClosed before ``async with`` and after it."""
         if not self._open:
             raise ClientClosed("used outside its `async with` block")
 
     # Heartbeats ----------------------------------------------------------------------------------------------------
 
     async def heartbeat(self) -> None:
-        """Announce the groups to all brokers of the known routes, connecting where needed; failures are left alone.
+        """Announce the groups to all brokers of the known routes, connecting where needed. Raises nothing.
 
-        A broker that cannot be reached now gets its heartbeat with its connection, or with the next round.
+        A broker that cannot be reached now gets its heartbeat when a connection is open, or in the next round.
         """
         if self._heartbeat is None:
             return
@@ -135,13 +139,13 @@ class ClientCore:
                 greeted.append((address, pending))
         for address, pending in greeted:
             try:
-                answer = await pending.wait()
-                self.broker_versions[address] = answer.version
+                response = await pending.wait()
+                self.broker_versions[address] = response.version
             except ConnectionFailed:
                 pass
 
     def broker_addresses(self) -> list[str]:
-        """Addresses of all brokers of the known routes that should know this client, each once."""
+        """Return the addresses of all brokers of the known routes that should know this client, each once."""
         addresses: dict[str, None] = {}
         for route in self.routes.known():
             for _, broker_id, address in route.addresses():
@@ -159,7 +163,7 @@ class ClientCore:
             connection.address not in self._addresses
             and (pending := self._start_heartbeat(connection)) is not None
         ):
-            pending.abandon()  # what it answers changes nothing; a broken connection shows in the next call
+            pending.abandon()  # nothing follows from its response; a broken connection shows in the next call
 
     def _start_heartbeat(self, connection: Connection) -> PendingCall | None:
         if self._heartbeat is None:
@@ -179,7 +183,10 @@ class ClientCore:
     async def unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
-        """Tell every connected broker that this client leaves; failures are left alone, the brokers notice anyway."""
+        """Tell every connected broker that this client leaves.
+
+        Raises nothing: a broker that is not told notices later.
+        """
         fields = {"clientID": self.client_id}
         if producer_group is not None:
             fields["producerGroup"] = producer_group

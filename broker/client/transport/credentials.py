@@ -1,4 +1,4 @@
-"""Who a client is to brokers that check it (docs/security.md)."""
+"""The account of a client, for brokers that check who asks (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Credentials:
     def sign(
         self, fields: Mapping[str, str] | msgspec.Struct | None, body: bytes | bytearray | memoryview
     ) -> dict[str, str]:
-        """The extFields of a request with what the broker checks."""
+        """Return the extFields of a request, with the account's name and the signature over them and the body."""
         signed = header_fields(fields) if isinstance(fields, msgspec.Struct) else dict(fields or {})
         signed[ACCESS_KEY] = self.access_key
         signed[SIGNATURE] = signature(self.secret_key, signed, body)

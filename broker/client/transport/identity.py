@@ -1,4 +1,4 @@
-"""Who a client is: its id towards brokers, and the unique keys of the messages that it sends."""
+"""The identity of a client: its id at brokers, and the unique keys of the messages that it sends."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from log.message_id import unique_key, unique_key_prefix
 
 
 def client_id(runtime: Runtime) -> str:
-    """``ip@pid#random``: different for every client, several in one process included."""
+    """Return a new id ``ip@pid#random``, different for every client, also of one process."""
     return f"{runtime.local_address()}@{runtime.process_id()}#{runtime.random.getrandbits(48)}"
 
 
 class UniqueKeys:
-    """Makes UNIQ_KEYs. Two makers in one process differ by their random loader hash."""
+    """Makes unique keys, the property UNIQ_KEY. Two makers in one process differ by a random number in the prefix."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._wall_ms = runtime.wall_ms
@@ -26,7 +26,7 @@ class UniqueKeys:
         self._month_end_ms = 0
 
     def next(self) -> str:
-        """The next key."""
+        """Return the next key."""
         now_ms = self._wall_ms()
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._enter_month(now_ms)

@@ -1,4 +1,4 @@
-"""What every client's constructor takes: where the cluster is, and how to talk to it."""
+"""The options that the constructors of all clients share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.trace import TraceWriter
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How one client reaches its cluster. `ClientCore` checks and uses them."""
+    """The way to a cluster: name servers, runtime, TLS, account, trace. `ClientCore` checks and uses them."""
 
     name_servers: str | Sequence[str]
     """Addresses ``host:port``: a list, or one text with ``;`` or ``,`` between them."""
@@ -27,7 +27,7 @@ class ConnectionOptions:
     """Records what the client asks and learns (docs/trace-format.md)."""
 
     def chosen_runtime(self) -> Runtime:
-        """The runtime that was given, or a new one on Trio."""
+        """Return the runtime that was given, or a new one on Trio."""
         if self.runtime is not None:
             return self.runtime
         from broker.client.transport.trio_runtime import TrioRuntime  # the simulator never loads Trio

@@ -1,8 +1,8 @@
 """Calls to the broker group of a queue, repeated until one of its members gives an accepted response.
 
 For requests that may be repeated freely: queries, commits of consumer offsets, decisions of transactions, replies. The
-leader is asked first; a member that fails is left out of the next attempt, which comes after a pause that grows, with
-a new route. Each attempt is recorded in the trace, if there is one, with what it saw.
+leader is asked first. A member that fails is left out of the next attempt, which has a new route and comes after a
+pause; pauses grow. Each attempt is recorded in the trace, if there is one, with what it saw.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from broker.remoting.command import RemotingCommand
 from broker.remoting.route import MASTER_ID
 
 QUERY_TIMEOUT_S = 3.0
-"""Time limit of a call, all attempts included."""
+"""Time limit of a call in seconds, all attempts included."""
 _PAUSE_FIRST_S = 0.02
 _PAUSE_MAX_S = 0.5
 
 
 class CallIsOverError(ClientError):
-    """The caller's `is_over` said so before an attempt; nothing was sent since."""
+    """The caller's `is_over` returned True before an attempt, which was not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Recording:
 
 
 class PatientCalls:
-    """Calls that are repeated within ``timeout_s``.
+    """Makes calls that are repeated for up to ``timeout_s`` seconds.
 
     ``attempt_timeout_s`` bounds one attempt: a member that is alive but silent must not use up the whole time.
     """
@@ -102,7 +102,10 @@ class PatientCalls:
                 raise error
 
     async def _route_before(self, deadline_ns: int, topic: str) -> TopicRoute:
-        """The topic's route. Name servers that are silent must not make a call longer than its limit."""
+        """Return the topic's route; silent name servers must not make a call longer than its limit.
+
+        Raises NoRoute, BrokerError, NameServerUnavailable.
+        """
         runtime = self.core.runtime
         with runtime.move_on_after((deadline_ns - runtime.now_ns()) / 1e9):
             return await self.core.routes.get(topic)
@@ -111,7 +114,11 @@ class PatientCalls:
     async def ask_once(
         self, queue: MessageQueue, code: int, fields: Fields, body: bytes, timeout_s: float
     ) -> RemotingCommand:
-        """Ask the leader of the queue's group, in one attempt. Raises as `ask`, for every code but success."""
+        """Ask the leader of the queue's group, in one attempt of ``timeout_s``; returns its response, whose code is
+        success.
+
+        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+        """
         route = await self.core.routes.get(queue.topic)
         address = address_of(route, queue)
         response = await self.core.pool.call(address, code, fields, body, timeout_s)
@@ -148,7 +155,7 @@ class PatientCalls:
 def address_of(
     route: TopicRoute, queue: MessageQueue, broker_id: int = MASTER_ID, avoid: Sequence[str] = ()
 ) -> str:
-    """The address of that member of the queue's group, or of another one; as `TopicRoute.address`. Raises NoRoute."""
+    """Return the address of a member of the queue's group, chosen as `TopicRoute.address` does. Raises NoRoute."""
     address = route.address(queue.broker_name, broker_id, avoid)
     if address is None:
         raise NoRoute(queue.topic, f"broker {queue.broker_name!r} is not registered")

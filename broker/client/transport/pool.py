@@ -1,4 +1,4 @@
-"""The open connections of a client, one an address, opened when first needed.
+"""The open connections of a client, one for each address, opened when first needed.
 
 Opening runs in a task of its own and not in the call that asked first: others wait for the same connection, and the
 asker may be cancelled. The same task then serves the connection until it ends.
@@ -15,10 +15,12 @@ from broker.client.transport.runtime import Buffer, Event, Runtime, TaskGroup
 from broker.remoting.command import RemotingCommand
 
 CONNECT_TIMEOUT_S = 3.0
-"""Time limit for opening a connection."""
+"""Time limit for opening a connection, in seconds."""
 
 
 class _Opening:
+    """A connection that is being opened. ``done`` is set at the end; then ``connection`` is there, or ``failure``."""
+
     __slots__ = ("connection", "done", "failure")
 
     def __init__(self, done: Event) -> None:
@@ -47,16 +49,19 @@ class ConnectionPool:
         self._openings: dict[str, _Opening] = {}
 
     def find(self, address: str) -> Connection | None:
-        """The open connection to the address, None when there is none now."""
+        """Return the open connection to the address, None when there is none now."""
         connection = self._connections.get(address)
         return connection if connection is not None and not connection.closed else None
 
     def open_connections(self) -> list[Connection]:
-        """All that are open, in the order in which their addresses were first used."""
+        """Return all open connections, in the order in which their addresses were first used."""
         return [connection for connection in self._connections.values() if not connection.closed]
 
     async def get(self, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Connection:
-        """The connection to the address, opened if need be. Raises ConnectFailed."""
+        """Return the connection to the address, opened if need be.
+
+        Raises ConnectFailed, after ``timeout_s`` at most.
+        """
         connection = self.find(address)
         if connection is not None:
             return connection
@@ -74,7 +79,10 @@ class ConnectionPool:
     async def call(
         self, address: str, code: int, fields: Fields = None, body: Buffer = b"", timeout_s: float = 3.0
     ) -> RemotingCommand:
-        """One call to an address, connecting if need be; the time limit covers both. Raises ConnectionFailed."""
+        """Make one call to an address, connecting if need be; ``timeout_s`` bounds both together.
+
+        Returns the response, whatever its code. Raises ConnectFailed, ConnectionLost, CallTimeout.
+        """
         started_ns = self._runtime.now_ns()
         connection = await self.get(address, min(timeout_s, CONNECT_TIMEOUT_S))
         elapsed_s = (self._runtime.now_ns() - started_ns) / 1e9

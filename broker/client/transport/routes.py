@@ -1,8 +1,8 @@
-"""Where topics live: the name servers and the routes that they give.
+"""Name servers, and the routes that they give: which brokers have the queues of a topic.
 
 Name servers do not talk to each other, and one is as good as another: the client stays with one, chosen at random, and
 moves to the next when it fails or is silent. Routes are kept and renewed every 30 s; the reference client does nothing
-more, so its users see a failover only after up to 30 s. Here a failed call asks for a new route at once; askers for the
+more, so its users may see a failover only after 30 s. Here a failed call asks for a new route at once; askers for the
 same topic share one request, which runs in a task of its own so that none of them takes it down by being cancelled.
 """
 
@@ -29,15 +29,15 @@ from broker.remoting.codes import Permission, RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand
 from broker.remoting.errors import BodyError
 from broker.remoting.route import MASTER_ID, TopicRouteData
+from broker.state.topic_rules import DEFAULT_TOPIC
 
 ROUTE_REFRESH_S = 30.0
-"""Time between renewals of all known routes."""
+"""Time between renewals of all known routes, in seconds."""
 NAME_SERVER_TIMEOUT_S = 3.0
-"""Time limit for a name server that there is no other beside, or after all have been silent."""
+"""Time limit in seconds for the only name server, and for each of several in the second round."""
 NAME_SERVER_PATIENCE_S = 0.75
-"""Time limit for one of several at first: one that hangs must not use up the time of a send that waits for a route."""
-DEFAULT_TOPIC = "TBW102"
-"""The topic whose route is used for one that does not exist yet, so that the first send creates it."""
+"""Time limit in seconds for one of several in the first round: a name server that hangs must not use up the time of a
+send that waits for a route."""
 DEFAULT_TOPIC_QUEUES = 4
 """Queues that an automatically created topic gets at most."""
 
@@ -46,9 +46,9 @@ DEFAULT_TOPIC_QUEUES = 4
 class TopicRoute:
     """A topic's queues and the addresses of its broker groups.
 
-    ``brokers``: broker name -> broker id -> address; id 0 is the leader as the name server knows it. Queues are sorted.
-    Queues of groups without a registered leader come into ``writable`` only when no group has one: any member of a
-    Trivet group forwards to its leader, but a follower of another broker refuses sends.
+    ``brokers`` maps broker name to broker id to address; id 0 is the leader as the name server knows it. Queues are
+    sorted. ``writable`` has the queues of groups without a registered leader only when no group has one: any member of
+    a Trivet group forwards to its leader, but a follower of another broker refuses sends.
     """
 
     topic: str
@@ -56,10 +56,14 @@ class TopicRoute:
     readable: tuple[MessageQueue, ...]
     writable: tuple[MessageQueue, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
-    """How many queues a group has of the topic, by its name; nothing of those that nobody tells."""
+    """The number of queues of the topic in each group, by broker name; groups whose number is not known are left
+    out."""
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID, avoid: Sequence[str] = ()) -> str | None:
-        """The address of that member of the group; another one if it is not known or among those to avoid."""
+        """Return the address of that member of the group, or of another one if it is unknown or to be avoided.
+
+        If all are to be avoided it is that member's all the same. None means that the group is not registered.
+        """
         addresses = self.brokers.get(broker_name)
         if not addresses:
             return None
@@ -72,7 +76,7 @@ class TopicRoute:
         return preferred if preferred is not None else min(addresses.items())[1]
 
     def lacks(self, queue: MessageQueue) -> str | None:
-        """Why there is no such queue; None where there is one, or may be."""
+        """Return the reason why there is no such queue, None where there is one or may be one."""
         if queue.broker_name not in self.brokers:
             return f"broker {queue.broker_name!r} is not registered"
         count = self.counts.get(queue.broker_name)
@@ -81,7 +85,7 @@ class TopicRoute:
         return None
 
     def addresses(self) -> list[tuple[str, int, str]]:
-        """(broker name, id, address) of every broker of the topic, sorted."""
+        """Return (broker name, broker id, address) of every broker of the topic, sorted."""
         return [
             (name, broker_id, address)
             for name, members in sorted(self.brokers.items())
@@ -90,7 +94,7 @@ class TopicRoute:
 
 
 def parse_route(topic: str, body: bytes | memoryview) -> TopicRoute:
-    """A route from a name server's answer, whichever way its keys are quoted. Raises BodyError."""
+    """Return the route in a name server's response, whichever way its keys are quoted. Raises BodyError."""
     route = TopicRouteData.decode(body)
     brokers = {data.broker_name: dict(sorted(data.broker_addresses.items())) for data in route.broker_datas}
     readable: list[MessageQueue] = []
@@ -117,7 +121,8 @@ def parse_route(topic: str, body: bytes | memoryview) -> TopicRoute:
 
 
 def _ordered_queues(topic: str, conf: str, brokers: Mapping[str, Mapping[int, str]]) -> list[MessageQueue]:
-    """Queues of an ordered topic, ``broker:count;broker:count``, which stay the same whatever the groups say."""
+    """Return the queues of an ordered topic, written ``broker:count;broker:count``, whatever the groups themselves
+    say."""
     queues: list[MessageQueue] = []
     for item in conf.split(";"):
         name, separator, count = item.rpartition(":")
@@ -127,7 +132,10 @@ def _ordered_queues(topic: str, conf: str, brokers: Mapping[str, Mapping[int, st
 
 
 def parse_name_servers(addresses: str | Sequence[str]) -> list[str]:
-    """Addresses from a list or from one text with ``;`` or ``,`` between them. Raises UsageError for none."""
+    """Return the addresses of a list, or of one text with ``;`` or ``,`` between them.
+
+    Raises UsageError when there is none, and for one that is not host:port.
+    """
     if isinstance(addresses, str):
         addresses = addresses.replace(",", ";").split(";")
     found = [address.strip() for address in addresses if address.strip()]
@@ -144,7 +152,7 @@ def parse_name_servers(addresses: str | Sequence[str]) -> list[str]:
 
 
 class NameServers:
-    """Calls to whichever name server answers."""
+    """Makes calls to one of several name servers, the next one when it fails."""
 
     def __init__(self, runtime: Runtime, pool: ConnectionPool, addresses: Sequence[str]) -> None:
         self.addresses = list(addresses)
@@ -153,9 +161,10 @@ class NameServers:
         self._current = runtime.random.randrange(len(self.addresses))
 
     async def call(self, code: int, fields: Fields = None, body: Buffer = b"") -> RemotingCommand:
-        """Ask one name server, the next if it fails or is silent. Raises NameServerUnavailable when none answers.
+        """Ask one name server, the next if it fails or is silent; returns the first response, whatever its code.
 
-        Where several have been silent all are asked once more, with more patience.
+        Of several, each gets 0.75 s; if one was silent all are asked once more, for 3 s each. Raises
+        NameServerUnavailable when none answers.
         """
         failures: list[str] = []
         several = len(self.addresses) > 1
@@ -178,6 +187,8 @@ class NameServers:
 
 
 class _Refresh:
+    """A request for a route, which all that ask for it meanwhile share."""
+
     __slots__ = ("done", "error")
 
     def __init__(self, done: Event) -> None:
@@ -186,7 +197,7 @@ class _Refresh:
 
 
 class RouteCache:
-    """The routes of the topics in use."""
+    """Keeps the routes of the topics in use."""
 
     def __init__(self, runtime: Runtime, tasks: TaskGroup, name_servers: NameServers) -> None:
         self._runtime = runtime
@@ -196,17 +207,18 @@ class RouteCache:
         self._refreshes: dict[str, _Refresh] = {}
 
     def find(self, topic: str) -> TopicRoute | None:
-        """The known route, None if there is none."""
+        """Return the known route, None if there is none."""
         return self._routes.get(topic)
 
     def known(self) -> list[TopicRoute]:
-        """All known routes."""
+        """Return all known routes."""
         return list(self._routes.values())
 
     async def get(self, topic: str, *, create_like_default: bool = False) -> TopicRoute:
-        """The known route, asked for if there is none. Raises NoRoute, NameServerUnavailable, BrokerError.
+        """Return the known route, or ask for one. Raises NoRoute, NameServerUnavailable, BrokerError, ClientClosed.
 
-        ``create_like_default``: for a topic that does not exist, the route on which sending to it creates it.
+        With ``create_like_default`` a topic that does not exist gets the route of the template topic: a first send to
+        it there creates the topic.
         """
         route = self._routes.get(topic)
         if route is not None:
@@ -224,7 +236,7 @@ class RouteCache:
         return TopicRoute(topic, default.brokers, renamed, renamed)
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """Ask for the route now; whoever asks meanwhile shares the request. Raises as `get`.
+        """Ask for the route now and return it; who asks meanwhile shares the request. Raises what `get` raises.
 
         A route that was known stays known when no name server answers, or when the topic has none now: its brokers may
         still serve, and the caller hears of the error anyhow.
@@ -239,14 +251,14 @@ class RouteCache:
         return self._routes[topic]
 
     async def refresh_quietly(self, topic: str) -> None:
-        """Ask for a new route; when there is none to be had, the old one stays."""
+        """Ask for a new route; the old one stays when none is to be had. Raises ClientClosed only."""
         try:
             await self.refresh(topic)
         except (NoRoute, NameServerUnavailable, BrokerError):
             pass
 
     async def keep_fresh(self) -> None:
-        """Renew all known routes every 30 s, for ever."""
+        """Renew all known routes every 30 s, until cancelled."""
         while True:
             await self._runtime.sleep(ROUTE_REFRESH_S)
             for topic in list(self._routes):
@@ -271,13 +283,13 @@ class RouteCache:
 
     async def _fetch(self, topic: str) -> TopicRoute | None:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        answer = await self._name_servers.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        response = await self._name_servers.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark, "name server")
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerError(response.code, response.remark, "name server")
         try:
-            return parse_route(topic, answer.body)
+            return parse_route(topic, response.body)
         except BodyError as error:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR, f"unreadable route: {error}", "name server"

@@ -1,4 +1,4 @@
-"""What the client needs of the world around it: clocks, waiting, tasks, connections and randomness.
+"""The world around the client, as a protocol: clocks, waiting, tasks, connections and randomness.
 
 The client's logic must run unchanged on Trio and in the deterministic simulator, so it is written against this small
 protocol and imports neither. The protocol keeps Trio's semantics, the strictest that are in use:
@@ -8,7 +8,7 @@ protocol and imports neither. The protocol keeps Trio's semantics, the strictest
 - A scope with ``shield=True`` keeps the cancellation of outer scopes away.
 
 `Event.wait` is the only way in which the client's hot path blocks: a call waits on one event that the task reading the
-connection sets, so that a call costs neither a task nor a scope.
+connection sets. So a call costs neither a task nor a scope.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Event(Protocol):
         """Set the flag; does nothing the second time."""
 
     def is_set(self) -> bool:
-        """Whether `set` was called."""
+        """Tell whether `set` was called."""
 
     async def wait(self) -> object:
         """Return once the flag is set."""
@@ -40,7 +40,7 @@ class CancelScope(Protocol):
 
     @property
     def cancelled_caught(self) -> bool:
-        """After the block: whether it was left by this scope's own cancellation."""
+        """Tell, after the block, whether this scope's own cancellation ended it."""
 
     def cancel(self) -> None:
         """Cancel the block now."""
@@ -53,7 +53,7 @@ class CancelScope(Protocol):
 
 
 class TaskGroup(Protocol):
-    """Tasks that end together. An exception that leaves the group alone leaves it bare, not inside a group."""
+    """Tasks that end together. A single exception leaves the group as it is, not inside an exception group."""
 
     def start_soon(self, function: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Start ``function(*arguments)`` as a task of the group."""
@@ -63,53 +63,56 @@ class TaskGroup(Protocol):
 
 
 class ByteStream(Protocol):
-    """One connection. One task reads, one writes; `write_nowait` and `send_all` are never used at the same time."""
+    """A connection's bytes.
+
+    One task reads, one writes; `write_nowait` and `send_all` are never used at the same time.
+    """
 
     def write_nowait(self, buffers: Sequence[Buffer]) -> int:
-        """Write what fits without waiting; returns the number of bytes taken, 0 when none. Raises OSError."""
+        """Write what fits without waiting; returns the number of bytes taken, which may be 0. Raises OSError."""
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        """Write all buffers in order. Raises OSError when the connection is lost; cancelled, some are written."""
+        """Write all buffers in order. Raises OSError when the connection is lost; if cancelled, a part is written."""
 
     async def receive_some(self) -> bytes:
-        """Some bytes, or ``b""`` at the end of the stream. Raises OSError when the connection is lost."""
+        """Return some bytes, or ``b""`` at the end of the stream. Raises OSError when the connection is lost."""
 
     def close(self) -> None:
         """Close at once; a task that waits in the stream gets an OSError. Does nothing the second time."""
 
 
 class Runtime(Protocol):
-    """The world. ``random`` is the only source of randomness, so that a seed fixes everything that the client does."""
+    """Clocks, tasks, connections. ``random`` is the only source of randomness, so a seed fixes what the client does."""
 
     random: random.Random
 
     def now_ns(self) -> int:
-        """Monotonic time in nanoseconds."""
+        """Return the monotonic time in nanoseconds."""
 
     def wall_ms(self) -> int:
-        """Wall clock in milliseconds since 1970."""
+        """Return the wall clock's time in milliseconds since 1970."""
 
     def process_id(self) -> int:
-        """Number of this process, for the client's identity and the ids of its messages."""
+        """Return the number of this process, for the ids of the client and of its messages."""
 
     def local_address(self) -> str:
-        """An IPv4 address of this machine in dotted form, for the same."""
+        """Return an IPv4 address of this machine in dotted form, for the same ids."""
 
     def event(self) -> Event:
-        """A new event, not set."""
+        """Return a new event that is not set."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; 0 only lets other tasks run and notices a cancellation."""
+        """Wait so many seconds; 0 only lets other tasks run and notices a cancellation."""
 
     def task_group(self, *, shielded: bool = False) -> AbstractAsyncContextManager[TaskGroup]:
-        """A new task group, to be entered with ``async with``.
+        """Return a new task group, to be entered with ``async with``.
 
-        ``shielded``: cancellation from outside reaches the body but not the tasks, which run until `TaskGroup.cancel`;
-        so that connections outlive the cancelled block that they belong to for as long as closing it takes.
+        With ``shielded`` a cancellation from outside reaches the body but not the tasks, which run until
+        `TaskGroup.cancel`. So connections outlive the cancelled block of their client while it is being closed.
         """
 
     def move_on_after(self, seconds: float, *, shield: bool = False) -> CancelScope:
-        """A scope that is left quietly after that time; ``math.inf`` for one that is only cancelled by hand."""
+        """Return a scope that is left quietly after so many seconds; with ``math.inf`` only `cancel` ends it early."""
 
     async def connect(self, address: str) -> ByteStream:
         """Open a connection to ``"host:port"``. Raises OSError."""

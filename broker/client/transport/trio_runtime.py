@@ -1,4 +1,4 @@
-"""The client's runtime on Trio: the only file of the client that knows it, but for the worker thread of `offset_file`.
+"""The client's runtime on Trio. Of the client only this file and `offset_file` (a worker thread) know Trio.
 
 Sockets are plain non-blocking ones, waited for through ``trio.lowlevel``: a write is tried at once and costs no trip
 through the scheduler when the kernel takes it, and ``sendmsg`` sends a head and its body without joining them.
@@ -23,7 +23,7 @@ from broker.client.transport.runtime import Buffer, ByteStream, Event, TaskGroup
 from broker.remoting.addresses import split_address
 
 RECEIVE_BYTES = 256 * 1024
-"""The largest single read: a whole answer of a pull fits, so that most bodies arrive with one system call."""
+"""The largest single read in bytes: a whole response to a pull fits, so most bodies come with one system call."""
 _IOV_MAX = 512
 """Buffers handed to one sendmsg; Linux refuses more than 1024."""
 
@@ -36,7 +36,7 @@ class TrioByteStream:
         self._closed = False
 
     def write_nowait(self, buffers: Sequence[Buffer]) -> int:
-        """Hand the buffers to the kernel, as far as it takes them."""
+        """Hand the buffers to the kernel, as far as it takes them. Raises OSError."""
         self._check_open()
         try:
             return self._socket.sendmsg(buffers[:_IOV_MAX])
@@ -110,7 +110,7 @@ class TlsByteStream:
 
 
 def _lost(error: trio.BrokenResourceError | trio.ClosedResourceError) -> OSError:
-    """What went wrong below, as the connection's user knows such things."""
+    """Return the OSError beneath an error of Trio's, as users of a connection expect it."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLCertVerificationError):
         return ConnectionError(f"the server's certificate is not good: {cause.verify_message}")
@@ -120,7 +120,7 @@ def _lost(error: trio.BrokenResourceError | trio.ClosedResourceError) -> OSError
 
 
 def drop_bytes(buffers: list[Buffer], count: int) -> list[Buffer]:
-    """The buffers without their first ``count`` bytes; nothing is copied."""
+    """Return the buffers without their first ``count`` bytes; nothing is copied."""
     for index, buffer in enumerate(buffers):
         size = len(buffer)
         if count < size:
@@ -161,7 +161,7 @@ async def _task_group(shielded: bool) -> AsyncIterator[TaskGroup]:
 
 
 def mock_clock_ns() -> int:
-    """Trio's own clock, which a test can rule."""
+    """Return the time of Trio's own clock, which a test can rule, in nanoseconds."""
     return int(trio.current_time() * 1e9)
 
 
@@ -182,7 +182,7 @@ def _raise_single(group: BaseExceptionGroup[BaseException]) -> None:
 
 
 def _first_cause(error: OSError) -> OSError:
-    """What the system said of the first address of a host, without Trio's words around it."""
+    """Return what the system said of the first address of a host, without Trio's words around it."""
     if isinstance(error.__cause__, ExceptionGroup) and isinstance(error.__cause__.exceptions[0], OSError):
         error = error.__cause__.exceptions[0]
     if error.errno is None or isinstance(error, socket.gaierror):
@@ -221,15 +221,15 @@ class TrioRuntime:
         self._tls = tls
 
     def wall_ms(self) -> int:
-        """The system's wall clock."""
+        """Return the system's wall clock."""
         return time.time_ns() // 1_000_000
 
     def process_id(self) -> int:
-        """The operating system's."""
+        """Return the operating system's number of this process."""
         return os.getpid()
 
     def local_address(self) -> str:
-        """The address that this machine would use towards others; the loopback address when it has none."""
+        """Return the address that this machine would use towards others; the loopback address when it has none."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(("192.0.2.1", 9))  # a documentation address: nothing is sent by connecting UDP
@@ -238,25 +238,25 @@ class TrioRuntime:
                 return "127.0.0.1"
 
     def event(self) -> Event:
-        """A Trio event."""
+        """Return a Trio event."""
         return trio.Event()
 
     async def sleep(self, seconds: float) -> None:
-        """Trio's sleep."""
+        """Sleep by Trio's clock."""
         await trio.sleep(seconds)
 
     def task_group(self, *, shielded: bool = False) -> AbstractAsyncContextManager[TaskGroup]:
-        """A nursery."""
+        """Return a nursery as a task group."""
         return _task_group(shielded)
 
     def move_on_after(self, seconds: float, *, shield: bool = False) -> trio.CancelScope:
-        """A Trio cancel scope with that deadline."""
+        """Return a Trio cancel scope with that deadline."""
         return trio.CancelScope(
             deadline=trio.current_time() + seconds if seconds != math.inf else math.inf, shield=shield
         )
 
     async def connect(self, address: str) -> ByteStream:
-        """Connect by TCP to ``host:port`` or ``[v6]:port``; with TLS, shake hands."""
+        """Connect by TCP to ``host:port`` or ``[v6]:port``; with TLS, shake hands. Raises OSError."""
         try:
             host, port = split_address(address)
         except ValueError as error:

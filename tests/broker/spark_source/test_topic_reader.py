@@ -146,7 +146,7 @@ async def test_patience_ends(autojump_clock: MockClock, world: World) -> None:
         await topics.queues()
         broker.kill()
         started = trio.current_time()
-        with pytest.raises(ReadError, match="no answer within 9 s"):
+        with pytest.raises(ReadError, match="no response within 9 s"):
             await topics.read_slice(QueueRange(Q0, 0, 4))
         assert trio.current_time() - started < 10
 
