@@ -12,7 +12,7 @@ import pytest
 
 import log.dispatch
 import log.properties
-from broker.client.consuming.consumer_offsets import StoredPositions
+from broker.client.consuming.consumer_offsets import StoredOffsets
 from broker.client.consuming.intake import Batch, QueueReader
 from broker.client.consuming.pull_consumer import PullConsumer
 from broker.client.message import MessageQueue, MessageView
@@ -118,36 +118,36 @@ def forward_of_another_term_acted_on(patch: pytest.MonkeyPatch) -> None:
 
 def broadcast_positions_at_the_brokers(patch: pytest.MonkeyPatch) -> None:
     """A broadcast member stores its positions where all members of a group find them."""
-    original = StoredPositions.store
+    original = StoredOffsets.store
 
-    async def store(self: StoredPositions, readers: Sequence[QueueReader]) -> Any:
+    async def store(self: StoredOffsets, readers: Sequence[QueueReader]) -> Any:
         failures = await original(self, readers)
         return failures + await self._store_at_brokers(readers) if self._broadcast else failures
 
-    patch.setattr(StoredPositions, "store", store)
+    patch.setattr(StoredOffsets, "store", store)
 
 
 def broadcast_positions_not_read(patch: pytest.MonkeyPatch) -> None:
     """A broadcast member begins anew at each start."""
-    original = StoredPositions.find
+    original = StoredOffsets.find
 
-    async def find(self: StoredPositions, queue: MessageQueue) -> int | None:
+    async def find(self: StoredOffsets, queue: MessageQueue) -> int | None:
         return None if self._broadcast else await original(self, queue)
 
-    patch.setattr(StoredPositions, "find", find)
+    patch.setattr(StoredOffsets, "find", find)
 
 
 def broadcast_position_behind_what_is_fetched(patch: pytest.MonkeyPatch) -> None:
     """Fetched messages count as done with when offsets are stored on the member's machine."""
-    original = StoredPositions._store_locally
+    original = StoredOffsets._store_locally
 
-    async def store_locally(self: StoredPositions, local: Any, readers: Sequence[QueueReader]) -> Any:
+    async def store_locally(self: StoredOffsets, local: Any, readers: Sequence[QueueReader]) -> Any:
         for reader in readers:
             if reader.has_batch():
                 reader.finished_batch(reader._batches[-1])
         return await original(self, local, readers)
 
-    patch.setattr(StoredPositions, "_store_locally", store_locally)
+    patch.setattr(StoredOffsets, "_store_locally", store_locally)
 
 
 def broadcast_members_told_to_rebalance(patch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,12 @@
-"""The group consumer: members of a group share a topic's queues, and each message goes to one of them.
+"""The consumer: members of a consumer group share a topic's queues, and each message goes to one of them.
 
-What makes a consumer group is in the clients. Each member announces itself to every broker, asks one of them
-who the members are, and computes its share of the queues (rebalance.py) at its start, when a broker tells it that
-members have come or gone, and every 20 s. A queue that it loses is committed and dropped; one that it gains is read
-from the position that the group has stored.
+The members share out the queues, not the brokers. Each member announces itself to every broker, asks one of them for
+the list of members, and computes its share (rebalance.py): at its start, when a broker tells it that members have come
+or gone, and every 20 s. It commits and drops a queue that it loses, and reads one that it gains from the stored offset.
 
-Delivery is at least once. A message is done with when the application asks for the next one, and what is done with is
-stored at the brokers every 5 s, when a queue is lost, on `commit` and at the end. So after a crash or a change of
-members the last messages may come again, and none is skipped. Messages of one queue come in order.
+Delivery is at least once. A message is done with when the application asks for the next one. The offsets after these
+messages are stored at the brokers every 5 s, when a queue is lost, on `commit` and at the end. So after a crash or a
+change of members the last messages may come again, and none is skipped. Messages of one queue come in order.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
-from broker.client.consuming.consumer_offsets import StoredPositions
+from broker.client.consuming.consumer_offsets import StoredOffsets
 from broker.client.consuming.intake import Batch, FetchLimits, Intake, QueueReader
 from broker.client.consuming.offset_file import LocalOffsets
 from broker.client.consuming.order_locks import LockTimes, OrderLocks
@@ -63,14 +62,17 @@ from broker.trace import TraceWriter
 logger = logging.getLogger("trivet.client")
 
 REBALANCE_S = 20.0
+"""Time between rebalances, in seconds."""
 REBALANCE_AFTER_FAILURE_S = 0.5
 REBALANCE_AFTER_FAILURES_S = 5.0
-"""After a failed rebalance the next one follows soon, after failures in a row each one later, up to this: name servers
-that have just started know no routes until brokers tell them, and nobody tells the consumer then."""
+"""After a failed rebalance the next one follows soon, after failures in a row each one later, up to this. Name servers
+that have just started know no routes until brokers register, and nobody tells the consumer of that."""
 COMMIT_INTERVAL_S = 5.0
+"""Time between storings of the consumer offsets, in seconds."""
 
 Start = Literal["first", "last"] | int | datetime.datetime
-"""Where a queue without a stored position begins: its first kept message, its end, or a time (ms since 1970)."""
+"""The place to begin at in a queue without a stored offset: its first kept message, its end, or a time (ms since
+1970)."""
 
 _CONSUME_FROM = {
     "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
@@ -81,21 +83,29 @@ _CONSUME_FROM = {
 class Consumer:
     """A member of a consumer group.
 
-    ``async with Consumer("127.0.0.1:9876", group="g", topics={"topic": "a || b"}) as consumer:`` and then
-    ``async for message in consumer:`` or ``async for messages in consumer.batches():``.
+        async with Consumer("127.0.0.1:9876", group="g", topics={"topic": "a || b"}) as consumer:
+            async for message in consumer:
+                print(message.body)
 
-    ``topics`` maps each topic to the tags wanted (``*`` for all) or to an `SqlFilter`; all members of a group must
-    name the same. ``start`` holds for queues in which the group has no stored position. With ``broadcast`` every
-    member reads all queues, and keeps its own positions: in ``offsets`` (`OffsetFile`), else in memory only. ``trace``
-    records pulls and positions.
+    - ``name_servers``: addresses ``host:port``, a list or one text with ``;`` or ``,`` between them.
+    - ``group``: the consumer group, whose members share the queues.
+    - ``topics``: maps each topic to the tags wanted, ``a || b`` or ``*`` for all, or to an `SqlFilter`. A list, or one
+      name, means all messages. All members of a consumer group must name the same.
+    - ``start``: the place to begin at in queues of which the group has no stored offset: ``"first"``, ``"last"``, a
+      `datetime`, or milliseconds since 1970.
+    - ``strategy``: computes this member's share of the queues (rebalance.py); the same one for all members.
+    - ``broadcast``: every member reads all queues and keeps its own offsets: in ``offsets`` (`OffsetFile`), or without
+      it in memory only. Nothing is sent back then.
+    - ``orderly``: the consumer handles a queue only while it holds the queue's lock, and is read by `listen_orderly`.
+      ``lock_times`` is for brokers that keep locks for another time than usual.
+    - ``max_retries``: a message that was sent back so often becomes a dead letter the next time. By default the
+      settings of the consumer group at the broker hold (16).
+    - ``limits``: bounds reading ahead. ``trace``: records pulls and consumer offsets (docs/trace-format.md).
+    - ``runtime``, ``tls``, ``credentials``: as for `Producer`.
 
-    ``max_retries`` is how often a message may be sent back before it is a dead letter; by default the group's
-    configuration says it (16).
-
-    An ``orderly`` consumer handles a queue only while it holds the queue's lock (order_locks.py, `listen_orderly`);
-    ``lock_times`` says for how long a lock is good, for brokers that are set to other times than usual.
-
-    One task reads; others may call `commit`. Leaving the block takes 3 s at most, even when brokers are silent.
+    One task reads; others may call `commit`. Leaving the block takes 3 s at most, also when brokers are silent. Reading
+    raises nothing because of a broker or name server that is away: it waits, and the log says why. The constructor
+    raises UsageError for options that do not fit together and MessageRejected for names that no broker takes.
     """
 
     def __init__(
@@ -137,7 +147,9 @@ class Consumer:
                 f"max_retries={max_retries}: 0 or more, and none with broadcast, as nothing is sent back"
             )
         if offsets is not None and not broadcast:
-            raise UsageError("brokers keep the positions of a group; only a broadcast consumer has its own")
+            raise UsageError(
+                "brokers keep the offsets of a consumer group; only a broadcast consumer has its own"
+            )
         handlers = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._on_reset_offsets,
@@ -154,7 +166,7 @@ class Consumer:
         self._start = start
         self._max_retries = max_retries
         self.broadcast = broadcast
-        """Whether every member reads everything; there is no sending back then."""
+        """True if every member reads all queues; nothing is sent back then."""
         self._strategy = allocate_everything if broadcast else strategy
         self._subscriptions = {
             topic: Subscription.parse(topic, wanted, version) for topic, wanted in topics.items()
@@ -171,11 +183,11 @@ class Consumer:
             else None
         )
         """The locks of an orderly consumer; None for any other."""
-        self._stored = StoredPositions(
+        self._stored = StoredOffsets(
             self._runtime, self._calls, broadcast=broadcast, local=offsets, locks=self.order_locks
         )
         self._complaints: dict[str, str] = {}
-        """By topic, what was last said in the log of why it is not read."""
+        """For each topic that is not read, the kind of error that the log was last told."""
         self._rebalance_wanted: Event = self._runtime.event()
         self._assigned: Event = self._runtime.event()
         self._batch: Batch | None = None
@@ -184,7 +196,7 @@ class Consumer:
         self._reading = False
 
     async def __aenter__(self) -> Consumer:
-        """Raises DamagedOffsets, OSError and UsageError where ``offsets`` cannot be read or are in use."""
+        """Begin to read. Raises DamagedOffsets, OSError and UsageError if ``offsets`` cannot be read or are in use."""
         await self._stored.open()
         await self.core.__aenter__()
         self.core.tasks.start_soon(self._run)
@@ -201,7 +213,9 @@ class Consumer:
 
         async def store() -> None:
             for failure in await self._stored.store(readers):
-                logger.warning("group %s: a position was not stored at the end: %s", self.group, failure)
+                logger.warning(
+                    "group %s: a consumer offset was not stored at the end: %s", self.group, failure
+                )
 
         with self._runtime.move_on_after(CLOSE_TIMEOUT_S * 2 / 3, shield=True):
             await (store() if self.order_locks is None else self.order_locks.close(store))
@@ -216,7 +230,10 @@ class Consumer:
         return self
 
     async def __anext__(self) -> MessageView:
-        """The next message; the one before it is done with from now on. The iteration never stops."""
+        """Return the next message; the one before it is done with from now on. The iteration never stops.
+
+        Raises ClientClosed outside the block; UsageError if another task reads, and for an orderly consumer.
+        """
         batch, reader = self._batch, self._reader
         if batch is not None and reader is not None:
             at = self._handed_out
@@ -231,7 +248,10 @@ class Consumer:
         return self._batch.messages[0]
 
     def batches(self) -> AsyncIterator[list[MessageView]]:
-        """Messages as they were fetched together, each batch of one queue; asking for the next is done with one."""
+        """Return an iterator over batches: messages that were fetched together, all of one queue.
+
+        A batch is done with when the next one is asked for. Raises what iterating over single messages raises.
+        """
         return _Batches(self)
 
     async def _take_batch(self) -> list[MessageView]:
@@ -241,7 +261,7 @@ class Consumer:
         return self._batch.messages
 
     async def _next_batch(self) -> None:
-        """Finish with the batch in hand and take the next one."""
+        """Finish with the batch in hand and take the next one. Raises ClientClosed, UsageError."""
         self.core.check_open()
         if self.order_locks is not None:
             raise UsageError(
@@ -268,9 +288,10 @@ class Consumer:
 
     @contextlib.contextmanager
     def reading_alone(self) -> Iterator[Intake]:
-        """For `listening`, which accounts itself for what is done: what was fetched, while nobody else may read.
+        """Give the intake to a listener, which itself accounts for what is done, while nobody else may read.
 
-        What was handed out before is done with; the rest of its batch comes first. Raises UsageError, ClientClosed.
+        Messages that were handed out before are done with; the rest of their batch comes first. Raises UsageError,
+        ClientClosed.
         """
         self.core.check_open()
         if self._reading:
@@ -288,7 +309,7 @@ class Consumer:
             self._reading = False
 
     def _settle(self) -> None:
-        """Everything that was handed out is done with."""
+        """Note that every message that was handed out is done with."""
         batch, reader = self._batch, self._reader
         if batch is None or reader is None or not self._handed_out:
             return
@@ -302,13 +323,13 @@ class Consumer:
                 self._batch = self._reader = None
                 self._handed_out = 0
 
-    # Positions -----------------------------------------------------------------------------------------------------
+    # Consumer offsets ----------------------------------------------------------------------------------------------
 
     async def commit(self) -> None:
-        """Everything handed out so far is done with: store that, and wait until it is stored.
+        """Store the offsets after all messages that were handed out so far, and wait until they are stored.
 
-        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable, with ``offsets`` OffsetsNotStored; what
-        was not stored is tried again later.
+        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable, with ``offsets`` OffsetsNotStored, and
+        ClientClosed outside the block. An offset that was not stored is tried again at the next storing.
         """
         self.core.check_open()
         self._settle()
@@ -317,7 +338,7 @@ class Consumer:
             raise failures[0]
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues that this member reads now, retry topic included, sorted."""
+        """Return the queues that this member reads now, sorted; that of the retry topic is among them."""
         return sorted(self._intake.readers)
 
     async def wait_assigned(self) -> None:
@@ -325,17 +346,19 @@ class Consumer:
         await self._assigned.wait()
 
     def positions(self) -> dict[MessageQueue, int]:
-        """For each queue, the offset after the last message that the application is done with."""
+        """Return each queue's offset after the last message that the application is done with: what a commit stores.
+
+        A queue whose first offset is not known yet is left out.
+        """
         readers = self._intake.readers
-        return {queue: at for queue in sorted(readers) if (at := readers[queue].position) is not None}
+        return {queue: at for queue in sorted(readers) if (at := readers[queue].consumer_offset) is not None}
 
     async def send_back(self, message: MessageView, delay_level: int = 0) -> None:
-        """Let the group have this message again later.
+        """Send a message back, so that the consumer group gets it again later; returns when it is stored for that.
 
-        After 16 times, or what ``max_retries`` says, it goes to ``%DLQ%group``.
-
-        ``delay_level`` 0 takes longer each time, -1 gives up at once. What retention has taken meanwhile this member
-        sends itself (send_back.py). Raises as `commit` does.
+        After 16 times, or ``max_retries``, it becomes a dead letter in ``%DLQ%group``. With ``delay_level`` 0 the delay
+        grows each time, 1 to 18 are RocketMQ's levels, and -1 makes it a dead letter at once. Raises BrokerError,
+        ConnectionFailed, NoRoute, NameServerUnavailable, and UsageError for a broadcast consumer.
         """
         if self.broadcast:
             raise UsageError("a broadcast consumer has no retry topic")
@@ -346,7 +369,7 @@ class Consumer:
             await self._runtime.sleep(COMMIT_INTERVAL_S)
             readers = [self._intake.readers[queue] for queue in sorted(self._intake.readers)]
             for error in await self._stored.store(readers):
-                logger.warning("group %s: a position was not stored: %s", self.group, error)
+                logger.warning("group %s: a consumer offset was not stored: %s", self.group, error)
 
     # Membership ----------------------------------------------------------------------------------------------------
 
@@ -394,7 +417,7 @@ class Consumer:
         return failed
 
     def _complain(self, topic: str, error: ClientError) -> None:
-        """Says once why a topic is not read: its reader waits for as long as that lasts, and raises nothing."""
+        """Log once why a topic is not read: its reader waits for as long as that lasts, and raises nothing."""
         if any(queue.topic == topic for queue in self._intake.readers):
             logger.info("group %s: no rebalance of %s: %s", self.group, topic, error)
         elif not (
@@ -406,7 +429,7 @@ class Consumer:
             self._complaints[topic] = complaint
 
     async def _share_of(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
-        """This member's queues; None when the brokers do not know this member yet."""
+        """Return this member's queues, None when the brokers do not know this member yet. Raises as `_members`."""
         if self.broadcast:
             return list(queues)
         members = await self._members(sorted({queue.broker_name for queue in queues}), topic)
@@ -415,7 +438,10 @@ class Consumer:
         return self._strategy(self.core.client_id, members, queues)
 
     async def _members(self, broker_names: Sequence[str], topic: str) -> list[str]:
-        """The group's members, sorted, as the first broker that answers knows them."""
+        """Return the client ids of the consumer group's members, sorted, as the first broker that answers knows them.
+
+        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+        """
         failure: ClientError = NoRoute(topic, "none of its queues can be read")
         # A broker that knows no member of the group answers with a system error.
         accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
@@ -453,7 +479,9 @@ class Consumer:
 
     async def _store_given_up(self, readers: Sequence[QueueReader]) -> None:
         for error in await self._stored.store(readers):
-            logger.warning("group %s: the position of a queue given up was not stored: %s", self.group, error)
+            logger.warning(
+                "group %s: the consumer offset of a queue given up was not stored: %s", self.group, error
+            )
 
     async def _hand_over(self, locks: OrderLocks, reader: QueueReader) -> None:
         async def store() -> None:
@@ -463,7 +491,7 @@ class Consumer:
         await locks.hand_over(reader.queue, store)
 
     def _lost_lock(self, queue: MessageQueue) -> None:
-        """Begin anew where the group is then, once the lock is held again."""
+        """Read the queue anew from the stored offset, once the lock is held again."""
         reader = self._intake.readers.get(queue)
         if reader is not None:
             reader.drop()
@@ -487,7 +515,7 @@ class Consumer:
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         if queue.topic.startswith(RETRY_PREFIX):
-            return 0  # what the group sent back is the group's, whenever that was
+            return 0  # the consumer group is to have all that it sent back, whenever that was
         if self._start == "first":
             return await self._calls.min_offset(queue)
         if self._start == "last":
@@ -531,7 +559,7 @@ class Consumer:
 
 
 class _Batches:
-    """An iterator and no generator: one that is left early leaves nothing behind to be closed."""
+    """An iterator over batches. It is no generator: if it is left early, nothing has to be closed."""
 
     __slots__ = ("_consumer",)
 

@@ -1,7 +1,7 @@
-"""Where a consumer's stored positions are: at the brokers for a group, on its own machine for a broadcast consumer.
+"""The stored offsets of a consumer: at the brokers for a consumer group, on its own machine for a broadcast consumer.
 
-One storing at a time, so that no position goes back by being overtaken. An orderly consumer stores the positions of
-queues only whose lock it holds: any other is somebody else's by now.
+There is one storing at a time: of two at once the older offset could arrive last. An orderly consumer stores the
+offsets only of queues whose lock it holds, since another member may have the others by now.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from broker.client.message import MessageQueue
 from broker.client.transport.runtime import Event, Runtime
 
 
-class StoredPositions:
-    """The stored positions of one consumer.
+class StoredOffsets:
+    """Finds and stores the offsets of one consumer.
 
-    ``broadcast`` ones are kept in ``local``, and nowhere without it; ``locks`` are those of an orderly consumer.
+    With ``broadcast`` they are kept in ``local``; without ``local`` nothing is stored. An orderly consumer has
+    ``locks``.
     """
 
     def __init__(
@@ -38,27 +39,30 @@ class StoredPositions:
         self._local = local
         self._locks = locks
         self._kept: dict[MessageQueue, int] = {}
-        """What ``local`` holds."""
+        """The offsets that ``local`` holds."""
         self._storing: Event | None = None
 
     async def open(self) -> None:
-        """Read what is kept on this machine. Raises as `LocalOffsets.load`."""
+        """Read the offsets that are kept on this machine. Raises DamagedOffsets, OSError, UsageError."""
         if self._local is not None:
             self._kept = await self._local.load()
 
     def close(self) -> None:
-        """Nothing more is stored."""
+        """End the use of ``local``."""
         if self._local is not None:
             self._local.close()
 
     async def find(self, queue: MessageQueue) -> int | None:
-        """The stored position, None where there is none. Raises BrokerError, ConnectionFailed, NoRoute and the like."""
+        """Return the queue's stored offset, None if there is none.
+
+        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+        """
         if self._broadcast:
             return self._kept.get(queue)
         return await self._calls.committed_offset(queue)
 
     async def store(self, readers: Sequence[QueueReader]) -> list[ClientError]:
-        """Store what is not stored yet; returns why some could not be."""
+        """Store the readers' consumer offsets that are not stored yet; returns an error for each that failed."""
         if self._broadcast and self._local is None:
             return []
         while self._storing is not None:
@@ -75,34 +79,35 @@ class StoredPositions:
     async def _store_at_brokers(self, readers: Sequence[QueueReader]) -> list[ClientError]:
         changed: list[tuple[QueueReader, int]] = []
         for reader in readers:
-            position = reader.position
-            if position is None or position == reader.committed or reader.outdated:
+            offset = reader.consumer_offset
+            # An outdated one would undo what an administrator has set.
+            if offset is None or offset == reader.committed or reader.outdated:
                 continue
             if self._locks is None or self._locks.is_held(reader.queue):
-                changed.append((reader, position))
+                changed.append((reader, offset))
         by_queue = {reader.queue: reader for reader, _ in changed}
         failures = dict(
             await self._calls.commit_all(
                 [(reader.queue, at) for reader, at in changed], lambda queue: by_queue[queue].outdated
             )
         )
-        for reader, position in changed:
+        for reader, offset in changed:
             if reader.queue not in failures:
-                reader.committed = position
+                reader.committed = offset
         return list(failures.values())
 
     async def _store_locally(self, local: LocalOffsets, readers: Sequence[QueueReader]) -> list[ClientError]:
-        positions = dict(self._kept)  # those of queues that are not read now stay
+        offsets = dict(self._kept)  # those of queues that are not read now stay
         for reader in readers:
-            if (at := reader.position) is not None and not reader.outdated:
-                positions[reader.queue] = at
-        if positions == self._kept:
+            if (at := reader.consumer_offset) is not None and not reader.outdated:
+                offsets[reader.queue] = at
+        if offsets == self._kept:
             return []
         try:
-            await local.store(positions)
+            await local.store(offsets)
         except OSError as error:
-            failure = OffsetsNotStored(f"positions were not stored: {error}")
+            failure = OffsetsNotStored(f"consumer offsets were not stored: {error}")
             failure.__cause__ = error
             return [failure]
-        self._kept = positions
+        self._kept = offsets
         return []

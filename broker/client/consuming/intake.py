@@ -1,14 +1,14 @@
-"""Messages on their way into the application: one reader a queue that fetches ahead, and the order in which they are
-handed out.
+"""Messages on their way into the application: a reader for each queue, which fetches ahead, and the order of handing
+out.
 
-- A reader is one light task. It asks for the next messages while earlier ones wait to be handed out, up to a bound by
-  count and bytes; then it stops asking, which is all the backpressure that is needed.
+- A reader is a task. It asks for the next messages while earlier ones wait to be handed out. When so many messages or
+  bytes wait that a bound is reached, it stops asking: that is back-pressure.
 - A queue's messages are handed out in the order of their offsets; queues take turns, a fetched batch at a time.
-- A queue's `position`, what would be committed, is the offset after the last message that the application is done
-  with. Fetching ahead never moves it. It is worked out only when asked for.
-- A dropped reader (its queue went to another member, or was moved to another offset) hands out nothing more, and what
-  the application does with messages of it that it already has moves no position. A retired one hands out nothing more
-  either, but what the application finishes of what it has in hand still counts.
+- The `consumer_offset` of a queue, which a commit stores, is the offset after the last message that the application is
+  done with. Fetching ahead never moves it.
+- A reader is dropped when its queue goes to another member, or is to be read from another offset. It hands out nothing
+  more, and messages of it that are finished from then on do not move its consumer offset. A retired reader hands out
+  nothing more either, but messages that are in hand count when they are finished.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ logger = logging.getLogger("trivet.client")
 _PAUSE_FIRST_S = 0.02
 _PAUSE_MAX_S = 1.0
 _REFUSED_PAUSE_S = 3.0
-"""After a response that a retry alone will not cure (no permission, no such group): the reference waits as long."""
+"""Pause in seconds after a response that a retry alone will not cure (no permission, no such consumer group).
+RocketMQ's `DefaultMQPushConsumerImpl` waits as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """How far a queue is read ahead, and how it is asked.
+    """Bounds of reading ahead, for each queue, and of each pull.
 
-    ``messages`` and ``size_bytes`` bound what waits to be handed out, for each queue; one more response may exceed
-    them. ``batch`` is the most that is asked for at once (brokers may give less), ``suspend_s`` how long the broker may
-    hold a pull that finds nothing.
+    - ``messages``, ``size_bytes``: with so many messages or bytes waiting to be handed out no more are asked for; the
+      last response may exceed them.
+    - ``batch``: the number of messages that a pull asks for; brokers may give fewer.
+    - ``suspend_s``: for so many seconds the broker may hold a pull that finds nothing.
     """
 
     messages: int = 1000
@@ -52,7 +54,7 @@ class FetchLimits:
 
 
 class Batch:
-    """Messages of one response, and where the queue goes on after them."""
+    """Messages of one response, and the offset at which the queue goes on after them."""
 
     __slots__ = ("messages", "next_offset", "size")
 
@@ -63,7 +65,7 @@ class Batch:
 
 
 class QueueReader:
-    """Fetches one queue. ``find_start`` tells where to begin; it is asked again until it answers."""
+    """Fetches one queue from the offset that ``find_start`` returns, which is called again while it raises."""
 
     def __init__(
         self,
@@ -76,33 +78,35 @@ class QueueReader:
         self.dropped = False
         self.retired = False
         self.outdated = False
-        """Whether an administrator has sent the group elsewhere: this reader's position is not to be stored."""
+        """True once an administrator has sent the consumer group elsewhere: this consumer offset is not to be
+        stored."""
         self.committed: int | None = None
-        """What is known to be stored for the group."""
+        """The consumer offset that is known to be stored for the consumer group."""
         self._intake = intake
         self._subscription = subscription
         self._find_start = find_start
         self._scope: CancelScope = intake.runtime.move_on_after(math.inf)
+        # Batches that wait to be handed out, with the messages and bytes in them.
         self._batches: deque[Batch] = deque()
         self._waiting_messages = 0
         self._waiting_bytes = 0
         self._room: Event | None = None
-        self._position: int | None = None
+        self._consumer_offset: int | None = None
         self._done: MessageView | None = None
         self._next_offset = 0
         self._broker_id = MASTER_ID
         self._begins_after_s = 0.0
         self._avoid: list[str] = []
         self.max_offset: int | None = None
-        """The queue's end as the last response gave it."""
+        """The queue's end, as the last response gave it."""
 
     @property
-    def position(self) -> int | None:
+    def consumer_offset(self) -> int | None:
         """The offset after the last message that the application is done with; None before the start is known."""
         if self._done is not None:
-            self._position = self._done.queue_offset + 1
+            self._consumer_offset = self._done.queue_offset + 1
             self._done = None
-        return self._position
+        return self._consumer_offset
 
     def finished(self, message: MessageView) -> None:
         """The application is done with this message and all before it."""
@@ -113,10 +117,10 @@ class QueueReader:
         """The application is done with the batch, and with what was filtered out after its last message."""
         if not self.dropped:
             self._done = None
-            self._position = batch.next_offset
+            self._consumer_offset = batch.next_offset
 
     def take(self) -> Batch:
-        """The oldest waiting batch."""
+        """Take the oldest waiting batch out of the reader and return it."""
         batch = self._batches.popleft()
         self._waiting_messages -= len(batch.messages)
         self._waiting_bytes -= batch.size
@@ -126,22 +130,22 @@ class QueueReader:
         return batch
 
     def put_back(self, batch: Batch) -> None:
-        """Undo `take` of what was the oldest batch."""
+        """Put the batch before all others, as the oldest one."""
         self._batches.appendleft(batch)
         self._waiting_messages += len(batch.messages)
         self._waiting_bytes += batch.size
 
     def has_batch(self) -> bool:
-        """Whether `take` would give one."""
+        """Tell whether a batch waits, for `take`."""
         return bool(self._batches)
 
     def drop(self) -> None:
-        """Stop fetching, forget what waits, and leave the position where it is."""
+        """Stop fetching, forget what waits, and leave the consumer offset where it is."""
         self.dropped = True
         self.retire()
 
     def abandon(self) -> None:
-        """Drop it, as an administrator has sent the group elsewhere."""
+        """Drop it, as an administrator has sent the consumer group elsewhere."""
         self.outdated = True
         self.drop()
 
@@ -154,7 +158,7 @@ class QueueReader:
     # The task ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch until dropped."""
+        """Fetch until dropped or retired."""
         with self._scope:
             await self._start()
             pause_s = _PAUSE_FIRST_S
@@ -183,7 +187,7 @@ class QueueReader:
             await self._intake.runtime.sleep(self._begins_after_s)
         while True:
             try:
-                self._position = self._next_offset = await self._find_start()
+                self._consumer_offset = self._next_offset = await self._find_start()
             except (ConnectionFailed, BrokerError, NoRoute, NameServerUnavailable) as error:
                 pause_s = await self._recover(error, pause_s)
             else:
@@ -202,7 +206,10 @@ class QueueReader:
         )
 
     async def _accept(self, response: PullResponse) -> bool:
-        """Take what came; returns whether the queue moved on. Raises as a query does."""
+        """Take what came; returns True if the queue has moved on.
+
+        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+        """
         self._avoid.clear()
         self._broker_id = response.suggested_broker_id
         if response.is_reset:
@@ -216,6 +223,8 @@ class QueueReader:
         if response.next_offset == self._next_offset:
             return False
         if response.code == ResponseCode.PULL_OFFSET_MOVED:
+            # Forward is always right: what lies before the queue's first message is gone. Backward is right only if the
+            # leader confirms that the queue ends there. If not, this response is dropped and the leader asked next.
             if response.next_offset < self._next_offset and not await self._ends_before(self._next_offset):
                 self._broker_id = MASTER_ID
                 return False
@@ -233,6 +242,7 @@ class QueueReader:
                 self._waiting_messages = self._waiting_bytes = 0
         self._next_offset = response.next_offset
         if self._batches and not response.messages:
+            # Nothing of it matched; who finishes the batch before it has finished these offsets, too.
             self._batches[-1].next_offset = response.next_offset
             return True
         self._batches.append(Batch(response.messages, response.next_offset, response.size))
@@ -242,11 +252,11 @@ class QueueReader:
         return True
 
     async def _ends_before(self, offset: int) -> bool:
-        """Whether the queue really ends before that offset: a member that lags behind must not send readers back."""
+        """Ask the leader if the queue ends before that offset: a member that lags behind must not send readers back."""
         return await self._intake.calls.max_offset(self.queue) < offset
 
     async def _recover(self, error: Exception, pause_s: float) -> float:
-        """Wait, and ask for a new route; returns how long to wait next time."""
+        """Wait, and ask for a new route; returns the next pause in seconds."""
         runtime = self._intake.runtime
         self._broker_id = MASTER_ID
         if isinstance(error, ConnectionFailed | BrokerError):
@@ -265,7 +275,7 @@ class QueueReader:
 
 
 class Intake:
-    """The readers of one consumer, and whose turn it is."""
+    """The readers of one consumer, and the order in which they hand out."""
 
     def __init__(
         self,
@@ -274,7 +284,7 @@ class Intake:
         limits: FetchLimits,
         on_reset: Callable[[MessageQueue, int], None],
     ) -> None:
-        """`on_reset` begins a queue anew where an administrator has sent the group."""
+        """``on_reset`` begins a queue anew at the offset to which an administrator has sent the consumer group."""
         self.core = core
         self.runtime = core.runtime
         self.calls = calls
@@ -282,21 +292,25 @@ class Intake:
         self.readers: dict[MessageQueue, QueueReader] = {}
         self.on_reset = on_reset
         self._ready: deque[QueueReader] = deque()
+        """Readers with a batch, the one whose turn it is first; it may contain some that were dropped since."""
         self._waiting: deque[Event] = deque()
 
     def arrived(self, reader: QueueReader) -> None:
-        """A reader got a batch."""
+        """Note that a reader has a batch."""
         if reader not in self._ready:
             self._ready.append(reader)
         self.wake()
 
     def wake(self) -> None:
-        """Have one of those in `wait_arrival` look again, who wakes the next one if it leaves something."""
+        """Wake one task in `wait_arrival`. It wakes the next one if it leaves something."""
         if self._waiting:
             self._waiting.popleft().set()
 
     def next_nowait(self) -> tuple[QueueReader, Batch] | None:
-        """The next batch with messages in it, None when nothing waits. Batches without messages are done at once."""
+        """Return the next batch with messages in it, None when none waits.
+
+        Batches without messages are done at once.
+        """
         while (taken := self.take_nowait()) is not None:
             reader, batch = taken
             if batch.messages:
@@ -307,7 +321,10 @@ class Intake:
     def take_nowait(
         self, may_take: Callable[[QueueReader], bool] | None = None
     ) -> tuple[QueueReader, Batch] | None:
-        """The next batch, also one without messages, None when nothing waits; of the allowed readers only."""
+        """Return the next batch, also one without messages, of a reader that ``may_take`` allows;
+
+        None when none waits.
+        """
         ready = self._ready
         for _ in range(len(ready)):
             reader = ready.popleft()
@@ -325,7 +342,7 @@ class Intake:
         return None
 
     def put_back(self, reader: QueueReader, batch: Batch) -> None:
-        """Have a batch handed out again, with the messages that it still has, before all later ones of its queue."""
+        """Hand the batch out again, with the messages that it still has, before all later ones of its queue."""
         if not reader.retired:
             reader.put_back(batch)
             self.arrived(reader)
@@ -341,7 +358,7 @@ class Intake:
             await event.wait()
         except BaseException:
             if event.is_set():
-                self.wake()  # what it was woken for is the next one's to take
+                self.wake()  # the next one takes what this one was woken for
             else:
                 self._waiting.remove(event)
             raise

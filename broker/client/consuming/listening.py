@@ -6,18 +6,17 @@
     async with Consumer("127.0.0.1:9876", group="g", topics="t") as consumer:
         await listen(consumer, handle, concurrency=32)
 
-A fixed number of tasks take messages in the order in which they came and call the handler; so messages of one queue
-may be handled at the same time, and out of order. What a queue's stored position may say is kept apart from that: it
-never passes a message that is not done with, whatever has been done after it. A slow message therefore holds its
-queue's position, and, once `SPAN_MAX` messages behind it are done, the queue too: what would be repeated after a crash
-has a bound.
+A fixed number of tasks take messages in the order in which they came and call the handler. So messages of one queue may
+be handled at the same time, and out of order. The consumer offset of a queue never passes a message that is not done
+with, whatever is done behind it. So a slow message holds the consumer offset, and, once `SPAN_MAX` messages behind it
+were taken, the queue: only so many messages can come again after a crash.
 
-A message whose handler raises goes back to the broker that holds it, which stores it for the group again and delivers
-it later, each time after a longer delay, and into ``%DLQ%group`` after the last. It is done with
-when the broker has confirmed that. Where no broker confirms, the handler gets the message again after `AGAIN_S`.
+A message whose handler raises is sent back to the broker that holds it. The broker stores it again for the consumer
+group and delivers it later, each time after a longer delay; after the last time it goes into ``%DLQ%group``. The
+message is done with when the broker has confirmed that. If none confirms, the handler gets it again after `AGAIN_S`.
 
-Cancelling is how listening ends. What was not handled to its end is put back then, so that the consumer's next reader
-gets it, or, after the end of the consumer, another member of the group.
+Listening ends by being cancelled. Messages that were not handled to the end are put back then: the consumer's next
+reader gets them, or after the end of the consumer another member of the group.
 """
 
 from __future__ import annotations
@@ -36,29 +35,30 @@ from broker.client.message import MessageView
 logger = logging.getLogger("trivet.client")
 
 SPAN_MAX: Final = 2000
-"""A queue with so many messages taken behind the oldest unfinished one gives no more (the reference's span)."""
+"""A queue with so many messages taken since the oldest unfinished one gives no more, as with RocketMQ's
+`consumeConcurrentlyMaxSpan`."""
 AGAIN_S: Final = 5.0
-"""After this time a message that could not be sent back is handled again."""
+"""After so many seconds a message that could not be sent back is handled again."""
 
 
 class Handled(enum.Enum):
-    """What a handler says of a message; one that says nothing means `DONE`."""
+    """The result of a handler; a handler that returns None means `DONE`."""
 
     DONE = "done"
     RETRY = "retry"
-    """Send it back, as if the handler had raised, but without a line in the log."""
+    """The message is sent back, as if the handler had raised, but without a line in the log."""
 
 
 Handler = Callable[[MessageView], Awaitable[Handled | None]]
-"""Handles one message; may be called for several at the same time."""
+"""An async function that handles one message; it may run for several messages at the same time."""
 
 
 class NotAsyncError(UsageError):
-    """A handler that is no async function: what it returned cannot be awaited. It ends the listening."""
+    """The handler is no async function: its result cannot be awaited. This ends the listening."""
 
 
 async def called(handler: Handler, message: MessageView) -> Handled | None:
-    """What the handler says of the message. Raises what it raises, and NotAsyncError."""
+    """Call the handler and return its result. Raises what it raises, and NotAsyncError."""
     handling = handler(message)
     if not isinstance(handling, Awaitable):
         raise NotAsyncError(f"the handler must be an async function; {handler!r} returned {handling!r}")
@@ -66,11 +66,12 @@ async def called(handler: Handler, message: MessageView) -> Handled | None:
 
 
 async def listen(consumer: Consumer, handler: Handler, *, concurrency: int = 20) -> None:
-    """Call the handler with every message, up to ``concurrency`` at a time, until cancelled.
+    """Call the handler with every message of the consumer, up to ``concurrency`` at a time, until cancelled.
 
-    Any `Exception` of the handler sends the message back; in a broadcast consumer, which has nowhere to send it, it is
-    logged and the message is done with. Raises UsageError for a concurrency below 1, for a handler that is not async,
-    and while another task reads from the consumer; ClientClosed outside its block.
+    The handler is an async function. A message is done with when it returns, and is sent back when it returns
+    `Handled.RETRY` or raises an `Exception`, which is logged. A broadcast consumer sends nothing back: a message that
+    fails is done with. Raises UsageError for a concurrency below 1, an orderly consumer, a handler that is not async,
+    and while another task reads from the consumer; ClientClosed outside the consumer's block.
     """
     if concurrency < 1:
         raise UsageError(f"a concurrency of {concurrency} handles nothing")
@@ -87,7 +88,7 @@ async def listen(consumer: Consumer, handler: Handler, *, concurrency: int = 20)
 
 
 class _Open:
-    """A batch that is not done with: which of its messages are, and before which index all are."""
+    """A batch that is not done with. ``done`` has 1 for each message that is, and all before ``first_open`` are."""
 
     __slots__ = ("batch", "done", "first_open")
 
@@ -98,7 +99,10 @@ class _Open:
 
 
 class _Account:
-    """The open batches of one queue, oldest first, and what its position may say of them."""
+    """The open batches of one queue, the oldest first. It moves the consumer offset.
+
+    ``_span`` is the number of messages in the open batches.
+    """
 
     __slots__ = ("_open", "_reader", "_span")
 
@@ -124,7 +128,7 @@ class _Account:
             self._settle()
 
     def _settle(self) -> None:
-        """Move the position up to the oldest message that is not done with."""
+        """Move the consumer offset up to the oldest message that is not done with."""
         while self._open:
             oldest = self._open[0]
             first_open = oldest.done.find(0, oldest.first_open)
@@ -147,7 +151,7 @@ class _Account:
 
 
 class _Listener:
-    """What the tasks of one `listen` share: the batch from which they take messages, and the accounts of all queues."""
+    """The common state of the tasks of one `listen`: the batch that they take from, and the accounts of all queues."""
 
     def __init__(self, consumer: Consumer, intake: Intake, handler: Handler) -> None:
         self._consumer = consumer
@@ -159,7 +163,7 @@ class _Listener:
         self._next_index = 0
 
     async def work(self) -> None:
-        """One of the tasks: take a message, handle it, account for it."""
+        """Take messages one after the other, handle each and account for it, until cancelled. Each task runs this."""
         while True:
             # Before anything is taken; it also lets the other tasks have their turn where a handler never waits.
             await self._runtime.sleep(0)
@@ -181,7 +185,7 @@ class _Listener:
                 self._intake.wake()
 
     def _take_batch(self) -> bool:
-        """Make the next batch with messages the current one; returns False when there is none."""
+        """Make the next batch with messages the current one; returns False if there is none."""
         while (found := self._intake.take_nowait(self._may_take)) is not None:
             reader, batch = found
             account = self._accounts.get(reader)
@@ -203,7 +207,7 @@ class _Listener:
         self._accounts = {reader: account for reader, account in self._accounts.items() if not reader.dropped}
 
     async def _handle(self, reader: QueueReader, message: MessageView) -> None:
-        """Return when the message is done with: handled, stored for a retry, or not this member's any more."""
+        """Return when the message is done with: handled, sent back, or its queue not this member's any more."""
         while not reader.dropped:
             try:
                 if await called(self._handler, message) is not Handled.RETRY:
@@ -223,6 +227,6 @@ class _Listener:
                 return
 
     def put_back(self) -> None:
-        """Give what is not done with to the next reader of the consumer."""
+        """Put back all messages that are not done with, for the next reader of the consumer."""
         for account in self._accounts.values():
             account.put_back(self._intake)

@@ -1,8 +1,8 @@
 """Single messages by their ids and by keys.
 
-A broker's id names the node that stored the message and the place in its group's log. It is asked first, as clients of
-the reference do; when it does not answer, or is no member any more, another member of its group has the same log.
-What comes is looked at before it is believed: the same place in another group's log holds another message.
+The id that a broker gives names the node that stored the message and the position in its group's log. That node is
+asked first, as RocketMQ's clients do. When it does not answer, or is no member any more, another member of its group
+has the same log. The message that comes is checked: at the same position another group's log holds another message.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from log.message_id import parse_offset_message_id
 from log.record import unpack_host
 
 FOUND_MAX = 64
-"""Messages that a broker gives for one key at most."""
+"""The most messages that a broker gives for one key."""
 FOREVER_MS = (1 << 62) - 1
+"""A time later than all, in milliseconds."""
 
 _UNIQUE_KEY_COUNT = 32
 
 
 class MessageLookups:
-    """Lookups of one client. They raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable."""
+    """Finds single messages. All lookups raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable."""
 
     def __init__(self, calls: PatientCalls) -> None:
         self._core = calls.core
         self._calls = calls
 
     async def view(self, topic: str, offset_message_id: str) -> MessageView | None:
-        """The message of a topic with the id that its broker gave; None where there is none (any more).
+        """Return the message with the id that its broker gave, None if there is none or it was deleted.
 
-        Raises UsageError for what is no such id.
+        Raises UsageError for a text that is no such id.
         """
         try:
             host, offset = parse_offset_message_id(offset_message_id)
@@ -69,14 +70,15 @@ class MessageLookups:
         end_ms: int = FOREVER_MS,
         max_messages: int = FOUND_MAX,
     ) -> list[MessageView]:
-        """The messages of a topic with one of its sender's keys, stored in that time; of each broker the newest first.
+        """Return the messages with this key that were stored in that time, of each broker the newest first.
 
-        ``max_messages`` is for each broker, which gives 64 at most. Times are compared to the second.
+        Times are milliseconds since 1970 and compared to the second. ``max_messages`` is for each broker, which gives
+        64 at most.
         """
         return await self._query(topic, key, begin_ms, end_ms, max_messages, unique=False)
 
     async def by_unique_key(self, topic: str, message_id: str) -> list[MessageView]:
-        """The messages of a topic with the id that its sender gave: one, or several copies of it."""
+        """Return the messages with the id that their sender gave: one, or several copies of it."""
         return await self._query(topic, message_id, 0, FOREVER_MS, _UNIQUE_KEY_COUNT, unique=True)
 
     async def _query(

@@ -1,17 +1,17 @@
-"""Positions of a broadcast consumer, kept in a file on its own machine.
+"""Offsets of a broadcast consumer, kept in a file on its own machine.
 
-A broadcast group has no common position, so brokers keep none. The file has the reference's format and name
-(``offsets.json``, with the version before it beside as ``offsets.json.bak``), so a consumer can go on where a Java one
-has stopped, and the other way round. What is added is a checksum, which others ignore: a damaged position looks like
-any other.
+Members of a broadcast group have no common offsets, so brokers keep none. The file has the format and the name of
+RocketMQ's `LocalFileOffsetStore` (``offsets.json``, beside it the version before as ``offsets.json.bak``). So a
+consumer can go on where a Java one has stopped, and the other way round. A checksum is added, which others ignore: a
+damaged offset would look like any other.
 
-- A new version is written beside, flushed, and takes the old one's place in one step, as the old one takes the
-  backup's. A crash at any moment leaves a whole file.
-- A damaged file is reported, and the backup taken: some messages come again. Without a backup that is whole the
-  consumer does not start: to begin at its ``start`` could mean to leave messages out, which is for people to decide.
-- Two consumers with one file would undo each other's positions; the second one is refused.
+- A new version is written beside and flushed. Then the old one takes the place of the backup, and the new one that of
+  the old one, each in one step. A crash at any moment leaves a whole file.
+- When the file is damaged, that is logged and the backup is taken: some messages come again. If the backup is not whole
+  either the consumer does not start: to begin at its ``start`` could leave messages out, which people must decide.
+- Two consumers with one file would undo each other's offsets; the second one is refused.
 
-The consumer itself knows the `LocalOffsets` door only. Files are read and written in a worker thread.
+The consumer itself knows only the protocol `LocalOffsets`. Files are read and written in a worker thread.
 """
 
 from __future__ import annotations
@@ -44,45 +44,52 @@ _CHECKSUM = re.compile(rb',"crc32":([0-9]+)\}\s*\Z')
 
 
 class LocalOffsets(Protocol):
-    """Where a broadcast consumer keeps its positions."""
+    """A store for the offsets of a broadcast consumer."""
 
     async def load(self) -> dict[MessageQueue, int]:
-        """What was stored last. Raises DamagedOffsets, OSError, UsageError (in use by another consumer)."""
+        """Return what was stored last. Raises DamagedOffsets, OSError, UsageError (in use by another consumer)."""
 
-    async def store(self, positions: Mapping[MessageQueue, int]) -> None:
-        """Replace all that is stored; durable when it returns. Raises OSError."""
+    async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Replace all that is stored; the new offsets are durable when it returns. Raises OSError."""
 
     def close(self) -> None:
-        """Nothing more is stored."""
+        """End the use of the store."""
 
 
 class OffsetFile:
-    """`LocalOffsets` in the file ``path``, whose directory is made if need be; for one consumer at a time."""
+    """Keeps the offsets of a broadcast consumer in the file ``path``; one consumer at a time may use it.
+
+    A directory that does not exist is made. `load` and `store` work in a worker thread of Trio.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.backup = self.path.with_name(self.path.name + ".bak")
         self.problem: DamagedOffsets | None = None
-        """Why the backup was taken by the last `load`; None when the file was whole."""
+        """The damage because of which the last `load` took the backup; None if the file was whole."""
         self._lock: int | None = None
         self._is_whole = False
 
     async def load(self) -> dict[MessageQueue, int]:
-        """The file's positions, its backup's where the file is damaged or gone, or none where there is neither."""
+        """Return the offsets of the file, or of its backup if the file is damaged or gone; none if neither exists.
+
+        Raises DamagedOffsets when the file is damaged and there is no backup or it is damaged, too; OSError; UsageError
+        while another consumer uses the file.
+        """
         return await _in_thread(self.load_now)
 
-    async def store(self, positions: Mapping[MessageQueue, int]) -> None:
-        """Write a new version."""
-        await _in_thread(functools.partial(self.store_now, dict(positions)))
+    async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Replace the file by a new version, which is on the disk when this returns. Raises OSError."""
+        await _in_thread(functools.partial(self.store_now, dict(offsets)))
 
     def close(self) -> None:
-        """Let others use the file."""
+        """Give back the lock, so that others can use the file."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def load_now(self) -> dict[MessageQueue, int]:
-        """`load`, in this thread."""
+        """Do what `load` does, in the caller's thread. Raises what it raises."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._take_lock()
         try:
@@ -108,14 +115,14 @@ class OffsetFile:
         self._is_whole = True
         return found
 
-    def store_now(self, positions: Mapping[MessageQueue, int]) -> None:
-        """`store`, in this thread."""
+    def store_now(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Do what `store` does, in the caller's thread. Raises OSError."""
         new = self.path.with_name(self.path.name + ".tmp")
         with new.open("wb") as file:
-            file.write(_encode(positions))
+            file.write(_encode(offsets))
             file.flush()
             os.fsync(file.fileno())
-        if self._is_whole:  # what is damaged must not take the place of a backup that is not
+        if self._is_whole:  # a damaged file must not take the place of a whole backup
             link = self.path.with_name(self.path.name + ".bak.tmp")
             with contextlib.suppress(FileNotFoundError):
                 link.unlink()
@@ -136,7 +143,7 @@ class OffsetFile:
         except OSError as error:
             os.close(lock)
             if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise UsageError(f"{self.path}: another consumer keeps its positions there") from error
+                raise UsageError(f"{self.path}: another consumer keeps its offsets there") from error
             raise
         self._lock = lock
 
@@ -147,14 +154,14 @@ async def _in_thread(function: Callable[[], Result]) -> Result:
     return await trio.to_thread.run_sync(function)
 
 
-def _encode(positions: Mapping[MessageQueue, int]) -> bytes:
-    wire = {WireQueue(queue.broker_name, queue.queue_id, queue.topic): at for queue, at in positions.items()}
+def _encode(offsets: Mapping[MessageQueue, int]) -> bytes:
+    wire = {WireQueue(queue.broker_name, queue.queue_id, queue.topic): at for queue, at in offsets.items()}
     table = QueueOffsets(wire).encode()
     return table[:-1] + b',"crc32":%d}\n' % zlib.crc32(table)
 
 
 def _read(path: Path) -> dict[MessageQueue, int] | None:
-    """The positions in one file; None when there is no such file. Raises DamagedOffsets."""
+    """Return the offsets in one file, None when there is no such file. Raises DamagedOffsets, OSError."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -1,15 +1,15 @@
-"""Order locks: what makes one member of a group, and no other, the one who handles a queue now.
+"""Order locks: at most one member of a consumer group handles a queue at a time.
 
-A lock lives at the broker for a minute after it was last renewed, as all members must be able to take over from one
-that died. So a member may only count on a lock for a shorter time than that, and everything here serves one promise:
-*while this client counts on a lock, the broker gives it to nobody else.*
+A lock lives at the broker for a minute after it was last renewed, so that another member can take over from one that
+died. A member counts on a lock for a shorter time than that. Everything here serves one promise: *while this client
+counts on a lock, the broker gives it to nobody else.*
 
-- The time for which a lock is good is counted from before the request was sent that renewed it, by the monotonic clock.
-  When it is over the lock is lost, whatever became of the renewals: the handler at work is cancelled at that moment.
-- A lock is given back when the handler has ended and the queue's position is stored, and not before.
-- A request that may still be under way is the enemy: an unlock that arrives late would take away the lock of a later
-  time. So locks are held under a name that changes with every unlock: what is on its way speaks for a holder that has
-  been. To the broker it is as if another client asked; where an unlock got lost, the lock runs out by itself.
+- The time for which a lock is good begins before the request that renews it is sent, by the monotonic clock. When it is
+  over the lock is lost, whatever became of the renewals, and the handler at work is cancelled at that moment.
+- A lock is released when the handler has ended and the queue's consumer offset is stored, and not before.
+- An unlock that arrives late must not take away a lock that was acquired again meanwhile. So locks are held under a
+  name that changes with every unlock, and a late unlock has the name of before. To the broker it is as if another
+  client asked. When an unlock gets lost, the lock runs out by itself.
 
 Locks of one broker are asked for together. A queue whose lock another member holds is asked for again soon at first and
 less and less often.
@@ -35,6 +35,7 @@ from broker.remoting.json_body import decode_body, encode_body
 
 logger = logging.getLogger("trivet.client")
 
+# Pauses between requests for a lock that another member holds.
 _ASK_FIRST_S = 0.2
 _ASK_MAX_S = 5.0
 _UNLOCK_TIMEOUT_S = 1.0
@@ -43,10 +44,10 @@ _NEVER_NS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class LockTimes:
-    """When locks are renewed and given up; all in seconds.
+    """The times of order locks, in seconds: each is renewed every ``renew_s``, and good for ``good_s`` after that.
 
     ``good_s`` must be well below the 60 s for which a broker keeps a lock that is not renewed: clocks differ, and a
-    position that was stored last may arrive late.
+    consumer offset that was stored last may arrive late.
     """
 
     renew_s: float = 20.0
@@ -54,7 +55,7 @@ class LockTimes:
 
 
 class _Lock:
-    """One queue's."""
+    """The lock of one queue, held or wanted."""
 
     __slots__ = (
         "answered",
@@ -76,26 +77,27 @@ class _Lock:
     ) -> None:
         self.queue = queue
         self.holder = holder
-        """The name under which it is asked for."""
+        """The name under which the broker is asked for it."""
         self.ask_at_ns = ask_at_ns
         self.pause_s = _ASK_FIRST_S
         self.good_until_ns = 0
-        """Held before that time; 0 when it is not held."""
+        """The lock is held before that time; 0 when it is not held. ``granted`` is set while it is held."""
         self.granted = granted
         self.released = released
         self.answered: Event | None = None
-        """Set when the request that is under way has ended."""
+        """Set when the request under way has ended; None while none is under way."""
         self.scope: CancelScope | None = None
-        """Of the handler at work."""
+        """The scope of the handler at work, None while nobody handles the queue."""
         self.idle: Event | None = None
-        """Somebody waits for the handler's end."""
+        """Set at the handler's end, if a task waits for it."""
         self.leaving = False
+        """True from the beginning of the release; ``released`` is set at its end."""
         self.may_be_ours = False
-        """Whether the broker may hold it for this client."""
+        """True if the broker may have it under this client's name, so that it must be unlocked."""
 
 
 class OrderLocks:
-    """The locks of one consumer. ``on_lost`` is told of each that was held and is not any more."""
+    """The locks of one consumer. ``on_lost`` is called with the queue of each lock that is lost."""
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class OrderLocks:
         self._runtime = calls.core.runtime
         self._locks: dict[MessageQueue, _Lock] = {}
         self._unlocks = 0
+        """Number of unlocks that were sent: a part of the name under which new locks are asked for."""
         self._changed: Event = self._runtime.event()
         self._closed = False
 
@@ -136,17 +139,17 @@ class OrderLocks:
                 await lock.granted.wait()
 
     def is_held(self, queue: MessageQueue) -> bool:
-        """Whether nobody else can have the lock now."""
+        """Tell whether this client holds the lock, so that nobody else can have it now."""
         lock = self._locks.get(queue)
         return lock is not None and self._runtime.now_ns() < lock.good_until_ns
 
     def is_free(self, queue: MessageQueue) -> bool:
-        """Whether the lock is held, not to be given back, and nobody handles the queue."""
+        """Tell whether the lock is held, is not being released, and nobody handles the queue."""
         return self.is_held(queue) and not self._locks[queue].leaving and self._locks[queue].scope is None
 
     @contextlib.contextmanager
     def using(self, queue: MessageQueue) -> Iterator[CancelScope]:
-        """Handle the queue, which `is_free`, in a scope that is cancelled when the lock is lost."""
+        """Return a block in which a queue that `is_free` is handled. It is cancelled when the lock is lost."""
         assert self.is_free(queue), f"{queue} is not free to be handled"
         lock = self._locks[queue]
         lock.scope = self._runtime.move_on_after(math.inf)
@@ -160,9 +163,9 @@ class OrderLocks:
                 lock.idle = None
 
     async def hand_over(self, queue: MessageQueue, store: Callable[[], Awaitable[None]]) -> None:
-        """Have the handler finish what it has in hand, ``store`` its position, and let others have the lock.
+        """Wait for the handler to finish what it has in hand, ``store`` the consumer offset, and release the lock.
 
-        ``store`` is not called when the lock has been lost: the position is somebody else's then.
+        ``store`` is not called when the lock was lost: the consumer offset is another member's then.
         """
         lock = self._locks.get(queue)
         if lock is None or lock.leaving:
@@ -174,7 +177,7 @@ class OrderLocks:
         await self._release([lock])
 
     async def close(self, store: Callable[[], Awaitable[None]]) -> None:
-        """Cancel what is being handled, ``store`` all positions, and give back all locks."""
+        """Cancel all handlers at work, ``store`` all consumer offsets, and release all locks."""
         self._closed = True
         locks = [self._locks[queue] for queue in sorted(self._locks)]
         leaving = [lock for lock in locks if lock.leaving]
@@ -193,12 +196,13 @@ class OrderLocks:
     # The task ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Ask for locks and renew them, and notice when one is lost; for ever."""
+        """Ask for locks, renew them, and notice when one is lost, until cancelled."""
         runtime = self._runtime
         while True:
             now_ns = runtime.now_ns()
             next_ns = now_ns + int(self._times.renew_s * 1e9)
             soon_ns = now_ns + int(self._times.renew_s * 1e9 / 4)  # goes with what is due now
+            # One request for each broker and holder: to those that are due, with all locks that are due soon.
             asking: dict[tuple[str, str], list[_Lock]] = {}
             due: dict[tuple[str, str], None] = {}
             for queue in sorted(self._locks):
@@ -227,7 +231,7 @@ class OrderLocks:
             self._changed = runtime.event()
 
     async def _ask(self, locks: Sequence[_Lock], answered: Event) -> None:
-        """Ask one broker for locks of one holder, held or not."""
+        """Ask a broker for locks of one holder, some of which may be held already."""
         runtime = self._runtime
         asked_ns = runtime.now_ns()
         granted: frozenset[MessageQueue] | None = None
@@ -245,6 +249,7 @@ class OrderLocks:
             if granted is not None and lock.queue in granted:
                 lock.pause_s = _ASK_FIRST_S
                 lock.ask_at_ns = asked_ns + int(self._times.renew_s * 1e9)
+                # A response that comes too late proves nothing: the time counts from when the request was sent.
                 if now_ns < good_until_ns:
                     lock.good_until_ns = good_until_ns
                     lock.granted.set()
@@ -277,7 +282,7 @@ class OrderLocks:
         if not lock.leaving:
             self._on_lost(lock.queue)
 
-    # Giving back ---------------------------------------------------------------------------------------------------
+    # Release -------------------------------------------------------------------------------------------------------
 
     async def _wait_idle(self, lock: _Lock) -> None:
         while lock.scope is not None:
@@ -286,10 +291,10 @@ class OrderLocks:
             await lock.idle.wait()
 
     async def _release(self, locks: Sequence[_Lock]) -> None:
-        """Unlock at the brokers, and forget the locks; those that certainly are not held are only forgotten."""
+        """Unlock at the brokers, and forget the locks; those that no broker can have are only forgotten."""
         unlocked: dict[tuple[str, str], list[_Lock]] = {}
         for lock in locks:
-            if lock.answered is not None:
+            if lock.answered is not None:  # a request under way could take the lock again behind the unlock
                 await lock.answered.wait()
             lock.ask_at_ns = _NEVER_NS
             lock.good_until_ns = 0

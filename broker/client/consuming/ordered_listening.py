@@ -1,18 +1,18 @@
-"""Orderly listening: the messages of a queue are handled one after the other, in their order, by one member at a time.
+"""Orderly listening: one member at a time handles the messages of a queue, one after the other, in their order.
 
     async with Consumer("127.0.0.1:9876", group="g", topics="t", orderly=True) as consumer:
         await listen_orderly(consumer, handle)
 
 Several queues are handled at the same time, one message of each. The handler runs only while the queue's lock is held
-(order_locks.py), and is cancelled when the lock is lost; so what it does at an await may be stopped there, and another
-member begins with the same message. A handler that computes for a long time without an await keeps the client from
-renewing its locks, and nothing can stop it when one is lost.
+(order_locks.py). It is cancelled when the lock is lost; then another member begins with the same message. A handler
+that computes for a long time without an await keeps the client from renewing its locks, and nothing can stop it when
+one is lost.
 
-A message that fails is not passed: its queue rests for a moment, and then the handler gets the same message again. With
+A message that fails is not passed: its queue rests, and then the handler gets the same message again. With
 ``attempts_max`` a message that has failed so often goes to ``%DLQ%group``, and the queue goes on behind it.
 
-What is done with is stored as for other consumers (consumer.py), and before a queue goes to another member. After a
-crash, or a lock that was lost, the messages since the last stored position come again, in order and without a gap.
+Consumer offsets are stored as for other consumers (consumer.py), and before a queue goes to another member. After a
+crash, or a lost lock, the messages since the stored offset come again, in order and without a gap.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from broker.client.transport.runtime import TaskGroup
 logger = logging.getLogger("trivet.client")
 
 SUSPEND_S = 1.0
-"""How long a queue rests after a failure, as in the reference."""
+"""A queue rests for so many seconds after a failure, as in RocketMQ (`ConsumeMessageOrderlyService`)."""
 
 
 async def listen_orderly(
@@ -43,10 +43,11 @@ async def listen_orderly(
 ) -> None:
     """Call the handler with every message in the order of its queue, until cancelled.
 
-    ``concurrency`` bounds how many queues are handled at the same time. A handler that raises an `Exception` or returns
-    `Handled.RETRY` gets the message again after ``suspend_s``; after ``attempts_max`` attempts, counted by this
-    listener for the message at hand and added to its `reconsume_times`, it is a dead letter (None: it never is, as in
-    the reference). Raises UsageError for a consumer that is not ``orderly``, as `listen` otherwise.
+    At most ``concurrency`` queues are handled at the same time, one message of each. When the handler, an async
+    function, raises an `Exception` or returns `Handled.RETRY` it gets the message again after ``suspend_s`` seconds.
+    With ``attempts_max`` the message becomes a dead letter when this listener's attempts and its `reconsume_times`
+    together reach that number; by default it never does, as in RocketMQ. Raises UsageError for a consumer that is not
+    ``orderly`` and for numbers below 1, else what `listen` raises.
     """
     locks = consumer.order_locks
     if locks is None:
@@ -61,7 +62,7 @@ async def listen_orderly(
 
 
 class _OrderlyListener:
-    """What the tasks of one `listen_orderly` share."""
+    """The common state of the tasks of one `listen_orderly`."""
 
     def __init__(
         self,
@@ -83,10 +84,10 @@ class _OrderlyListener:
         self._runtime = consumer.core.runtime
         self._resting: dict[MessageQueue, None] = {}
         self._failed: dict[MessageQueue, tuple[int, int]] = {}
-        """By queue, the offset of the message that failed last, and how often."""
+        """For each queue, the offset of the message that failed last, and the number of its failures."""
 
     async def work(self) -> None:
-        """One of the tasks: take a batch of a queue that nobody handles, and handle it."""
+        """Take batches of queues that nobody handles, and handle each, until cancelled. Each task runs this."""
         while True:
             await self._runtime.sleep(0)
             found = self._intake.take_nowait(self._may_take)
@@ -120,7 +121,7 @@ class _OrderlyListener:
                 self._intake.put_back(reader, batch)
 
     async def _handle(self, message: MessageView) -> bool:
-        """Returns whether the message is done with."""
+        """Handle one message; returns True if it is done with."""
         group = self._consumer.group
         try:
             if await called(self._handler, message) is not Handled.RETRY:

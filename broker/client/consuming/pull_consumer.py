@@ -1,7 +1,7 @@
-"""The plain consumer: the application says which queues it reads and from where; there is no group management.
+"""The pull consumer: the application says which queues it reads and from which offsets.
 
-For readers that keep positions themselves, replay a topic, or look at queues. Fetching ahead, bounds and order are
-those of the group consumer (intake.py).
+It is for readers that keep offsets themselves, replay a topic, or look at queues. Fetching ahead, bounds and order are
+those of `Consumer` (intake.py).
 """
 
 from __future__ import annotations
@@ -25,11 +25,19 @@ from broker.trace import TraceWriter
 
 
 class PullConsumer:
-    """Reads chosen queues.
+    """Reads chosen queues, without members that share them.
 
-    ``async with PullConsumer("127.0.0.1:9876", group="g") as consumer:``, then `assign`, `poll`, and what else is
-    needed. ``group`` names the stored positions that `committed` and `commit` are about. ``topics`` gives the
-    subscriptions of topics of which not every message is wanted.
+        async with PullConsumer("127.0.0.1:9876", group="g") as consumer:
+            consumer.assign(dict.fromkeys(await consumer.queues("topic"), 0))
+            messages = await consumer.poll()
+
+    - ``group``: the consumer group whose stored offsets `committed` and `commit` are about.
+    - ``topics``: tags (``a || b``) or an `SqlFilter` for topics of which not every message is wanted.
+    - ``limits``: bounds reading ahead. ``trace``: records pulls, questions and commits (docs/trace-format.md).
+    - ``name_servers``, ``runtime``, ``tls``, ``credentials``: as for `Producer`.
+
+    Questions and commits raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable. Every method but
+    `positions` raises ClientClosed outside the block.
     """
 
     def __init__(
@@ -67,12 +75,15 @@ class PullConsumer:
     # Reading -------------------------------------------------------------------------------------------------------
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read, sorted. Raises NoRoute, NameServerUnavailable."""
+        """Return the queues of a topic that can be read, sorted. Raises NoRoute, NameServerUnavailable, BrokerError."""
         self.core.check_open()
         return list((await self.core.routes.get(topic)).readable)
 
     def assign(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Read exactly these queues, each from its offset; what was fetched of others is forgotten."""
+        """Read exactly these queues, each from its offset; messages of others are forgotten.
+
+        Raises UsageError as `seek`.
+        """
         self.core.check_open()
         for reader in self._intake.readers.values():
             reader.drop()
@@ -81,7 +92,10 @@ class PullConsumer:
             self.seek(queue, offset)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on reading this queue from that offset; assigns it if it was not."""
+        """Go on reading this queue from that offset; it is assigned if it was not.
+
+        Raises UsageError for a negative offset, and for a subscription that cannot be.
+        """
         self.core.check_open()
         if offset < 0:
             raise UsageError(f"offset {offset} of {queue}: offsets begin at 0")
@@ -99,16 +113,20 @@ class PullConsumer:
         self.core.tasks.start_soon(reader.run)
 
     def _begin_anew(self, queue: MessageQueue, offset: int) -> None:
-        """An administrator has sent the group there: nothing of what was fetched before is handed out or stored."""
+        """Read a queue from the offset to which an administrator has sent the consumer group.
+
+        Nothing that was fetched before is handed out or stored.
+        """
         reader = self._intake.readers.get(queue)
         if reader is not None:
             reader.abandon()
             self.seek(queue, offset)
 
     async def poll(self, max_messages: int = 256, timeout_s: float = 1.0) -> list[MessageView]:
-        """Up to that many messages of one of the assigned queues; an empty list when none comes in time.
+        """Return up to so many messages of one of the assigned queues; none if none comes within ``timeout_s``.
 
-        What `poll` returned is passed by: `positions` are the offsets after it.
+        The messages count as done with: `positions` has the offset after them. Raises UsageError for less than one
+        message, and while another task polls. It raises nothing because of brokers that are away.
         """
         self.core.check_open()
         if max_messages < 1:
@@ -129,9 +147,9 @@ class PullConsumer:
             self._reading = False
 
     def positions(self) -> dict[MessageQueue, int]:
-        """For each assigned queue, where it goes on; queues that were not reached yet are left out."""
+        """Return the offset at which each assigned queue goes on; queues that were not reached yet are left out."""
         readers = self._intake.readers
-        return {queue: at for queue in sorted(readers) if (at := readers[queue].position) is not None}
+        return {queue: at for queue in sorted(readers) if (at := readers[queue].consumer_offset) is not None}
 
     def _take(self) -> tuple[QueueReader, Batch] | None:
         rest, self._rest = self._rest, None
@@ -152,35 +170,38 @@ class PullConsumer:
     # Offsets -------------------------------------------------------------------------------------------------------
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """One past the queue's last message.
-
-        This and the other calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
-        """
+        """Return the offset after the queue's last message."""
         self.core.check_open()
         return await self._calls.max_offset(queue)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The first message that the queue still has."""
+        """Return the offset of the first message that the queue still has."""
         self.core.check_open()
         return await self._calls.min_offset(queue)
 
     async def search_offset(
         self, queue: MessageQueue, timestamp_ms: int, boundary: SearchBoundary = "lower"
     ) -> int:
-        """``lower``: the first message stored at or after that time, the queue's end without one; ``upper``: the last
-        one stored at or before it, the queue's first without one."""
+        """Return the offset of the first message stored at or after a time, the queue's end if there is none.
+
+        With ``boundary="upper"`` it is the last message stored at or before that time, or else the queue's first one.
+        The time is in milliseconds since 1970.
+        """
         self.core.check_open()
         return await self._calls.search_offset(queue, timestamp_ms, boundary)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """When the first message that the queue still has was stored (ms since 1970); None when it has none."""
+        """Return the time at which the queue's first message was stored, in ms since 1970; None if it has none."""
         self.core.check_open()
         return await self._calls.earliest_store_time(queue)
 
     # Single messages -----------------------------------------------------------------------------------------------
 
     async def view_message(self, topic: str, offset_message_id: str) -> MessageView | None:
-        """The message with the id that its broker gave (`SendResult.offset_message_id`); None if there is none."""
+        """Return the message with the id that its broker gave (`SendResult.offset_message_id`), None if there is none.
+
+        Raises UsageError for a text that is no such id.
+        """
         self.core.check_open()
         return await self._lookups.view(topic, offset_message_id)
 
@@ -193,24 +214,33 @@ class PullConsumer:
         end_ms: int = FOREVER_MS,
         max_messages: int = FOUND_MAX,
     ) -> list[MessageView]:
-        """The newest messages with one of their sender's keys, stored in that time (ms since 1970), newest first."""
+        """Return the messages with this key that were stored in that time, of each broker the newest first.
+
+        Times are in milliseconds since 1970 and compared to the second. ``max_messages`` is for each broker, which
+        gives 64 at most.
+        """
         self.core.check_open()
         return await self._lookups.by_key(
             topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages
         )
 
     async def messages_with_id(self, topic: str, message_id: str) -> list[MessageView]:
-        """The message with the id that its sender gave (`SendResult.message_id`), and its copies in that topic."""
+        """Return the message with the id that its sender gave (`SendResult.message_id`), and its copies in that
+        topic."""
         self.core.check_open()
         return await self._lookups.by_unique_key(topic, message_id)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's stored position, None when it has none."""
+        """Return the consumer group's stored offset, None if it has none."""
         self.core.check_open()
         return await self._calls.committed_offset(queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store positions for the group: those given, or `positions`."""
+        """Store offsets for the consumer group: those given, or else `positions`.
+
+        Raises the first error, when all have been tried. Nothing is stored of queues that an administrator has reset
+        since they were read.
+        """
         self.core.check_open()
         chosen = self.positions() if offsets is None else offsets
         readers = {queue: self._intake.readers.get(queue) for queue in chosen}

@@ -1,7 +1,7 @@
-"""Calls about one queue: its ends, offsets by time, a consumer group's offset, and pulls.
+"""Calls about a queue: its ends, offsets by time, the consumer group's offset, and pulls.
 
 Every call but a pull is repeated until its time limit (transport/patient_calls.py). A pull is one attempt: its reader
-decides what to do about a failure. Each attempt is recorded in the trace, if there is one, with what it saw.
+decides what to do about a failure. The trace, if there is one, records each attempt with its result.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from broker.trace import TraceWriter
 from log.errors import RecordError
 
 SearchBoundary = Literal["lower", "upper"]
-"""Which message a search by time means when none has exactly that time: the one behind it, or the one before."""
+"""The message that a search by time finds: ``lower`` the first at or after that time, ``upper`` the last at or
+before."""
 PULL_MARGIN_S = 5.0
-"""How much longer than the broker may hold a pull its response may take."""
+"""The response to a pull may take so many seconds longer than the broker may hold the pull."""
 _PULL_RESPONSES = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -50,9 +51,10 @@ _PULL_RESPONSES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PullResponse:
-    """What a pull gave. ``messages`` are those that the subscription takes; ``size`` the bytes of all that came.
+    """The result of a pull. ``messages`` are those that the subscription takes; ``size`` counts the bytes of all.
 
-    ``code`` is 0 (messages came), 19 (none there yet), 20 (none matched) or 21 (the offset was outside the queue).
+    ``code`` is 0 (messages came), 19 (none is there yet), 20 (none matched) or 21 (the offset was outside the queue).
+    The next pull asks from ``next_offset`` on, at best at the member ``suggested_broker_id``.
     """
 
     code: int
@@ -63,11 +65,14 @@ class PullResponse:
     suggested_broker_id: int
     size: int
     is_reset: bool = False
-    """With code 21: an administrator sends the group to ``next_offset``."""
+    """True, with code 21, if an administrator has sent the consumer group to ``next_offset``."""
 
 
 class QueueCalls:
-    """Calls about queues on behalf of one consumer group; ``patient`` makes those that are repeated."""
+    """Makes calls about queues for one consumer group; ``patient`` makes those that are repeated.
+
+    All calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+    """
 
     def __init__(
         self,
@@ -78,33 +83,32 @@ class QueueCalls:
         self._core = patient.core
         self._group = group
         self._tables: dict[tuple[str, str], None] = {}
+        """(topic, broker name) of all offsets that were committed; see `commit_all`."""
 
     # Queries -------------------------------------------------------------------------------------------------------
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """One past the last message.
-
-        This and the other calls raise BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
-        """
+        """Return the offset after the queue's last message."""
         return await self._ask_end(queue, RequestCode.GET_MAX_OFFSET)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The first message that is still kept."""
+        """Return the offset of the first message that the queue still has."""
         return await self._ask_end(queue, RequestCode.GET_MIN_OFFSET)
 
     async def search_offset(
         self, queue: MessageQueue, timestamp_ms: int, boundary: SearchBoundary = "lower"
     ) -> int:
-        """``lower``: the first message stored at or after that time; the end of the queue when there is none.
+        """Return the offset of the first message stored at or after a time, the queue's end if there is none.
 
-        ``upper``: the last message stored at or before that time; the first that is kept when there is none.
+        With ``upper`` it is the last message stored at or before that time, or else the first one that is kept. The
+        time is in milliseconds since 1970.
         """
         fields = {**_queue_fields(queue), "timestamp": str(timestamp_ms), "boundaryType": boundary.upper()}
         response = await self.patient.ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
         return _offset(response)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """When the first message that is still kept was stored, in milliseconds; None when there is none."""
+        """Return the time at which the first kept message was stored, in ms since 1970; None if there is none."""
         response = await self.patient.ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, _queue_fields(queue))
         try:
             timestamp = response.decode_fields(EarliestStoreTimeResponseHeader).timestamp
@@ -113,11 +117,11 @@ class QueueCalls:
         return None if timestamp < 0 else timestamp
 
     async def committed_offset(self, queue: MessageQueue) -> int | None:
-        """The group's stored position, None when it has none."""
+        """Return the consumer group's stored offset, None if it has none."""
         fields = {**_queue_fields(queue), "consumerGroup": self._group}
         accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
-        def position(response: RemotingCommand) -> int | None:
+        def stored(response: RemotingCommand) -> int | None:
             return None if response.code == ResponseCode.QUERY_NOT_FOUND else _offset(response)
 
         recording = None
@@ -126,33 +130,34 @@ class QueueCalls:
             recording = Recording(
                 lambda now_ns: trace.invoke_fetch_offset(now_ns, process, key, group),
                 lambda now_ns, operation, response: trace.ok_fetch_offset(
-                    now_ns, operation, position(response)
+                    now_ns, operation, stored(response)
                 ),
             )
         code = RequestCode.QUERY_CONSUMER_OFFSET
-        return position(await self.patient.ask(queue, code, fields, accepted, recording=recording))
+        return stored(await self.patient.ask(queue, code, fields, accepted, recording=recording))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Store the group's position. A failure leaves unknown whether it was stored; repeating it is harmless."""
+        """Store the consumer group's offset. After a failure it may be stored or not; repeating is harmless."""
         failures = await self.commit_all([(queue, offset)])
         if failures:
             raise failures[0][1]
 
     async def commit_all(
         self,
-        positions: Sequence[tuple[MessageQueue, int]],
+        offsets: Sequence[tuple[MessageQueue, int]],
         is_outdated: Callable[[MessageQueue], bool] = lambda queue: False,
     ) -> list[tuple[MessageQueue, ClientError]]:
-        """Store several positions, most of them on the way at the same time; returns those that failed, with why.
+        """Store several offsets, most of them at the same time; returns the queues that failed, each with its error.
 
-        Of queues that `is_outdated`, nothing is stored, or tried again: an administrator has sent the group elsewhere.
+        Nothing is stored, or tried again, of queues that `is_outdated`: an administrator has sent the consumer group
+        elsewhere.
 
-        A group's first position in a topic goes alone: the reference's broker makes the topic's table then, and of two
-        that it makes at once it loses one, with the position in it.
+        The first offset of a topic goes alone. For it RocketMQ's broker makes the table of the topic
+        (`ConsumerOffsetManager`), and when it makes two at once it loses one, with the offset in it.
         """
         first: list[tuple[MessageQueue, int]] = []
         others: list[tuple[MessageQueue, int]] = []
-        for queue, offset in positions:
+        for queue, offset in offsets:
             known = (queue.topic, queue.broker_name) in self._tables
             self._tables[queue.topic, queue.broker_name] = None
             (others if known else first).append((queue, offset))
@@ -160,12 +165,13 @@ class QueueCalls:
         return failures + await self._commit_together(others, is_outdated)
 
     async def _commit_together(
-        self, positions: Sequence[tuple[MessageQueue, int]], is_outdated: Callable[[MessageQueue], bool]
+        self, offsets: Sequence[tuple[MessageQueue, int]], is_outdated: Callable[[MessageQueue], bool]
     ) -> list[tuple[MessageQueue, ClientError]]:
         runtime, trace = self._core.runtime, self._core.trace
         code = RequestCode.UPDATE_CONSUMER_OFFSET
+        # (queue, offset, call, operation of the trace); no call where no connection to the leader is open.
         started: list[tuple[MessageQueue, int, PendingCall | None, int]] = []
-        for queue, offset in positions:
+        for queue, offset in offsets:
             if is_outdated(queue):
                 continue
             connection = self._leader_connection(queue)
@@ -193,7 +199,7 @@ class QueueCalls:
                     trace.info(runtime.now_ns(), operation, str(error))
                 if error is None:
                     continue
-            # The quick way was not there or failed; the patient one finds a member of the group that answers.
+            # There was no connection, or the call failed: a patient call finds a member of the group that answers.
             fields = self._commit_fields(queue, offset)
             recording = self._commit_recording(queue, offset)
             try:
@@ -238,9 +244,10 @@ class QueueCalls:
         return _offset(await self.patient.ask(queue, code, _queue_fields(queue), recording=recording))
 
     def _trace_of(self, queue: MessageQueue) -> TraceWriter | None:
-        """Where it is recorded what stands in a queue: of those that producers fill, whose sends are recorded, too.
+        """Return the trace for the content of a queue, None for queues that brokers fill: retry topics and dead
+        letters.
 
-        What comes to retry topics and dead letters is moved there by brokers, and no client could say when.
+        A checker compares the content with the sends that clients have recorded. Brokers record none.
         """
         return None if queue.topic.startswith(_FILLED_BY_BROKERS) else self._core.trace
 
@@ -257,9 +264,10 @@ class QueueCalls:
         broker_id: int = MASTER_ID,
         avoid: Sequence[str] = (),
     ) -> PullResponse:
-        """Ask once for messages from ``offset`` on; the broker may wait ``suspend_s`` for one to come.
+        """Ask once for messages from ``offset`` on; the broker may wait ``suspend_s`` seconds for one to come.
 
-        Raises BrokerError, ConnectionFailed (both with an ``address``), NoRoute, NameServerUnavailable.
+        The member ``broker_id`` is asked, or another one if it is unknown or its address is to be avoided. The errors
+        BrokerError and ConnectionFailed have the address that was asked.
         """
         route = await self._core.routes.get(queue.topic)
         address = address_of(route, queue, broker_id, avoid)
@@ -306,7 +314,10 @@ _PULL_FLAGS = str(int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION))
 
 
 def _record_commit(trace: TraceWriter, now_ns: int, operation: int, response: RemotingCommand) -> None:
-    """A broker that answers with a remark has not stored the position: an administrator has reset it."""
+    """Put a response to a commit into the trace.
+
+    A broker that answers with a remark has not stored the offset: an administrator has reset it.
+    """
     if response.remark:
         trace.fail(now_ns, operation, response.remark)
     else:

@@ -1,8 +1,8 @@
-"""Which queues of a topic a member of a consumer group reads: the six allocation strategies (`AllocateMessageQueue*`).
+"""The six strategies that share out the queues of a topic among the members of a consumer group.
 
-There is no coordinator: each member computes the same function of the same sorted queues and members and takes its own
-part. So a strategy is a pure function, and every detail of its arithmetic is part of the protocol, since members of one
-group may be clients of different projects.
+They are RocketMQ's `AllocateMessageQueue*`. There is no coordinator: each member computes the same function of the same
+sorted queues and members, and takes its own part. So a strategy is a pure function, and every detail of its arithmetic
+is part of the protocol: members of one consumer group may be clients of different projects.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from broker.client.message import MessageQueue
 
 Strategy = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
-"""(own client id, all members sorted, all queues sorted) -> the own queues; a member not listed gets none."""
+"""Gets the own client id, all members sorted, all queues sorted; returns the own queues. A member not listed has
+none."""
 
 
 def allocate_averagely(
     member: str, members: Sequence[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
-    """AVG, the default: contiguous runs whose sizes differ by at most one, the larger ones first."""
+    """Give each member a contiguous run; sizes differ by at most one, the larger first. RocketMQ's AVG, the default."""
     if member not in members:
         return []
     index = members.index(member)
@@ -34,14 +35,14 @@ def allocate_averagely(
 def allocate_by_circle(
     member: str, members: Sequence[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
-    """AVG_BY_CIRCLE: queues dealt like cards."""
+    """Deal the queues like cards. RocketMQ's AVG_BY_CIRCLE."""
     if member not in members:
         return []
     return list(queues[members.index(member) :: len(members)])
 
 
 def fixed_allocation(own: Sequence[MessageQueue]) -> Strategy:
-    """CONFIG: the given queues, whatever the others do."""
+    """Return a strategy that gives this member these queues, whatever the others do. RocketMQ's CONFIG."""
 
     def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         return [queue for queue in queues if queue in own]
@@ -50,9 +51,9 @@ def fixed_allocation(own: Sequence[MessageQueue]) -> Strategy:
 
 
 def allocation_by_machine_room(rooms: Sequence[str]) -> Strategy:
-    """MACHINE_ROOM: queues of brokers called ``room@name`` with one of these rooms, shared among all members.
+    """Return a strategy that shares only queues of brokers called ``room@name`` with one of these rooms.
 
-    Every member gets floor(queues / members); the first ones get one of the rest each.
+    It is RocketMQ's MACHINE_ROOM. Every member gets floor(queues / members); the first ones get one of the rest each.
     """
 
     def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
@@ -78,9 +79,10 @@ def allocation_by_machine_room(rooms: Sequence[str]) -> Strategy:
 def allocation_nearby(
     broker_room: Callable[[str], str], member_room: Callable[[str], str], within_room: Strategy
 ) -> Strategy:
-    """MACHINE_ROOM_NEARBY: a room's queues go to its members; queues of rooms without members are shared by all.
+    """Return a strategy that shares a room's queues among its members, and those of rooms without members among all.
 
-    ``broker_room`` and ``member_room`` tell the room of a broker name and of a client id; ``within_room`` divides.
+    It is RocketMQ's MACHINE_ROOM_NEARBY. ``broker_room`` returns the room of a broker name, ``member_room`` that of a
+    client id; ``within_room`` shares the queues of one room.
     """
 
     def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
@@ -102,7 +104,10 @@ def allocation_nearby(
 
 
 def consistent_hash_allocation(virtual_nodes: int = 10) -> Strategy:
-    """CONSISTENT_HASH: members on an MD5 ring, a queue belongs to the next one clockwise; a change moves few."""
+    """Return a strategy that places members on an MD5 ring and gives a queue to the next one clockwise.
+
+    It is RocketMQ's CONSISTENT_HASH. A member that comes or goes moves few queues.
+    """
 
     def allocate(member: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         if member not in members:
@@ -125,7 +130,7 @@ def consistent_hash_allocation(virtual_nodes: int = 10) -> Strategy:
 def allocate_everything(
     member: str, members: Sequence[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
-    """Broadcasting: every member reads all queues."""
+    """Give every member all queues: broadcasting."""
     return list(queues)
 
 

@@ -1,9 +1,9 @@
-"""Giving a message back to its group.
+"""Sending a message back to its consumer group.
 
-The broker that holds a message stores it again, for the group's retry topic or, after the last retry, for its dead
-letters. Where retention has taken the message meanwhile there is nothing that the broker could store; then the member,
-which has it whole, sends it to the retry topic itself, as the reference's client does whenever giving back fails. Here
-it does so only when nobody else can: a request of unknown outcome may have stored the message already.
+The broker that holds a message stores it again, in the retry topic of the consumer group or, after the last retry, as a
+dead letter. If retention has deleted the message there is nothing that the broker could store. Then the member, which
+has it whole, sends it to the retry topic itself. RocketMQ's client does that whenever sending back fails; here it is
+done only when nobody else can, since a request of unknown outcome may have stored the message already.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from log.record import (
 )
 
 FIRST_RETRY_LEVEL = 3
-"""Delay level of the first retry, as brokers have it; each further one is a level higher."""
+"""Delay level of the first retry, the same as at brokers; each further one is a level higher."""
 _OF_THE_RECORD = SYS_FLAG_TRANSACTION_MASK | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 _STORED = tuple(int(status) for status in SendStatus)
 
@@ -31,9 +31,10 @@ _STORED = tuple(int(status) for status in SendStatus)
 async def send_back(
     calls: QueueCalls, group: str, message: MessageView, delay_level: int, max_retries: int | None
 ) -> None:
-    """Return when the group is to have the message again. Raises as `PatientCalls.ask`.
+    """Have the message stored for the consumer group again; returns when it is. `Consumer.send_back` says more.
 
-    ``max_retries`` is how often that may be before it is a dead letter; None leaves it to the group's configuration.
+    ``max_retries`` None leaves that number to the settings of the consumer group. Raises BrokerError, ConnectionFailed,
+    NoRoute, NameServerUnavailable.
     """
     fields = {
         "offset": str(message.head.physical_offset),
@@ -50,6 +51,7 @@ async def send_back(
     except BrokerError as error:
         if error.code != ResponseCode.SYSTEM_ERROR or delay_level < 0:
             raise
+        # The broker says no more than "system error"; what it still keeps tells if the message was deleted.
         if await calls.min_offset(message.queue) <= message.queue_offset:
             raise
         await _send_again(calls, group, message, delay_level, max_retries)

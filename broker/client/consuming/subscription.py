@@ -1,4 +1,4 @@
-"""Which messages of a topic a consumer wants: all, those with certain tags, or those an SQL92 expression matches.
+"""The messages of a topic that a consumer wants: all, those with certain tags, or those that an SQL92 filter matches.
 
 Brokers compare hashes of tags, which may collide; so the consumer looks at the tag itself again.
 """
@@ -23,7 +23,7 @@ class SqlFilter:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A topic and what is wanted of it; an empty ``tags`` means every message. ``version`` is a wall time in ms."""
+    """A topic and the messages wanted of it; without ``tags`` that is every one. ``version`` is a wall time in ms."""
 
     topic: str
     expression: str
@@ -33,7 +33,10 @@ class Subscription:
 
     @classmethod
     def parse(cls, topic: str, wanted: str | SqlFilter, version: int) -> Subscription:
-        """``*`` or an empty text for all, ``a || b`` for tags, or an `SqlFilter`. Raises UsageError."""
+        """Return the subscription for ``*`` or an empty text (all), ``a || b`` (tags), or an `SqlFilter`.
+
+        Raises UsageError.
+        """
         if isinstance(wanted, SqlFilter):
             return cls(topic, wanted.expression, "SQL92", frozenset(), version)
         tags = [tag.strip() for tag in wanted.split("||") if tag.strip()]
@@ -47,17 +50,20 @@ class Subscription:
 
     @property
     def takes_everything(self) -> bool:
-        """Whether no message is left out."""
+        """Tell whether no message is left out."""
         return not self.tags and self.expression_type == "TAG"
 
     def accepts(self, message: MessageView) -> bool:
-        """The exact check after the broker's by hash. SQL was decided there, retry topics are never filtered."""
+        """Compare the tag itself, after the broker has compared its hash.
+
+        True for SQL filters, which the broker decides, and for retry topics, which are never filtered.
+        """
         if not self.tags or self.topic.startswith(RETRY_PREFIX):
             return True
         return message.tags in self.tags
 
     def data(self) -> SubscriptionData:
-        """As a heartbeat carries it."""
+        """Return the subscription in the form of a heartbeat."""
         tags = sorted(self.tags)
         return SubscriptionData(
             code_set=[java_hash(tag) for tag in tags],

@@ -97,8 +97,7 @@ class TransactionalProducer:
 
     - ``check``: is asked what became of a transaction whose decision no broker knows.
     - ``check_after_s``: the broker does not ask before a transaction is so old, in whole seconds; by default its
-      setting
-      `transactionTimeOut` holds. The broker refuses a decision that comes later, and asks.
+      setting `transactionTimeOut` holds. The broker refuses a decision that comes later, and asks.
     - ``decision_timeout_s``: bounds a commit or rollback with all its repetitions, in seconds.
 
     All other options are those of `Producer`. `producer` sends messages without a transaction. Half messages are no
