@@ -4,12 +4,12 @@
     register(spark)
     spark.read.format("trivet").option("nameServers", "127.0.0.1:9876").option("subscribe", "orders").load()
 
-This room belongs to the broker and not to the analysis, which must not know the broker: it is a user of the client as
-any other, and the only place under ``broker/`` that imports PySpark, which stays optional (``trivet[analysis]``).
+This room belongs to the broker, since it is a user of the client; the analysis must not know the broker. It is the only
+room of ``broker/`` that imports PySpark, which stays optional (``trivet[analysis]``).
 
-`options.py` and `offsets.py` are pure: what the user wrote, and which offsets follow from it. `topic_reader.py` asks
-brokers and pulls, one attempt after the other, on the client's calls. `rows.py` makes Arrow of messages. `source.py`
-is what Spark sees.
+`options.py` and `offsets.py` are pure functions: they check what the user wrote, and compute offsets from it.
+`topic_reader.py` asks brokers and pulls, with the client's calls. `rows.py` turns messages into Arrow. `source.py` has
+the classes that Spark calls. `shipping.py` brings the code to executors.
 """
 
 from broker.spark_source.source import TrivetDataSource, register

@@ -1,4 +1,4 @@
-"""Which offsets a batch or a micro-batch reads, as pure functions of what was asked for and what the brokers have."""
+"""The offsets that a batch or a micro-batch reads, as pure functions of the options and of what the brokers have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class QueueRange:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Messages that were to be read and are not there any more: [``first``, ``stop``), None for all from there on."""
+    """Messages that were to be read and are gone: from ``first`` up to but not including ``stop``, or all if that is
+    None."""
 
     queue: MessageQueue
     first: int
@@ -37,12 +38,12 @@ class Loss:
 
 
 def queue_name(queue: MessageQueue) -> str:
-    """How offsets in JSON name a queue within its topic, whichever broker groups serve it."""
+    """Return the name that a queue has within its topic in a JSON of offsets: ``broker:number``."""
     return f"{queue.broker_name}:{queue.queue_id}"
 
 
 def to_json(offsets: Mapping[MessageQueue, int]) -> OffsetsJson:
-    """Offsets as a checkpoint keeps them; what `startingOffsets` takes too."""
+    """Return offsets in the form of a checkpoint, which the option `startingOffsets` takes, too."""
     found: OffsetsJson = {}
     for queue in sorted(offsets):
         found.setdefault(queue.topic, {})[queue_name(queue)] = offsets[queue]
@@ -50,7 +51,7 @@ def to_json(offsets: Mapping[MessageQueue, int]) -> OffsetsJson:
 
 
 def from_json(offsets: OffsetsJson) -> Offsets:
-    """The inverse of `to_json`."""
+    """Return the offsets that `to_json` has put into this form."""
     found: Offsets = {}
     for topic, queues in offsets.items():
         for name, offset in queues.items():
@@ -60,9 +61,10 @@ def from_json(offsets: OffsetsJson) -> Offsets:
 
 
 def points_of(points: Points, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Point]:
-    """The point of every queue, which is named by its number, or ``broker:number`` if several groups have the topic.
+    """Return the point of every queue.
 
-    Raises OptionError for queues that are named and do not exist, or exist and are not named.
+    The user names a queue by its number, or by ``broker:number`` if several broker groups have the topic. Raises
+    OptionError for queues that are named and do not exist, or exist and are not named.
     """
     if points.everywhere is not None:
         return dict.fromkeys(queues, points.everywhere)
@@ -93,9 +95,9 @@ def new_losses(
     earliest: Mapping[MessageQueue, int],
     latest: Mapping[MessageQueue, int],
 ) -> list[Loss]:
-    """What is gone between where a read is to begin and what the queues still have.
+    """Return the messages that are gone between the offsets at which a read begins and the first kept ones.
 
-    A queue that is gone, or ends before its start, was deleted; whether it was made again cannot be told.
+    A queue that is gone, or ends before its start, was deleted; nobody can tell if it was made again.
     """
     losses = []
     for queue in sorted(starts):
@@ -111,7 +113,7 @@ def new_losses(
 
 
 def ranges(starts: Mapping[MessageQueue, int], stops: Mapping[MessageQueue, int]) -> list[QueueRange]:
-    """The ranges that have messages, by queue. A queue without a start is new and read from its first message."""
+    """Return the ranges that have messages, sorted. A queue without a start is new and read from its first message."""
     found = []
     for queue in sorted(stops):
         start = starts.get(queue, 0)
@@ -121,7 +123,7 @@ def ranges(starts: Mapping[MessageQueue, int], stops: Mapping[MessageQueue, int]
 
 
 def split(whole: Sequence[QueueRange], minimum: int | None) -> list[QueueRange]:
-    """The ranges cut into at least ``minimum`` parts, large ones first, so that parts are of about one size."""
+    """Cut the ranges into at least ``minimum`` parts of about the same size, if they have so many messages."""
     if minimum is None or len(whole) >= minimum:
         return list(whole)
     total = sum(one.stop - one.start for one in whole)
@@ -135,11 +137,11 @@ def split(whole: Sequence[QueueRange], minimum: int | None) -> list[QueueRange]:
 
 
 def limited(starts: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], most: int) -> Offsets:
-    """How far each queue is read when all together may give ``most`` messages.
+    """Return the offset up to which each queue is read when all together may give ``most`` messages.
 
-    Max-min fair: every queue may give an equal share, and what short queues leave is shared among the others, so that
-    neither a backlog starves the rest nor the rest a backlog. Single messages that cannot be shared go round with the
-    offsets. A queue that ends before its start goes on at its end.
+    The shares are max-min fair: every queue may give an equal share, and what short queues leave is shared among the
+    others. So neither a backlog starves the rest nor the rest a backlog. Single messages that cannot be shared go to
+    queues in turn. A queue that ends before its start goes on at its end.
     """
     begin = {queue: min(starts.get(queue, 0), latest[queue]) for queue in sorted(latest)}
     lag = {queue: latest[queue] - begin[queue] for queue in begin}
@@ -152,6 +154,7 @@ def limited(starts: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, in
             taken[queue] += share
         rest -= share * len(waiting)
         waiting = [queue for queue in waiting if taken[queue] < lag[queue]]
+    # The sum of the offsets grows with each message read, so the queue that is first changes from batch to batch.
     turn = sum(begin.values()) % len(waiting) if waiting else 0
     for queue in (sorted(waiting)[turn:] + sorted(waiting)[:turn])[:rest]:
         taken[queue] += 1

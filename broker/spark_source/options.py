@@ -1,4 +1,4 @@
-"""The options of the data source, checked where they come in: a misspelt option must not read another range."""
+"""The options of the data source. All are checked here: a misspelt option must not read another range."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DEFAULT_GROUP: Final = "TRIVET_SPARK"
 DEFAULT_TIMEOUT_MS: Final = 60_000
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
-"""What Kafka's source means by these numbers in a JSON of offsets."""
+"""These numbers stand for the first and the last offset in a JSON of offsets, as in Kafka's source."""
 
 Kind = Literal["earliest", "latest", "offset", "time"]
 
 
 class OptionError(ValueError):
-    """The user wrote an option that cannot be; the message names it and says what is allowed."""
+    """An option is wrong; the message names it and says what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ LATEST: Final = Point("latest")
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Where to begin or to end: ``everywhere`` the same, or ``by_queue``: topic -> queue as the user named it."""
+    """The places to begin or to end at: one point ``everywhere``, or points ``by_queue``, by topic and the queue's
+    name."""
 
     option: str
     everywhere: Point | None = None
@@ -47,7 +48,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What to read. Exactly one of ``topics`` and ``pattern`` is given."""
+    """The checked options. Exactly one of ``topics`` and ``pattern`` is given."""
 
     name_servers: str
     topics: tuple[str, ...]
@@ -72,7 +73,10 @@ _BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimest
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The checked options of a batch or a stream; names are matched without regard to case. Raises OptionError."""
+    """Check and return the options of a batch or a stream; the case of their names does not matter.
+
+    Raises OptionError.
+    """
     options = _known(given, streaming)
     name_servers = options.get("nameServers", "")
     try:
@@ -104,7 +108,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
 
 
 def _known(given: Mapping[str, str], streaming: bool) -> dict[str, str]:
-    """The options under their documented names."""
+    """Return the options under their documented names. Raises OptionError for unknown ones."""
     names = {name.lower(): name for name in _NAMES}
     options: dict[str, str] = {}
     for written, value in given.items():

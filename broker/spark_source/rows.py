@@ -1,6 +1,6 @@
 """Messages as Arrow, column by column; a column that was not asked for is never decoded.
 
-The types are those of Spark's own conversion of the schema, since Spark compares them field by field.
+The types are those to which Spark itself converts the schema, since Spark compares them field by field.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ _FROM_PROPERTIES: Final[dict[str, _Filler]] = {
 
 
 def check_columns(schema: StructType) -> None:
-    """Raises OptionError for a schema of the user's that has columns which do not exist, or with other types."""
+    """Check the user's schema. Raises OptionError for columns that do not exist or have other types."""
     for field in schema.fields:
         if COLUMNS.get(field.name) != field.dataType.simpleString():
             raise OptionError(f"schema: {field.simpleString()} is no column; columns are {SCHEMA}")
 
 
 def to_batch(messages: Sequence[MessageView], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of the columns that the schema names. Raises DamagedMessage for a body that cannot be unpacked."""
+    """Return the messages as a batch with the schema's columns. Raises DamagedMessage for a body that is damaged."""
     fillers = _FROM_FIELDS | _FROM_PROPERTIES if "properties" in schema.names else _FROM_FIELDS
     arrays = [pa.array(fillers[field.name](messages), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

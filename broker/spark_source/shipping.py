@@ -1,4 +1,4 @@
-"""The reader's code on its way to executors that are processes of their own.
+"""Brings the reader's code to executors that are processes of their own.
 
 Third-party packages have to be there: PySpark, PyArrow and what the client needs (docs/spark.md).
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOMS: Final = ("broker", "log", "raft")
-"""What the client imports, and no list of its modules that somebody would have to keep: they take half a MiB."""
+"""All rooms that the client imports from, whole: half a MiB, and no list of modules that somebody has to keep."""
 
 
 def ship(spark: SparkSession) -> None:
@@ -27,7 +27,7 @@ def ship(spark: SparkSession) -> None:
 
 
 def package_archive() -> Path:
-    """A zip of those rooms that lives as long as this process; the zip that this code came in, if it did."""
+    """Return a zip of those rooms that lives as long as this process, or the zip that this code was imported from."""
     root = Path(__file__).resolve().parents[2]
     if root.is_file():
         return root

@@ -1,4 +1,4 @@
-"""What Spark sees: the data source, its batch reader and its stream reader.
+"""The classes that Spark calls: the data source, its batch reader and its stream reader.
 
 Planning happens on the driver, reading in executors, each in a Python process without an event loop; so every step is
 a ``trio.run`` of its own. A range is read in slices of some MiB, one ``trio.run`` each: a slice is what a task holds in
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("trivet.spark")
 Result = TypeVar("Result")
 LOSSES_NAMED: Final = 5
+"""The most losses that an error names."""
 
 
 class DataLossError(RuntimeError):
@@ -67,7 +68,7 @@ class TopicPartition(InputPartition):
 
 
 class TrivetDataSource(DataSource):
-    """Format ``trivet``. Options and schema: docs/spark.md."""
+    """The format ``trivet``. docs/spark.md describes its options and its schema."""
 
     @classmethod
     def name(cls) -> str:
@@ -84,7 +85,7 @@ class TrivetDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("trivet")`` known to the session, and bring the code to its executors if they are elsewhere."""
+    """Make ``format("trivet")`` known to the session, and send the code to executors in other processes."""
     from broker.spark_source.shipping import ship
 
     ship(spark)
@@ -92,7 +93,7 @@ def register(spark: SparkSession) -> None:
 
 
 class _Reading:
-    """What both readers share: the options, the columns that are wanted, and the reading of one range."""
+    """The common part of both readers: the options, the columns that are wanted, and the reading of one range."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_columns(schema)
@@ -100,7 +101,7 @@ class _Reading:
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of the partition in order. Raises DataLossError, ReadError, DamagedMessage."""
+        """Yield the messages of the partition in order. Raises DataLossError, ReadError, DamagedMessage."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         if not isinstance(partition, TopicPartition):
@@ -137,9 +138,9 @@ async def _plan_batch(options: SourceOptions, reader: TopicReader) -> list[Queue
 
 
 def _checked_starts(starts: Offsets, ends: Ends, options: SourceOptions) -> Offsets:
-    """The starts, none of them behind its queue's end; those before its first message are a loss.
+    """Return the starts, moved to the first kept message where that is later; the messages between are a loss.
 
-    Raises OptionError, DataLossError.
+    Raises OptionError for a start behind its queue's end, DataLossError.
     """
     _check_within(starts, ends, options.starting.option)
     _report(new_losses(starts, ends.earliest, ends.latest), options)
@@ -164,20 +165,20 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         self._target: Offsets | None = None
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802
-        """Where a new query begins; one that goes on has its checkpoint."""
+        """Return the offsets at which a new query begins. Raises OptionError, DataLossError, ReadError."""
         return to_json(_with_reader(self._options, partial(_first_offsets, self._options)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The option maxOffsetsPerTrigger."""
+        """Return the limit that the option maxOffsetsPerTrigger sets."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is what the query reads."""
+        """Let the query read up to the ends that the queues have now. Raises ReadError."""
         self._target = self._ends().latest
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
-        """How far the next micro-batch goes. Raises DataLossError, ReadError."""
+        """Return the offsets at which the next micro-batch ends. Raises DataLossError, ReadError."""
         starts, ends = from_json(start), self._ends()
         _report(new_losses(starts, ends.earliest, ends.latest), self._options)
         latest = ends.latest
@@ -188,11 +189,11 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         return to_json(limited(starts, latest, most))
 
     def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
-        """For the query's progress."""
+        """Return the ends of all queues, for the query's progress. Raises ReadError."""
         return to_json(self._ends().latest)
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
-        """The ranges of a micro-batch: the same for the same offsets, also after a restart."""
+        """Return the ranges of a micro-batch: the same ones for the same offsets, also after a restart."""
         parts = split(ranges(from_json(start), from_json(end)), self._options.min_partitions)
         return [TopicPartition(part) for part in parts]
 
@@ -211,7 +212,7 @@ async def _first_offsets(options: SourceOptions, reader: TopicReader) -> Offsets
 
 
 def _with_reader(options: SourceOptions, ask: Callable[[TopicReader], Awaitable[Result]]) -> Result:
-    """What ``ask`` returns, in an event loop and with a client of its own."""
+    """Call ``ask`` in an event loop and with a client of its own, and return its result."""
 
     async def main() -> Any:
         async with TopicReader(options) as reader:
@@ -222,7 +223,7 @@ def _with_reader(options: SourceOptions, ask: Callable[[TopicReader], Awaitable[
 
 
 def _report(losses: list[Loss], options: SourceOptions) -> None:
-    """Raises DataLossError if the user wants that; else a warning for each loss."""
+    """Log a warning for each loss. Raises DataLossError instead if the option failOnDataLoss is true."""
     if not losses:
         return
     if options.fail_on_data_loss:

@@ -1,8 +1,8 @@
-"""Asking brokers for queues and offsets, and pulling ranges of them exactly.
+"""Asks brokers for queues and offsets, and reads ranges of messages exactly.
 
-A consumer that subscribes goes on past what is gone; here every offset of a range is either returned or reported as a
-`Loss`, so that the caller decides. A pull is one attempt at one member of the group. When it fails, another member is
-asked, a new leader found, the same offset asked for again: nothing is lost or read twice, whoever dies meanwhile.
+A consumer goes on past messages that are gone. Here every offset of a range is either returned or reported as a `Loss`,
+so that the caller decides. A pull is one attempt at one member of the group. When it fails, the same offset is asked
+for again, at another member or a new leader: nothing is lost or read twice, whichever member dies meanwhile.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Result = TypeVar("Result")
 
 
 class ReadError(RuntimeError):
-    """The brokers did not give what was asked for within the time limit, or refused it."""
+    """The brokers refused what was asked for, or did not give it within the time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """First offset kept and one past the last, for every queue."""
+    """The ends of every queue: the offset of the first kept message, and the one after the last."""
 
     earliest: Offsets
     latest: Offsets
@@ -58,7 +58,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of a range, from its start up to ``next_offset``: its messages, and what of it is gone."""
+    """A part of a range, from its start up to ``next_offset``: its messages, and those that are gone as losses."""
 
     messages: list[MessageView]
     next_offset: int
@@ -66,7 +66,10 @@ class Slice:
 
 
 class TopicReader:
-    """``async with TopicReader(options) as reader``; every call waits up to the options' time limit for a response."""
+    """Reads the topics that the options name, inside ``async with TopicReader(options) as reader``.
+
+    Every call is repeated for up to the options' time limit.
+    """
 
     def __init__(self, options: SourceOptions, runtime: Runtime | None = None) -> None:
         self._options = options
@@ -84,7 +87,7 @@ class TopicReader:
     # Queues and offsets --------------------------------------------------------------------------------------------
 
     async def queues(self) -> list[MessageQueue]:
-        """The readable queues of the topics that the options name, sorted. Raises ReadError."""
+        """Return the readable queues of the topics that the options name, sorted. Raises ReadError."""
         topics: Iterable[str] = self._options.topics
         if self._options.pattern is not None:
             topics = await self._matching(self._options.pattern)
@@ -105,12 +108,12 @@ class TopicReader:
         ]
 
     async def ends(self, queues: Sequence[MessageQueue]) -> Ends:
-        """Where the queues begin and end now, all asked at the same time. Raises ReadError."""
+        """Ask for the ends of all queues at the same time, and return them. Raises ReadError."""
         earliest = await self._ask_all({queue: Point("earliest") for queue in queues})
         return Ends(earliest, await self._ask_all({queue: Point("latest") for queue in queues}))
 
     async def resolve(self, points: Mapping[MessageQueue, Point], ends: Ends) -> Offsets:
-        """The offsets that the points stand for. Raises ReadError."""
+        """Return the offsets that the points stand for. Raises ReadError."""
         times = {queue: point for queue, point in points.items() if point.kind == "time"}
         known = {"earliest": ends.earliest, "latest": ends.latest, "time": await self._ask_all(times)}
         return {
@@ -138,13 +141,13 @@ class TopicReader:
         return found
 
     async def _patiently(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """The call's response, asked for again while that may help and there is time."""
+        """Make a call, again while that may help and there is time, and return its result. Raises ReadError."""
         attempts = _Attempts(self._runtime, self._options.timeout_s)
         while True:
             try:
                 return await call()
             except (ConnectionFailed, BrokerError, NameServerUnavailable, NoRoute) as error:
-                # A topic that has no route now is a wrong name rather than a failover: routes outlive leaders.
+                # Routes outlive leaders, so a topic without a route is a wrong name rather than a failover.
                 if isinstance(error, NoRoute):
                     raise ReadError(str(error)) from error
                 await attempts.failed(error)
@@ -152,7 +155,7 @@ class TopicReader:
     # Messages ------------------------------------------------------------------------------------------------------
 
     async def read_slice(self, wanted: QueueRange) -> Slice:
-        """The first messages of a range that is not empty, some MiB at most. Raises ReadError."""
+        """Return the first messages of a range that is not empty, some MiB at most. Raises ReadError."""
         queue, at = wanted.queue, wanted.start
         messages: list[MessageView] = []
         losses: list[Loss] = []
@@ -193,13 +196,14 @@ class TopicReader:
         return Slice(messages, at, losses)
 
     async def _end_before(self, queue: MessageQueue, at: int, stop: int) -> Loss | None:
-        """The loss of all from ``at`` on, if the leader says that the queue does not reach further."""
+        """Ask the leader for the queue's end; returns the loss of all messages from ``at`` on if it ends there or
+        before."""
         end = await self._calls.max_offset(queue)
         return Loss(queue, at, stop, f"the queue ends at {end}") if end <= at else None
 
 
 def _take(response: PullResponse, wanted: QueueRange, messages: list[MessageView], losses: list[Loss]) -> int:
-    """Add what a response has of the range; returns where to go on. What it leaves out is a loss."""
+    """Add a response's messages of the range, and those that it leaves out as losses; returns the next offset."""
     at = wanted.start
     head = "the queue begins at" if response.code == ResponseCode.PULL_OFFSET_MOVED else "found next:"
     for message in response.messages:
@@ -219,7 +223,7 @@ def _take(response: PullResponse, wanted: QueueRange, messages: list[MessageView
 
 
 class _Attempts:
-    """Pauses between attempts, growing, until the time is over."""
+    """Makes pauses between attempts, each longer than the one before, until ``timeout_s`` is over."""
 
     def __init__(self, runtime: Runtime, timeout_s: float) -> None:
         self._runtime = runtime

@@ -20,8 +20,8 @@ FOUND_MAX = 64
 """The most messages that a broker gives for one key."""
 FOREVER_MS = (1 << 62) - 1
 """A time later than all, in milliseconds."""
-
-_UNIQUE_KEY_COUNT = 32
+UNIQUE_KEY_COUNT = 32
+"""The copies of a message that are asked for at most."""
 
 
 class MessageLookups:
@@ -61,29 +61,14 @@ class MessageLookups:
                 return found
         return None
 
-    async def by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int = 0,
-        end_ms: int = FOREVER_MS,
-        max_messages: int = FOUND_MAX,
+    async def query(
+        self, topic: str, key: str, begin_ms: int, end_ms: int, max_messages: int, *, unique: bool = False
     ) -> list[MessageView]:
         """Return the messages with this key that were stored in that time, of each broker the newest first.
 
-        Times are milliseconds since 1970 and compared to the second. ``max_messages`` is for each broker, which gives
-        64 at most.
+        Times are in milliseconds since 1970 and compared to the second. ``max_messages`` is for each broker, which
+        gives 64 at most. With ``unique`` the key is the id that the sender gave.
         """
-        return await self._query(topic, key, begin_ms, end_ms, max_messages, unique=False)
-
-    async def by_unique_key(self, topic: str, message_id: str) -> list[MessageView]:
-        """Return the messages with the id that their sender gave: one, or several copies of it."""
-        return await self._query(topic, message_id, 0, FOREVER_MS, _UNIQUE_KEY_COUNT, unique=True)
-
-    async def _query(
-        self, topic: str, key: str, begin_ms: int, end_ms: int, max_messages: int, *, unique: bool
-    ) -> list[MessageView]:
         fields = {
             "topic": topic,
             "key": key,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from broker.client.consuming.intake import Batch, FetchLimits, Intake, QueueReader
-from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, MessageLookups
+from broker.client.consuming.lookups import FOREVER_MS, FOUND_MAX, UNIQUE_KEY_COUNT, MessageLookups
 from broker.client.consuming.queue_calls import QueueCalls, SearchBoundary
 from broker.client.consuming.subscription import SqlFilter, Subscription
 from broker.client.errors import UsageError
@@ -220,15 +220,13 @@ class PullConsumer:
         gives 64 at most.
         """
         self.core.check_open()
-        return await self._lookups.by_key(
-            topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages
-        )
+        return await self._lookups.query(topic, key, begin_ms, end_ms, max_messages)
 
     async def messages_with_id(self, topic: str, message_id: str) -> list[MessageView]:
         """Return the message with the id that its sender gave (`SendResult.message_id`), and its copies in that
         topic."""
         self.core.check_open()
-        return await self._lookups.by_unique_key(topic, message_id)
+        return await self._lookups.query(topic, message_id, 0, FOREVER_MS, UNIQUE_KEY_COUNT, unique=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the consumer group's stored offset, None if it has none."""
