@@ -186,7 +186,7 @@ async def _consume(context: Context, runtime: Runtime, rules: Resets) -> None:
 
 
 async def _read(context: Context, runtime: Runtime, rules: Resets, group: str) -> None:
-    """Reads all queues, from where the group was when the process began, unless it is sent elsewhere."""
+    """Reads all queues from where the group stands when the process begins, until it is sent elsewhere."""
     random = runtime.random
     member = Member(rules, group, f"reader {runtime.local_address()}")
     reports = _Reports(context, member, group)
@@ -217,7 +217,7 @@ async def _read(context: Context, runtime: Runtime, rules: Resets, group: str) -
         context.name_servers, group=group, limits=_LIMITS, trace=reports, runtime=runtime
     ) as consumer:
         consumer.core.pool = WatchedPool(consumer.core.pool, _ASKED, asking)
-        await _assign(consumer, runtime, member)
+        await _assign(consumer, runtime)
         while True:
             for message in await consumer.poll(max_messages=random.choice((1, 5, 32)), timeout_s=1.0):
                 member.got(message)
@@ -230,14 +230,20 @@ async def _read(context: Context, runtime: Runtime, rules: Resets, group: str) -
                     pass
 
 
-async def _assign(consumer: PullConsumer, runtime: Runtime, member: Member) -> None:
+async def _assign(consumer: PullConsumer, runtime: Runtime) -> None:
     starts: dict[MessageQueue, int] | None = None
     while starts is None:
         try:
-            starts = {queue: await consumer.committed(queue) or 0 for queue in await consumer.queues(TOPIC)}
+            starts = {queue: await _find_start(consumer, queue) for queue in await consumer.queues(TOPIC)}
         except ClientError:
             await runtime.sleep(0.2)
     consumer.assign(starts)
+
+
+async def _find_start(consumer: PullConsumer, queue: MessageQueue) -> int:
+    """Returns the stored offset of the consumer group in a queue, or where the queue begins if there is none."""
+    stored = await consumer.committed(queue)
+    return await consumer.min_offset(queue) if stored is None else stored
 
 
 # ---- the administrator ---------------------------------------------------------------------------------------

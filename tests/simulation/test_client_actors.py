@@ -5,7 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from simulation.findings.report import describe_finding
 from simulation.plans.draw import draw_plan
+from simulation.plans.plan import Fault
+from simulation.scheduler import SECOND
+from simulation.workload.reset_rules import TOPIC as RESET_TOPIC
 from simulation.workload.retry import Retries
 from simulation.world.building import World
 from simulation.world.running import run_plan, run_world
@@ -59,3 +63,40 @@ def test_without_faults_each_request_makes_one_copy() -> None:
     given_back = [stage for stage in world.invariant(Retries).stages() if stage.requests]
     assert len(given_back) > 20
     assert all(stage.copies == stage.requests for stage in given_back)
+
+
+def test_a_reader_without_a_stored_offset_begins_where_the_queue_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Brokers name no offset to a new consumer group once retention took a queue's first messages."""
+    plan = replace(
+        draw_plan(1, seconds=40),
+        data_file_bytes=16 * 1024,
+        producers=2,
+        think_ms=100,
+        queues=2,
+        actors=("producer", "resetter"),
+        faults=(Fault(10 * SECOND, "retention", 0, SECOND, 0.1),),
+    )
+    world = World(plan)
+    newcomer = world.clients[-1]
+    start = newcomer.start
+    monkeypatch.setattr(newcomer, "start", lambda: None)
+    begins: list[int] = []
+
+    def come() -> None:
+        leader = world.members.leader()
+        assert leader is not None
+        assert leader.process is not None
+        queues = leader.process.node.replica.store.queues
+        for queue_id in range(plan.queues):
+            queue = queues.get(RESET_TOPIC, queue_id)
+            assert queue is not None
+            begins.append(queue.min_offset)
+        start()
+
+    world.scheduler.at(17 * SECOND, come)
+    result = run_world(world)
+    assert result.violation is None, describe_finding(result, "this test")
+    assert min(begins) > 0
+    assert result.work_counts["message read after resets"] > 100
