@@ -71,7 +71,7 @@ class Forwarding:
         """This node is no member of its group (not yet, or not any more): nothing is forwarded or held."""
         self._by_number: dict[int, _Client] = {}
         self._by_connection: dict[Connection, _Client] = {}
-        """The same clients twice."""
+        """The same clients as in `_by_number`."""
         self._next_number = 0
         self._waiting_count = 0
         """The number of requests in `waiting` of all clients."""
@@ -137,7 +137,7 @@ class Forwarding:
         leader = replica.leader
         assert leader is not None, "it is reachable"
         if command.opaque in client.waiting and not command.is_one_way:
-            # Nobody could tell to which of the two a response is.
+            # A response names its request by the opaque alone: with two of them nobody could say whose it is.
             reply(
                 connection,
                 command,
@@ -235,7 +235,7 @@ class Forwarding:
         connection.send(body)
 
     def given_back(self, source: str, frame: NotDone) -> None:
-        """Asks the next leader: that of an earlier term has not done a request, and leads no more."""
+        """Asks the next leader: the node that was asked has not done the request, and no longer leads that term."""
         client = self._by_number.get(frame.connection)
         request = None if client is None else client.waiting.get(frame.opaque)
         # Nodes may have given back the same opaque of an earlier term: only the one that was asked last counts.
@@ -247,7 +247,7 @@ class Forwarding:
             self._happens(client, request, Event.NOT_DONE)
 
     def leader_changed(self) -> None:
-        """Looks at all that waits: who was asked as the leader of another term does it no more."""
+        """Goes through all waiting requests: a node that was asked as leader of another term will not do them."""
         today = (self._replica.leader, self._replica.term)
         for client, request in self._all_waiting():
             if (request.leader, request.term) == today:
@@ -255,6 +255,7 @@ class Forwarding:
             elif request.leader in self._replica.links:
                 self._happens(client, request, Event.LEADER_CHANGED)
             else:
+                # The replica hears of a lost link before this module does, and its role may change because of that.
                 self._happens(client, request, Event.LINK_LOST)
         self._plan_end_of_doubts()
 
@@ -279,9 +280,9 @@ class Forwarding:
     def take_back(
         self, connection: Connection, is_wanted: Callable[[RemotingCommand], bool]
     ) -> list[RemotingCommand]:
-        """Removes and returns requests of a client that another node is asked, or is to be: the caller answers them.
+        """Removes the wanted requests of a client, forwarded or held, and returns them: the caller answers them.
 
-        None of them may be one that is done once. What the leader says to them is dropped.
+        They must be repeatable ones, which a leader may have done or not. Its response, if it comes later, is dropped.
         """
         client = self._by_connection.get(connection)
         taken: list[WaitingRequest] = []
@@ -301,7 +302,7 @@ class Forwarding:
         before, now_ns = request.state, self._time.now_ns
         state = request.happens(event)
         if state is State.DOUBTED:
-            if before is not State.DOUBTED:  # a second change of leaders does not lengthen the doubt
+            if before is not State.DOUBTED:  # the time runs from the first change of leaders on
                 request.until_ns = now_ns + DOUBT_NS
                 self._doubted[request] = client
             return
@@ -321,7 +322,7 @@ class Forwarding:
             if event is not Event.NOT_DONE:
                 self.forward(connection, request.as_of(now_ns))
             elif (self._replica.leader, self._replica.term) == (request.leader, request.term):
-                self._hold(connection, request.as_of(now_ns))  # this node has not heard of the next one yet
+                self._hold(connection, request.as_of(now_ns))  # asked now, it would be the same one again
             else:
                 self._resume(connection, request.as_of(now_ns))
         else:

@@ -9,12 +9,12 @@ When the leader of that term is lost, it depends on what the request asks for:
 - Repeating it does no harm: the next leader is asked.
 - It must be done once (`ONCE`): the former leader has a moment (`DOUBT_NS`) to send its response after all, or to give
   the request back (DOUBTED). A node that leads no more does one of the two for all that was forwarded to it, as long as
-  the link is up. Without this moment each transfer of leadership would leave the outcome of some sends unknown that
-  were never stored, or whose response was on its way. If nothing is heard, the client is told that the outcome is
+  the link is up. Without this moment some clients would hear "unknown" at each transfer of leadership although their
+  send was not stored, or its response was on the way. If nothing is heard, the client is told that the outcome is
   unknown (code 1). It is never told that the request was refused: it would believe that a message is not in the log.
 
-Only the leader of the term that a request was forwarded for acts on it, and only the client's own node ever releases it
-to another leader. So a client gets one response.
+A forwarded request names a term, and only the leader of that term does it. Only the client's own node may ask another
+leader. So a client gets one response.
 """
 
 import enum
@@ -156,7 +156,7 @@ OF_ONCE: Final = _table(
             Event.LEADER_BACK: State.FORWARDED,
             Event.LEADER_CHANGED: State.DOUBTED,
             Event.LINK_LOST: State.UNKNOWN,
-            # The leader still sends its response to this one, and it may have been done.
+            # The leader may have done the request, and still sends its response to this node. So it waits on.
             Event.OUTSIDE: State.FORWARDED,
             Event.CLIENT_GONE: State.FORGOTTEN,
         },

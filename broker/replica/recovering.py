@@ -1,7 +1,8 @@
 """What a start makes of what it finds on its disk: whether this node still has all that it ever promised.
 
-`raft/recovery.py` protects the group from a node that came back with less; here it is found out that one did, and kept
-until it is over. The file `recovering` holds
+This module finds out that a node came back with less than it promised, and keeps that until it is over. What follows
+from it is Raft's: `Recovery.may_vote` (raft/recovery.py) has the argument, and `VoteTally` (raft/quorum.py) counts the
+votes of nodes that may lack entries. The file `recovering` holds
 
     flush   the flush mode of the last run
     boot    the boot of the machine in which that was, an opaque text; empty if unknown

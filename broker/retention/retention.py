@@ -1,5 +1,6 @@
-"""Deleting the head of the log, and refusing sends while the disk is full
-(docs/operations.md).
+"""The deletion of the log's head, and the refusal of sends while the disk is full (docs/operations.md).
+
+This module says when a node looks and what it does; `files_to_delete` (log/retention.py) says which files may go.
 
 Each node deletes by itself, whatever its role: what is gone from the log is in the metadata snapshot as far as the
 group needs it, and a node that lacks entries which its leader deleted starts over from the leader's snapshot.

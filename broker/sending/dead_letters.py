@@ -1,4 +1,4 @@
-"""The origin of a dead letter, told in its properties.
+"""When a message becomes a dead letter, and how it tells where it comes from.
 
 A dead letter lies in its consumer group's %DLQ% topic under an id of its own. Two properties of 5.x tell the topic that
 it was sent to and the id that its producer was given, whatever its retries have changed.
@@ -6,9 +6,24 @@ it was sent to and the id that its producer was given, whatever its retries have
 
 from typing import Final
 
+from broker.remoting.bodies import SubscriptionGroupConfig
+from broker.remoting.codes import Version
 from log.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC, get_property, with_property
 
 _ORIGINS: Final = ((b"DLQ_ORIGIN_TOPIC", RETRY_TOPIC), (b"DLQ_ORIGIN_MESSAGE_ID", ORIGIN_MESSAGE_ID))
+
+
+def retries_are_over(
+    retried: int, group: SubscriptionGroupConfig, client_version: int, wanted_max: int | None
+) -> bool:
+    """Tells whether a message that was retried so often, and failed again, becomes a dead letter.
+
+    The consumer group says how many retries there are. Clients from 3.4.9 on may say so themselves, with `wanted_max`
+    (`AbstractSendMessageProcessor`).
+    """
+    if wanted_max is None or wanted_max < 0 or client_version < Version.V3_4_9:
+        return retried >= group.retry_max_times
+    return retried >= wanted_max
 
 
 def dead_letter_properties(properties: bytes, bytes_max: int) -> bytes:

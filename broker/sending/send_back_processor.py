@@ -22,7 +22,7 @@ from broker.requests.deadline import Time
 from broker.requests.errors import RequestError
 from broker.requests.processing import Place, Route
 from broker.requests.responses import ReplyWhenCommitted, reply, reply_unknown
-from broker.sending.dead_letters import dead_letter_properties
+from broker.sending.dead_letters import dead_letter_properties, retries_are_over
 from broker.settings.live import LiveSettings
 from broker.state.commands import PutTopic
 from broker.state.topic_rules import (
@@ -30,7 +30,6 @@ from broker.state.topic_rules import (
     RETRY_PREFIX,
     UNIT_SUBSCRIPTION,
     WAITING_TOPICS,
-    retries_max,
     topic_config,
     unit_sys_flag,
 )
@@ -111,7 +110,7 @@ class SendBackProcessor:
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         level = min(level, self._delay_levels)
         if (
-            record.reconsume_times >= retries_max(group, command.version, header.max_reconsume_times)
+            retries_are_over(record.reconsume_times, group, command.version, header.max_reconsume_times)
             or header.delay_level < 0
             or len(_retry(record, topic, queues, level).properties) > MAX_PROPERTIES_BYTES
         ):

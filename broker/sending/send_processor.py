@@ -32,7 +32,7 @@ from broker.requests.deadline import Time
 from broker.requests.errors import OverloadedError, RequestError
 from broker.requests.processing import Place, Route
 from broker.sending.batches import Batches
-from broker.sending.dead_letters import dead_letter_properties
+from broker.sending.dead_letters import dead_letter_properties, retries_are_over
 from broker.sending.new_topics import NewTopics
 from broker.sending.once import OnceSends
 from broker.sending.properties import (
@@ -45,7 +45,7 @@ from broker.sending.properties import (
 from broker.sending.responses import PendingSend
 from broker.sending.shared import forbidden_topic, sent_message, too_early, too_long, unusual_queue
 from broker.settings.live import LiveSettings
-from broker.state.topic_rules import DEAD_LETTER_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX, retries_max
+from broker.state.topic_rules import DEAD_LETTER_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX
 from broker.statistics.stats import Stats
 from broker.topics.creation import Creations
 from broker.transactions.sending import check_room, check_sys_flag, hide_half, sent_as_half
@@ -114,8 +114,8 @@ class SendProcessor:
         is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch
         config = self._settings.current
 
-        # Check. Whoever sends to a retry topic may in truth send a dead letter: that comes before all that asks for
-        # the topic.
+        # Check. A send to a retry topic may turn into a dead letter, which changes the topic: so this comes before
+        # every check of the topic.
         if self._time.wall_ms < config.broker.accept_sends_from_ms:
             raise too_early(config.broker.accept_sends_from_ms, self._time.wall_ms)
         if header.topic.startswith(RETRY_PREFIX):
@@ -129,7 +129,8 @@ class SendProcessor:
             self._new_topics.create(connection, command, header)
             return
         if topic.order and not config.broker.permission_bits & Permission.WRITE:
-            # Of other topics producers learn from the route that nothing is written here.
+            # RocketMQ refuses only sends to ordered topics here: of others producers see in the route that nothing is
+            # written on this broker.
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker's permission does not include writing")
         queue_id = header.queue_id
         if not 0 <= queue_id < topic.write_queue_nums:
@@ -139,6 +140,7 @@ class SendProcessor:
             check_sys_flag(header.sys_flag, properties.by_name())
         try:
             self._appends.check_may_append()
+            # Only a repetition, or a first attempt that is older than what this leader knows, may be stored already.
             if (
                 header.once is not None
                 and (header.again or header.once <= self._once.suspect)
@@ -166,7 +168,8 @@ class SendProcessor:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist"
             )
-        if (header.reconsume_times or 0) > retries_max(group, command.version, header.max_reconsume_times):
+        retried = (header.reconsume_times or 0) - 1  # the client has counted the retry that it asks for here
+        if retries_are_over(retried, group, command.version, header.max_reconsume_times):
             header.topic = DEAD_LETTER_PREFIX + name
             header.queue_id = 0
             header.properties = dead_letter_properties(
@@ -179,7 +182,8 @@ class SendProcessor:
     ) -> None:
         """Half, delayed and timed messages are hidden in topics of the broker's until they may be seen.
 
-        A half message comes first, which cannot be delivered later, then a delay level, which outdoes a time. Raises
+        A half message cannot be delivered later, so its delay and time do not count. Of a delay level and a time the
+        level wins. Raises
         `RequestError` for values that are none, and `OverloadedError` where too many transactions are open.
         """
         broker = self._settings.current.broker
@@ -194,7 +198,8 @@ class SendProcessor:
         elif due_ms := due_ms_of(values, self._time.wall_ms, broker.timer_max_delay_s * 1000):
             set_timer(message, due_ms)
         if message.sys_flag & SYS_FLAG_PREPARED:
-            # Sent back as it was once sent, and no half message any more.
+            # A consumer sends back a message with the flags that it was first sent with. It is no half message any
+            # more, and with this flag no consumer would ever get it.
             message.sys_flag &= ~SYS_FLAG_TRANSACTION_MASK
 
     # ------------------------------------------------------------------ write and remember
@@ -210,7 +215,7 @@ class SendProcessor:
         body, body_bytes_max = command.body, self._settings.current.storage.max_message_bytes
         if len(body) > body_bytes_max:
             raise too_long(len(body), body_bytes_max)
-        if header.properties and len(header.properties) > SHORT_CHARACTERS:
+        if header.properties and len(header.properties) > SHORT_CHARACTERS:  # shorter ones break no limit
             check_properties(header.properties, header.topic)
         stored, unique_key = self._added.add_to(properties.text, properties.unique_key, self._time.wall_ms)
         message = sent_message(header, connection, queue_id, body, stored.encode())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.remoting.bodies import SubscriptionGroupConfig, TopicConfig
-from broker.remoting.codes import Permission, Version
+from broker.remoting.codes import Permission
 from log import options as log_options
 
 DEFAULT_TOPIC: Final = "TBW102"
@@ -151,16 +151,6 @@ def system_topics(
     yield topic_config(HALF_TOPIC, 1)
     yield topic_config(HALF_OPERATIONS_TOPIC, 1)
     yield topic_config(f"{cluster}_REPLY_TOPIC", 1)
-
-
-def retries_max(group: SubscriptionGroupConfig, client_version: int, wanted: int | None) -> int:
-    """The number of times that a message may be sent back before it is a dead letter.
-
-    Clients from 3.4.9 on may say so themselves, with `wanted` (`AbstractSendMessageProcessor`).
-    """
-    if wanted is None or wanted < 0 or client_version < Version.V3_4_9:
-        return group.retry_max_times
-    return wanted
 
 
 def is_system_group(group: str) -> bool:

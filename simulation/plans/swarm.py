@@ -1,4 +1,6 @@
-"""Draws faults: the kinds that a seed has, and the times at which each of them happens.
+"""The dice for faults: the kinds that a seed has, and the times at which each of them happens.
+
+`draw_plan` (simulation/plans/draw.py) throws them, and adds what depends on the group and on the load.
 
 Each seed turns on a random subset of the kinds, each with a rate of its own (swarm testing: kinds that hide each other
 do not always meet).

@@ -17,8 +17,9 @@ from broker.client.errors import ClientError
 from broker.client.message import MessageView
 from broker.delayed.delays import DelayService
 from broker.remoting.codes import RequestCode
+from broker.sending.dead_letters import retries_are_over
 from broker.sending.send_back_processor import SendBackProcessor
-from broker.state.topic_rules import DEAD_LETTER_PREFIX, retries_max
+from broker.state.topic_rules import DEAD_LETTER_PREFIX
 from log.dispatch import Dispatcher
 from log.properties import without_properties
 from log.record import Record
@@ -114,10 +115,10 @@ def retries_not_counted(patch: pytest.MonkeyPatch) -> None:
 def retries_without_end(patch: pytest.MonkeyPatch) -> None:
     """The group gets one retry more than it allows."""
 
-    def one_more(*arguments: Any) -> int:
-        return retries_max(*arguments) + 1
+    def one_more(retried: int, *arguments: Any) -> bool:
+        return retries_are_over(retried - 1, *arguments)
 
-    patch.setattr(send_back_module, "retries_max", one_more)
+    patch.setattr(send_back_module, "retries_are_over", one_more)
 
 
 def last_retry_dropped(patch: pytest.MonkeyPatch) -> None:
