@@ -19,7 +19,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -77,6 +77,19 @@ WAIT_LIMIT_S = 60
 FAR_NS = 1 << 62
 
 
+class ClientEnd(Protocol):
+    """The other end of a connection with a node that is none to a peer: a client's, or a name server's."""
+
+    def receive(self, data: bytes) -> None:
+        """Takes bytes from the node, in whole frames."""
+
+    def close(self) -> None:
+        """Closes the connection, as the node wishes."""
+
+    def lost(self) -> None:
+        """Hears that the node's process has died."""
+
+
 @dataclass
 class Member:
     """One node of the group; `node` and `running` are None while its process is dead."""
@@ -87,7 +100,7 @@ class Member:
     outgoing: Outgoing = field(default_factory=Outgoing)
     node: Node | None = None
     running: RunningNode | None = None
-    clients: dict[Connection, Client] = field(default_factory=dict)
+    clients: dict[Connection, ClientEnd] = field(default_factory=dict)
     due_ns: int = 0
 
     @property
@@ -118,7 +131,7 @@ class _Surroundings:
         self._group.dial(self._member, line)
 
     def dial_name_server(self, line: Line) -> None:
-        raise AssertionError("there are none")
+        self._group.dial_name_server(self._member, line)
 
 
 @dataclass
@@ -135,19 +148,26 @@ class _Pipe:
 
 
 class Group:
-    """`size` nodes n0, n1, ... in one group. `broker`, `limits`, `retention`: settings other than the defaults."""
+    """`size` nodes n0, n1, ... in one group. `node`, `broker`, `limits`, `retention`: settings other than the defaults.
+
+    Clients find the nodes at 127.0.0.1 and the ports from `first_port` on. `dial_name_server` connects a line of a
+    member with a name server, or reports that this failed.
+    """
 
     def __init__(
         self,
         size: int = 3,
         *,
         seed: int = 1,
+        node: Mapping[str, Any] | None = None,
         broker: Mapping[str, Any] | None = None,
         limits: Mapping[str, Any] | None = None,
         retention: Mapping[str, Any] | None = None,
         flush: str = "async",
         options: StoreOptions = SMALL_STORE,
         start: bool = True,
+        first_port: int = 10_000,
+        dial_name_server: Callable[[Member, Line], None] | None = None,
     ) -> None:
         self.now_ns = 1000 * SECOND
         self.wall_offset_ms = 0
@@ -155,6 +175,9 @@ class Group:
         self.random = random.Random(seed)
         self._options = options
         self._flush = flush
+        self._first_port = first_port
+        self.dial_name_server = dial_name_server or _no_name_server
+        self._node = dict(node or {})
         self._broker = dict(broker or {})
         self._limits = dict(limits or {})
         self._retention = dict(retention or {})
@@ -167,13 +190,14 @@ class Group:
         self.lose: Callable[[str, str, Frame], bool] = lambda source, target, frame: False
         """Which frames between nodes get lost, by source and target."""
         ids = [f"n{number}" for number in range(size)]
-        peers = {node: peer_address(node) for node in ids} if size > 1 else {}
+        peers = {node_id: peer_address(node_id) for node_id in ids} if size > 1 else {}
         self.members: dict[str, Member] = {}
-        for node in ids:
-            self.members[node] = Member(node, self._config(node, RaftSettings(peers=peers)), MemoryDisk())
+        for node_id in ids:
+            config = self._config(node_id, RaftSettings(peers=peers))
+            self.members[node_id] = Member(node_id, config, MemoryDisk())
         if start:
-            for node in ids:
-                self.start(node)
+            for node_id in ids:
+                self.start(node_id)
 
     @property
     def wall_ms(self) -> int:
@@ -182,7 +206,7 @@ class Group:
 
     def _config(self, node: str, raft: RaftSettings) -> Settings:
         return Settings(
-            node=NodeSettings(id=node, listen=f"127.0.0.1:{10_000 + int(node[1:])}"),
+            node=NodeSettings(id=node, listen=f"127.0.0.1:{self._first_port + int(node[1:])}", **self._node),
             raft=raft,
             storage=StorageSettings(path="store", flush=self._flush, max_message_bytes=256 * 1024),  # type: ignore[arg-type]
             broker=BrokerSettings(**self._broker),
@@ -240,9 +264,9 @@ class Group:
         member = self.members[node_id]
         member.node = member.running = None
         member.disk = member.disk.kill()
-        for client in list(member.clients.values()):
-            client.closed = True
-        member.clients.clear()
+        clients, member.clients = member.clients, {}
+        for client in clients.values():
+            client.lost()
         self._break_links(lambda source, target: node_id in {source, target})
 
     def restart(self, node_id: str) -> None:
@@ -390,7 +414,7 @@ class Group:
         """Lets time pass, doing everything when it is due."""
         end_ns = self.now_ns + round(seconds * SECOND)
         self.settle()
-        while (due_ns := self._next_due_ns()) <= end_ns:
+        while (due_ns := self.next_due_ns()) <= end_ns:
             self.now_ns = max(self.now_ns, due_ns)
             self.settle()
         self.now_ns = end_ns
@@ -402,7 +426,7 @@ class Group:
         end_ns = self.now_ns + round(limit_s * SECOND)
         self.settle()
         while not condition():
-            due_ns = self._next_due_ns()
+            due_ns = self.next_due_ns()
             assert due_ns <= end_ns, f"waited {limit_s} s for {what}: {self.describe()}"
             self.now_ns = max(self.now_ns, due_ns)
             self.settle()
@@ -418,7 +442,8 @@ class Group:
             for member in self.members.values()
         )
 
-    def _next_due_ns(self) -> int:
+    def next_due_ns(self) -> int:
+        """The time at which a node has something to do when nothing comes before; now or earlier: at once."""
         return min((member.due_ns for member in self.alive()), default=FAR_NS)
 
     def _turn(self, member: Member) -> None:
@@ -471,6 +496,18 @@ class Group:
         client = Client(self, member, session, name or f"127.0.0.1@{number}")
         member.clients[session.connection] = client
         return client
+
+    def accept(self, node_id: str, end: ClientEnd, host: str, port: int) -> ClientSession:
+        """Connects a client of a test's own with a node; returns the session that takes its bytes."""
+        member = self.members[node_id]
+        session = member.process.accept_client(f"{host}:{port}", pack_host(host, port))
+        member.clients[session.connection] = end
+        return session
+
+    def hang_up(self, node_id: str, session: ClientSession) -> None:
+        """The node hears that such a client's connection is closed."""
+        if self.members[node_id].clients.pop(session.connection, None) is not None:
+            session.lost()
 
 
 class Client:
@@ -565,6 +602,10 @@ class Client:
             self.closed = True
             del self._member.clients[self.connection]
             self._session.lost()
+
+    def lost(self) -> None:
+        """The node has died."""
+        self.closed = True
 
     # ------------------------------------------------------------------ common requests
 
@@ -730,6 +771,10 @@ def split_records(data: bytes | memoryview) -> list[Record]:
         records.append(record)
         begin += int.from_bytes(data[begin : begin + 4], "big")
     return records
+
+
+def _no_name_server(member: Member, line: Line) -> None:
+    raise AssertionError(f"{member.id} has no name servers")
 
 
 def _text(value: Any) -> str:

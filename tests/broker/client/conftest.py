@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from tests.broker.client.fake_cluster import FakeRuntime, World
+from tests.broker.client.links import ClientRuntime, World
 
 
 @pytest.fixture
@@ -22,6 +22,6 @@ async def world(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -
 
 
 @pytest.fixture
-def runtime(world: World) -> FakeRuntime:
+def runtime(world: World) -> ClientRuntime:
     """The client's runtime in that world."""
-    return FakeRuntime(world)
+    return ClientRuntime(world)

@@ -6,199 +6,30 @@ step replaces the normal handling of one request. Time is Trio's mock clock.
 
 from __future__ import annotations
 
-import errno
-import random
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import trio
 
-from broker.client.transport.runtime import Buffer, ByteStream
-from broker.client.transport.trio_runtime import TrioRuntime, mock_clock_ns
 from broker.remoting.bodies import ConsumerListBody, HeartbeatData, LockBatchBody, LockBatchResponseBody
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import RemotingCommand, encode, request, response
-from broker.remoting.frame import FrameDecoder
+from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.headers import PullMessageHeader, SendMessageHeaderV2
 from broker.remoting.json_body import decode_body, encode_body
-from broker.remoting.route import BrokerData, QueueData, TopicRouteData
 from log.batch import parse_batch
 from log.java_hash import java_hash_utf8
 from log.message_id import offset_message_id
 from log.properties import get_property, with_property
 from log.record import decode_record, encode_record, pack_host
+from tests.broker.client.links import (
+    WALL_START_MS,
+    Link,
+    Server,
+    World,
+)
 
-WALL_START_MS = 1_700_000_000_000
 NAME_SERVER = "ns:9876"
 RETRIES_MAX = 3
 LOCK_S = 60.0
-
-
-class Pipe:
-    """One direction of a memory connection."""
-
-    def __init__(self) -> None:
-        self.writes: list[bytes] = []
-        self.stopped = False
-        """While true the receiver reads nothing and the sender's writes do not fit."""
-        self._data = bytearray()
-        self._ended = False
-        self._broken = False
-        self._changed = trio.Event()
-
-    def put(self, data: bytes) -> None:
-        if self._broken:
-            raise OSError(errno.ECONNRESET, "connection reset")
-        self.writes.append(data)
-        self._data += data
-        self._wake()
-
-    async def get(self) -> bytes:
-        while True:
-            if self._broken:
-                raise OSError(errno.ECONNRESET, "connection reset")
-            if self._data and not self.stopped:
-                data = bytes(self._data)
-                self._data.clear()
-                return data
-            if self._ended:
-                return b""
-            await self._changed.wait()
-
-    async def wait_room(self) -> None:
-        while self.stopped and not self._broken:
-            await self._changed.wait()
-
-    def go_on(self) -> None:
-        self.stopped = False
-        self._wake()
-
-    def end(self, *, broken: bool = False) -> None:
-        self._ended = True
-        self._broken = self._broken or broken
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
-
-
-class MemoryStream:
-    """The client's end: a `ByteStream`."""
-
-    def __init__(self, outgoing: Pipe, incoming: Pipe) -> None:
-        self.outgoing = outgoing
-        self.incoming = incoming
-
-    def write_nowait(self, buffers: Sequence[Buffer]) -> int:
-        if self.outgoing.stopped:
-            return 0
-        data = b"".join(buffers)
-        self.outgoing.put(data)
-        return len(data)
-
-    async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        await self.outgoing.wait_room()
-        self.outgoing.put(b"".join(buffers))
-
-    async def receive_some(self) -> bytes:
-        return await self.incoming.get()
-
-    def close(self) -> None:
-        self.outgoing.end()
-        self.incoming.end(broken=True)
-
-
-@dataclass
-class Link:
-    """One connection as its server sees it."""
-
-    address: str
-    from_client: Pipe
-    to_client: Pipe
-    client_id: str | None = None
-
-    def send(self, command: RemotingCommand) -> None:
-        self.to_client.put(encode(command))
-
-    def reset(self) -> None:
-        """As when the server's process dies."""
-        self.from_client.end(broken=True)
-        self.to_client.end(broken=True)
-
-
-Step = Callable[["Link", RemotingCommand], RemotingCommand | None]
-"""Handles one request; None answers nothing."""
-
-
-def silent(link: Link, command: RemotingCommand) -> None:
-    """Never answers."""
-
-
-def reset(link: Link, command: RemotingCommand) -> None:
-    """Breaks the connection instead of answering."""
-    link.reset()
-
-
-def code(number: int, remark: str = "scripted") -> Step:
-    """Answers with that code and does nothing."""
-    return lambda link, command: response(command, number, remark)
-
-
-class Server:
-    """Something that listens at an address."""
-
-    def __init__(self, world: World, address: str) -> None:
-        self.world = world
-        self.address = address
-        self.up = True
-        self.links: list[Link] = []
-        self.requests: list[RemotingCommand] = []
-        self.scripts: dict[int, deque[Step]] = {}
-        world.servers[address] = self
-
-    def script(self, request_code: int, *steps: Step) -> None:
-        """The next requests of that code are handled by these steps."""
-        self.scripts.setdefault(int(request_code), deque()).extend(steps)
-
-    def received(self, request_code: int) -> list[RemotingCommand]:
-        """The requests of that code so far."""
-        return [command for command in self.requests if command.code == request_code]
-
-    def kill(self) -> None:
-        """All connections break, new ones are refused."""
-        self.up = False
-        for link in self.links:
-            link.reset()
-        self.links.clear()
-
-    async def serve(self, link: Link) -> None:
-        decoder = FrameDecoder()
-        try:
-            while data := await link.from_client.get():
-                for command in decoder.feed(data):
-                    self.requests.append(command)
-                    self._handle(link, command)
-        except OSError:
-            pass
-        finally:
-            if link in self.links:
-                self.links.remove(link)
-
-    def _handle(self, link: Link, command: RemotingCommand) -> None:
-        if command.is_response:
-            return  # to what a test has asked the client
-        steps = self.scripts.get(command.code)
-        answer = steps.popleft()(link, command) if steps else self.handle(link, command)
-        if answer is not None and not command.is_one_way:
-            try:
-                link.send(answer)
-            except OSError:
-                pass
-
-    def handle(self, link: Link, command: RemotingCommand) -> RemotingCommand | None:
-        raise NotImplementedError
 
 
 class FakeNameServer(Server):
@@ -293,6 +124,8 @@ class FakeBroker(Server):
 
     def handle(self, link: Link, command: RemotingCommand) -> RemotingCommand | None:
         group = self.group
+        if command.is_response:
+            return None
         match command.code:
             case RequestCode.HEART_BEAT:
                 return self._heartbeat(link, command)
@@ -464,58 +297,6 @@ class FakeBroker(Server):
     async def _expire(self, seconds: float) -> None:
         await trio.sleep(seconds)
         self.wake()
-
-
-class World:
-    """The network, and what the name servers know."""
-
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self.nursery = nursery
-        self.servers: dict[str, Server] = {}
-        self.routes: dict[str, TopicRouteData] = {}
-        self.connect_delay_s = 0.0
-
-    def add_topic(
-        self, topic: str, groups: Mapping[str, Mapping[int, str]], queues: int = 1, perm: int = 6
-    ) -> None:
-        """Route a topic to broker groups: name -> id -> address."""
-        self.routes[topic] = TopicRouteData(
-            broker_datas=[
-                BrokerData(broker_addresses=dict(members), broker_name=name, cluster="c")
-                for name, members in groups.items()
-            ],
-            queue_datas=[
-                QueueData(broker_name=name, perm=perm, read_queue_nums=queues, write_queue_nums=queues)
-                for name in groups
-            ],
-        )
-
-    async def connect(self, address: str) -> ByteStream:
-        await trio.sleep(self.connect_delay_s)
-        server = self.servers.get(address)
-        if server is None or not server.up:
-            raise OSError(errno.ECONNREFUSED, f"connection to {address} refused")
-        link = Link(address, Pipe(), Pipe())
-        server.links.append(link)
-        self.nursery.start_soon(server.serve, link)
-        return MemoryStream(link.from_client, link.to_client)
-
-
-class FakeRuntime(TrioRuntime):
-    """Trio's tasks and mock clock, a seed, and the world's network."""
-
-    def __init__(self, world: World, seed: int = 1) -> None:
-        super().__init__(random.Random(seed), mock_clock_ns)
-        self._world = world
-
-    def wall_ms(self) -> int:
-        return WALL_START_MS + int(trio.current_time() * 1000) % 1_000_000_000
-
-    def local_address(self) -> str:
-        return "10.0.0.7"
-
-    async def connect(self, address: str) -> ByteStream:
-        return await self._world.connect(address)
 
 
 def one_group(world: World, *, topic: str = "t", queues: int = 1, members: int = 1) -> list[FakeBroker]:

@@ -10,7 +10,7 @@ from broker.client.errors import CallTimeout, ConnectionLost
 from broker.client.transport.connection import BACKLOG_BYTES_MAX, Connection
 from broker.remoting.codes import FLAG_RESPONSE
 from broker.remoting.command import RemotingCommand, encode, request, response
-from tests.broker.client.fake_cluster import FakeRuntime, Link, MemoryStream, Pipe, Server, World
+from tests.broker.client.links import ClientRuntime, Link, MemoryStream, Pipe, Server, World
 
 
 class Recorder(Server):
@@ -21,7 +21,7 @@ class Recorder(Server):
 
 
 class Setup:
-    def __init__(self, world: World, runtime: FakeRuntime) -> None:
+    def __init__(self, world: World, runtime: ClientRuntime) -> None:
         self.handled: list[RemotingCommand] = []
         self.server = Recorder(world, "s:1")
         self.link = Link("s:1", Pipe(), Pipe())
@@ -38,7 +38,7 @@ class Setup:
 
 
 @pytest.fixture
-def setup(world: World, runtime: FakeRuntime) -> Setup:
+def setup(world: World, runtime: ClientRuntime) -> Setup:
     return Setup(world, runtime)
 
 

@@ -24,25 +24,15 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.json_body import decode_body
 from tests.broker.client.cancellation import cancel_at_step
-from tests.broker.client.fake_cluster import (
-    NAME_SERVER,
-    WALL_START_MS,
-    FakeBroker,
-    FakeRuntime,
-    Link,
-    World,
-    code,
-    one_group,
-    reset,
-    silent,
-)
+from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
+from tests.broker.client.links import WALL_START_MS, ClientRuntime, Link, World, code, reset, silent
 
 PULL = RequestCode.PULL_MESSAGE
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 
 
 @contextlib.asynccontextmanager
-async def consuming(runtime: FakeRuntime, **options: Any) -> AsyncIterator[Consumer]:
+async def consuming(runtime: ClientRuntime, **options: Any) -> AsyncIterator[Consumer]:
     settings: dict[str, Any] = {"group": "c", "topics": {"t": "*"}, "start": "first", **options}
     async with Consumer(NAME_SERVER, runtime=runtime, **settings) as consumer:
         yield consumer
@@ -75,7 +65,7 @@ def data_pulls(broker: FakeBroker) -> list[RemotingCommand]:
 
 
 async def test_messages_come_in_order_and_go_on_as_they_arrive(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 100)
@@ -90,7 +80,7 @@ async def test_messages_come_in_order_and_go_on_as_they_arrive(
 
 
 async def test_a_message_is_done_with_when_the_next_is_asked_for(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 10)
@@ -105,7 +95,7 @@ async def test_a_message_is_done_with_when_the_next_is_asked_for(
 
 
 async def test_commit_stores_what_was_handed_out(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 10)
@@ -118,7 +108,7 @@ async def test_commit_stores_what_was_handed_out(
 
 
 async def test_commit_says_when_it_failed(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 3)
@@ -132,7 +122,7 @@ async def test_commit_says_when_it_failed(
 
 
 async def test_a_commit_survives_a_lost_connection(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     leader, _ = one_group(world, members=2)
     fill(leader, 3)
@@ -144,7 +134,7 @@ async def test_a_commit_survives_a_lost_connection(
 
 
 async def test_batches_and_single_messages_mix(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 70)
@@ -161,7 +151,7 @@ async def test_batches_and_single_messages_mix(
 
 @pytest.mark.filterwarnings("error")
 async def test_batches_that_are_left_early_leave_nothing_to_be_closed(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 6)
@@ -174,7 +164,7 @@ async def test_batches_that_are_left_early_leave_nothing_to_be_closed(
 
 
 async def test_an_iteration_may_be_left_and_taken_up_again(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 6)
@@ -189,7 +179,7 @@ async def test_an_iteration_may_be_left_and_taken_up_again(
 
 
 async def test_two_readers_at_once_are_refused(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world)
     async with consuming(runtime) as consumer, trio.open_nursery() as nursery:
@@ -204,7 +194,7 @@ async def test_two_readers_at_once_are_refused(
 
 @pytest.mark.parametrize("what", ["next", "commit", "leave"])
 async def test_cancelling_at_any_await_loses_and_repeats_nothing(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, what: str
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, what: str
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 40)
@@ -249,7 +239,7 @@ async def test_cancelling_at_any_await_loses_and_repeats_nothing(
 
 @pytest.mark.parametrize(("start", "first"), [("first", b"3"), ("last", b"new"), (WALL_START_MS - 1, b"3")])
 async def test_a_queue_without_stored_position_begins_where_asked(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, start: Any, first: bytes
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, start: Any, first: bytes
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 10)
@@ -263,7 +253,7 @@ async def test_a_queue_without_stored_position_begins_where_asked(
 
 
 async def test_a_start_that_cannot_be_found_is_asked_for_again(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 10)
@@ -279,7 +269,7 @@ async def test_a_start_that_cannot_be_found_is_asked_for_again(
 
 
 async def test_tags_are_checked_exactly(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     # "Aa" and "BB" have the same Java hash: the broker lets both through.
@@ -303,7 +293,7 @@ async def test_tags_are_checked_exactly(
 
 
 async def test_an_idle_queue_costs_one_pull_per_suspension(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     async with consuming(runtime) as consumer:
@@ -313,7 +303,7 @@ async def test_an_idle_queue_costs_one_pull_per_suspension(
 
 
 async def test_a_broker_that_does_not_hold_pulls_is_not_asked_in_a_circle(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
 
@@ -328,7 +318,7 @@ async def test_a_broker_that_does_not_hold_pulls_is_not_asked_in_a_circle(
         assert len(data_pulls(broker)) < 40
 
 
-async def test_prefetch_is_bounded(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+async def test_prefetch_is_bounded(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     (broker,) = one_group(world)
     fill(broker, 1000)
     async with consuming(runtime, limits=FetchLimits(messages=100)) as consumer:
@@ -343,7 +333,7 @@ async def test_prefetch_is_bounded(autojump_clock: MockClock, world: World, runt
 
 
 async def test_prefetch_is_bounded_in_bytes(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     for _ in range(100):
@@ -356,7 +346,7 @@ async def test_prefetch_is_bounded_in_bytes(
 
 
 async def test_deleted_messages_are_skipped(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 10)
@@ -368,7 +358,7 @@ async def test_deleted_messages_are_skipped(
 
 
 async def test_a_queue_that_lost_its_end_is_read_from_its_new_end(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 10)
@@ -383,7 +373,7 @@ async def test_a_queue_that_lost_its_end_is_read_from_its_new_end(
 
 
 async def test_a_member_that_lags_behind_does_not_send_the_reader_back(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 40)
@@ -403,7 +393,7 @@ async def test_a_member_that_lags_behind_does_not_send_the_reader_back(
     "trouble", [code(14), code(1), code(26), reset, silent], ids=["14", "1", "26", "reset", "silent"]
 )
 async def test_pulls_go_on_after_trouble(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, trouble: Any
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, trouble: Any
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 5)
@@ -413,7 +403,7 @@ async def test_pulls_go_on_after_trouble(
 
 
 async def test_a_dead_leader_is_left_for_another_member(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     leader, follower = one_group(world, members=2)
     fill(leader, 5)
@@ -429,7 +419,7 @@ async def test_a_dead_leader_is_left_for_another_member(
 
 
 async def test_the_broker_that_an_answer_suggests_is_asked_next(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     leader, follower = one_group(world, members=2)
     fill(leader, 64)
@@ -450,7 +440,7 @@ async def test_the_broker_that_an_answer_suggests_is_asked_next(
 
 
 async def test_two_members_share_the_queues_and_hand_over(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world, queues=4)
     for queue_id in range(4):
@@ -459,7 +449,7 @@ async def test_two_members_share_the_queues_and_hand_over(
         await take(first, 40)
         await first.commit()
         assert len(first.assignment()) == 4
-        async with consuming(FakeRuntime(world, seed=2)) as second:
+        async with consuming(ClientRuntime(world, seed=2)) as second:
             await second.wait_assigned()
             await trio.testing.wait_all_tasks_blocked()
             assert len(first.assignment()) == len(second.assignment()) == 2
@@ -475,7 +465,7 @@ async def test_two_members_share_the_queues_and_hand_over(
 
 
 async def test_a_lost_queue_hands_out_nothing_more_and_its_position_is_stored(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world, queues=1)
     fill(broker, 100)
@@ -497,7 +487,7 @@ async def test_a_lost_queue_hands_out_nothing_more_and_its_position_is_stored(
 
 
 async def test_a_broker_that_does_not_know_the_member_is_told_again(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 5)
@@ -511,14 +501,14 @@ async def test_a_broker_that_does_not_know_the_member_is_told_again(
 
 
 async def test_broadcast_members_read_everything_and_store_nothing(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world, queues=2)
     fill(broker, 3, 0)
     fill(broker, 3, 1)
     async with (
         consuming(runtime, broadcast=True) as first,
-        consuming(FakeRuntime(world, seed=2), broadcast=True) as second,
+        consuming(ClientRuntime(world, seed=2), broadcast=True) as second,
     ):
         for consumer in (first, second):
             assert len(await take(consumer, 6)) == 6
@@ -528,7 +518,7 @@ async def test_broadcast_members_read_everything_and_store_nothing(
 
 
 async def test_messages_sent_back_return_under_their_own_topic(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
@@ -549,7 +539,7 @@ async def test_messages_sent_back_return_under_their_own_topic(
 
 
 async def test_offsets_are_reset_from_outside(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 50)
@@ -565,7 +555,7 @@ async def test_offsets_are_reset_from_outside(
 
 
 async def test_a_report_that_failed_is_not_repeated_once_the_group_is_sent_elsewhere(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     """It would count, as soon as the group has followed, and take it back to where it was."""
     (broker,) = one_group(world)
@@ -590,7 +580,7 @@ async def test_a_report_that_failed_is_not_repeated_once_the_group_is_sent_elsew
 
 @pytest.mark.parametrize("target", [10, 50])
 async def test_offsets_are_reset_by_the_answer_to_a_pull(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, target: int
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, target: int
 ) -> None:
     """What was fetched before is dropped; nothing of it is committed over the position that was set."""
     (broker,) = one_group(world)
@@ -617,7 +607,7 @@ async def test_offsets_are_reset_by_the_answer_to_a_pull(
 
 
 async def test_a_damaged_reset_changes_nothing(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 5)
@@ -629,7 +619,7 @@ async def test_a_damaged_reset_changes_nothing(
 
 
 async def test_closing_does_not_hang_on_silent_brokers(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 5)
@@ -642,7 +632,7 @@ async def test_closing_does_not_hang_on_silent_brokers(
 
 
 async def test_slaves_get_heartbeats_of_consumers(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     leader, follower = one_group(world, members=2)
     async with consuming(runtime) as consumer:
@@ -655,14 +645,14 @@ async def test_slaves_get_heartbeats_of_consumers(
 
 @pytest.mark.parametrize("topics", [{}, {"t": "* || a"}, {"t": "||"}])
 async def test_impossible_subscriptions_are_refused(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, topics: dict[str, str]
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, topics: dict[str, str]
 ) -> None:
     with pytest.raises(UsageError):
         Consumer(NAME_SERVER, group="c", topics=topics, runtime=runtime)
 
 
 async def test_unreachable_brokers_are_found_when_they_return(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     fill(broker, 2)
@@ -678,7 +668,7 @@ async def test_unreachable_brokers_are_found_when_they_return(
 
 
 async def test_why_a_topic_is_not_read_yet_is_told_once(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     (broker,) = one_group(world)
     broker.script(RequestCode.GET_CONSUMER_LIST_BY_GROUP, *[code(16, "no such account")] * 20)

@@ -16,17 +16,8 @@ from broker.client.producing.latency import CLASSES_OF_4, LatencyClasses, SlowGr
 from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
-from tests.broker.client.fake_cluster import (
-    NAME_SERVER,
-    FakeBroker,
-    FakeNameServer,
-    FakeRuntime,
-    Group,
-    Link,
-    World,
-    code,
-    silent,
-)
+from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, FakeNameServer, Group
+from tests.broker.client.links import ClientRuntime, Link, World, code, silent
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -101,7 +92,7 @@ async def send(producer: Producer, count: int) -> Counter[str]:
 
 
 async def test_a_slow_group_gets_nothing_until_its_time_is_over(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     brokers = two_groups(world)
     link_broker.update({broker.address: broker for broker in brokers.values()})
@@ -122,7 +113,7 @@ async def test_a_slow_group_gets_nothing_until_its_time_is_over(
 
 @pytest.mark.parametrize("step", [silent, code(2), code(14)])
 async def test_a_group_that_fails_is_avoided(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, step: Any
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, step: Any
 ) -> None:
     brokers = two_groups(world)
     async with Producer(
@@ -143,7 +134,7 @@ async def test_a_group_that_fails_is_avoided(
         assert await send(producer, 8) == {"g1": 4, "g2": 4}
 
 
-async def test_it_is_off_by_default(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+async def test_it_is_off_by_default(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     brokers = two_groups(world)
     link_broker.update({broker.address: broker for broker in brokers.values()})
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:

@@ -17,22 +17,15 @@ from broker.client.consuming.listening import Handled, Handler, listen
 from broker.client.errors import ClientClosed, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.codes import RequestCode
-from tests.broker.client.fake_cluster import (
-    NAME_SERVER,
-    RETRIES_MAX,
-    FakeBroker,
-    FakeRuntime,
-    World,
-    code,
-    one_group,
-)
+from tests.broker.client.fake_cluster import NAME_SERVER, RETRIES_MAX, FakeBroker, one_group
+from tests.broker.client.links import ClientRuntime, World, code
 
 QUEUE = MessageQueue("t", "g", 0)
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
 
 @contextlib.asynccontextmanager
-async def consuming(runtime: FakeRuntime, **options: Any) -> AsyncIterator[Consumer]:
+async def consuming(runtime: ClientRuntime, **options: Any) -> AsyncIterator[Consumer]:
     settings: dict[str, Any] = {"group": "c", "topics": {"t": "*"}, "start": "first", **options}
     async with Consumer(NAME_SERVER, runtime=runtime, **settings) as consumer:
         yield consumer
@@ -80,7 +73,7 @@ class Gates:
 
 
 async def test_as_many_as_wanted_at_once_and_the_position_waits_for_the_oldest(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 8)
     gates = Gates()
@@ -101,7 +94,7 @@ async def test_as_many_as_wanted_at_once_and_the_position_waits_for_the_oldest(
 
 
 async def test_a_position_waits_when_nothing_more_of_the_queue_is_wanted(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.batch = 2
@@ -118,7 +111,7 @@ async def test_a_position_waits_when_nothing_more_of_the_queue_is_wanted(
 
 
 async def test_what_fails_comes_again_later_each_time_and_ends_as_a_dead_letter(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
     attempts: list[tuple[int, float]] = []
@@ -149,7 +142,7 @@ async def test_what_fails_comes_again_later_each_time_and_ends_as_a_dead_letter(
 
 
 async def test_what_cannot_be_sent_back_is_handled_again_and_holds_the_position(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 2)
     broker.script(SEND_BACK, code(26))
@@ -173,7 +166,7 @@ async def test_what_cannot_be_sent_back_is_handled_again_and_holds_the_position(
 
 
 async def test_cancelling_gives_back_what_was_not_handled_and_only_that(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 6)
     gates = Gates()
@@ -199,7 +192,7 @@ async def test_cancelling_gives_back_what_was_not_handled_and_only_that(
 
 
 async def test_the_end_of_the_consumer_leaves_what_was_in_hand_to_the_group(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 4)
     gates = Gates()
@@ -214,7 +207,7 @@ async def test_the_end_of_the_consumer_leaves_what_was_in_hand_to_the_group(
 
 
 async def test_a_message_that_takes_long_stops_its_queue_at_the_span(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "SPAN_MAX", 64)
     cluster(world, 200)
@@ -236,7 +229,7 @@ async def test_a_message_that_takes_long_stops_its_queue_at_the_span(
 
 
 async def test_a_broadcast_consumer_logs_a_failure_and_goes_on(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = cluster(world, 2)
     seen: list[bytes] = []
@@ -253,7 +246,7 @@ async def test_a_broadcast_consumer_logs_a_failure_and_goes_on(
     assert "the handler failed" in caplog.text
 
 
-async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     cluster(world, 0)
     gates = Gates()
     async with consuming(runtime) as consumer:
@@ -270,7 +263,7 @@ async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtim
 
 
 async def test_a_handler_that_is_not_async_ends_the_listening_and_nothing_is_sent_back(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
     handled: list[bytes] = []

@@ -10,19 +10,8 @@ from broker.client.errors import BrokerError, UsageError
 from broker.client.message import MessageQueue, MessageView
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, response
-from tests.broker.client.fake_cluster import (
-    NAME_SERVER,
-    FakeBroker,
-    FakeNameServer,
-    FakeRuntime,
-    Group,
-    Link,
-    Step,
-    World,
-    code,
-    one_group,
-    reset,
-)
+from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, FakeNameServer, Group, one_group
+from tests.broker.client.links import ClientRuntime, Link, Step, World, code, reset
 
 Q0 = MessageQueue("t", "g", 0)
 STORED_AT = "127.0.0.1:10911"
@@ -41,7 +30,7 @@ def id_of(record: bytes) -> str:
 
 
 async def test_a_message_is_asked_of_its_node_and_then_of_another(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     FakeNameServer(world, NAME_SERVER)
     group = Group("g")
@@ -65,7 +54,7 @@ async def test_a_message_is_asked_of_its_node_and_then_of_another(
 
 
 async def test_a_message_of_a_node_that_is_gone_is_asked_of_its_group(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (leader,) = one_group(world)
     for body in (b"other", b"wanted"):
@@ -81,7 +70,7 @@ async def test_a_message_of_a_node_that_is_gone_is_asked_of_its_group(
                 await consumer.view_message("t", id_of_nothing)
 
 
-async def test_messages_by_key(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+async def test_messages_by_key(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     (broker,) = one_group(world)
     for body in (b"1", b"2"):
         broker.append("t", 0, body)
@@ -107,7 +96,7 @@ async def test_messages_by_key(autojump_clock: MockClock, world: World, runtime:
             await consumer.messages_with_id("t", "u")
 
 
-async def test_times(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+async def test_times(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     (broker,) = one_group(world)
 
     def timestamp(value: str) -> Step:

@@ -16,7 +16,8 @@ from broker.client.consuming.consumer import Consumer
 from broker.client.consuming.offset_file import OffsetFile
 from broker.client.errors import DamagedOffsets, OffsetsNotStored, UsageError
 from broker.client.message import MessageQueue
-from tests.broker.client.fake_cluster import NAME_SERVER, FakeRuntime, World, one_group
+from tests.broker.client.fake_cluster import NAME_SERVER, one_group
+from tests.broker.client.links import ClientRuntime, World
 
 FIRST, SECOND = MessageQueue("TopicTest", "broker-a", 0), MessageQueue("TopicTest", "broker-a", 1)
 
@@ -147,7 +148,7 @@ def test_one_consumer_a_file(tmp_path: Path) -> None:
 # Consumers -----------------------------------------------------------------------------------------------------------
 
 
-def broadcasting(runtime: FakeRuntime, path: Path) -> Consumer:
+def broadcasting(runtime: ClientRuntime, path: Path) -> Consumer:
     return Consumer(
         NAME_SERVER,
         group="c",
@@ -165,14 +166,14 @@ async def read(consumer: Consumer, count: int) -> list[bytes]:
 
 
 async def test_a_broadcast_consumer_goes_on_where_it_was(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, tmp_path: Path
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, tmp_path: Path
 ) -> None:
     (broker,) = one_group(world)
     for number in range(10):
         broker.append("t", 0, b"%d" % number)
     paths = [tmp_path / "one" / "offsets.json", tmp_path / "two" / "offsets.json"]
     for seed, path in enumerate(paths):
-        async with broadcasting(FakeRuntime(world, seed), path) as consumer:
+        async with broadcasting(ClientRuntime(world, seed), path) as consumer:
             assert await read(consumer, 4) == [b"0", b"1", b"2", b"3"], "each has everything"
     assert not broker.group.offsets, "nothing of it is the brokers'"
     async with broadcasting(runtime, paths[0]) as consumer:
@@ -185,7 +186,7 @@ async def test_a_broadcast_consumer_goes_on_where_it_was(
 async def test_what_cannot_be_stored_is_said_and_tried_again(
     autojump_clock: MockClock,
     world: World,
-    runtime: FakeRuntime,
+    runtime: ClientRuntime,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -208,7 +209,7 @@ async def test_what_cannot_be_stored_is_said_and_tried_again(
 
 
 async def test_damage_and_misuse_are_refused_at_the_start(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, tmp_path: Path
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, tmp_path: Path
 ) -> None:
     one_group(world)
     path = tmp_path / "offsets.json"

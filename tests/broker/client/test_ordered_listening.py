@@ -21,17 +21,8 @@ from broker.remoting.bodies import LockBatchResponseBody
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand, response
 from broker.remoting.json_body import encode_body
-from tests.broker.client.fake_cluster import (
-    LOCK_S,
-    NAME_SERVER,
-    FakeBroker,
-    FakeRuntime,
-    Link,
-    World,
-    code,
-    one_group,
-    silent,
-)
+from tests.broker.client.fake_cluster import LOCK_S, NAME_SERVER, FakeBroker, one_group
+from tests.broker.client.links import ClientRuntime, Link, World, code, silent
 
 LOCK = RequestCode.LOCK_BATCH_MQ
 UNLOCK = RequestCode.UNLOCK_BATCH_MQ
@@ -84,7 +75,7 @@ class Work:
 
 
 @contextlib.asynccontextmanager
-async def member(runtime: FakeRuntime, handler: Handler, **options: Any) -> AsyncIterator[Consumer]:
+async def member(runtime: ClientRuntime, handler: Handler, **options: Any) -> AsyncIterator[Consumer]:
     """An orderly consumer whose listener runs until the end of the block."""
     async with Consumer(
         NAME_SERVER, group="c", topics="t", start="first", orderly=True, runtime=runtime
@@ -100,7 +91,7 @@ async def member(runtime: FakeRuntime, handler: Handler, **options: Any) -> Asyn
 
 
 async def test_each_queue_in_order_and_several_at_the_same_time(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 50, queues=3)
     work = Work()
@@ -114,7 +105,7 @@ async def test_each_queue_in_order_and_several_at_the_same_time(
 
 
 async def test_locks_of_a_broker_are_renewed_together(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 0, queues=4)
     async with member(runtime, Work().handler("a")):
@@ -126,7 +117,7 @@ async def test_locks_of_a_broker_are_renewed_together(
 
 
 async def test_a_failure_halts_its_queue_until_the_message_is_handled(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     cluster(world, 4, queues=2)
     times: list[float] = []
@@ -151,7 +142,7 @@ async def test_a_failure_halts_its_queue_until_the_message_is_handled(
 
 
 async def test_after_the_last_attempt_it_is_a_dead_letter(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
     broker.script(RequestCode.CONSUMER_SEND_MSG_BACK, code(1))
@@ -170,13 +161,13 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(
 
 
 async def test_a_queue_moves_after_the_message_in_hand(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 4, queues=2)
     work = Work()
     async with member(runtime, work.handler("a", 100)):
         await trio.sleep(5)
-        other = FakeRuntime(world, seed=2)
+        other = ClientRuntime(world, seed=2)
         async with member(other, work.handler("b", 100)):
             await trio.sleep(900)
     for queue in range(2):
@@ -187,7 +178,7 @@ async def test_a_queue_moves_after_the_message_in_hand(
 
 
 async def test_a_lock_that_cannot_be_renewed_stops_the_handler_before_it_can_be_anybody_elses(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
     work = Work()
@@ -205,7 +196,7 @@ async def test_a_lock_that_cannot_be_renewed_stops_the_handler_before_it_can_be_
 
 
 async def test_a_lock_that_the_broker_denies_stops_the_handler_at_once(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 3)
     work = Work()
@@ -221,7 +212,7 @@ async def test_a_lock_that_the_broker_denies_stops_the_handler_at_once(
 
 
 async def test_an_unlock_that_arrives_late_does_not_free_a_later_lock(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 0, queues=2)
     work = Work()
@@ -233,7 +224,7 @@ async def test_an_unlock_that_arrives_late_does_not_free_a_later_lock(
     async with member(runtime, work.handler("a", 1000)) as consumer:
         await trio.sleep(5)
         broker.script(UNLOCK, delayed)
-        async with member(FakeRuntime(world, seed=2), work.handler("b")):
+        async with member(ClientRuntime(world, seed=2), work.handler("b")):
             await trio.sleep(5)
             kept = consumer.assignment()
         (lost,) = [queue for queue in world_queues(2) if queue not in kept]
@@ -257,7 +248,7 @@ def world_queues(count: int) -> list[MessageQueue]:
 
 
 async def test_a_member_that_ends_leaves_everything_to_the_next(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     broker = cluster(world, 5)
     work = Work()
@@ -267,14 +258,14 @@ async def test_a_member_that_ends_leaves_everything_to_the_next(
     done = len(work.finished)
     assert broker.group.offsets["c", "t", 0] == done
     ended = trio.current_time()
-    async with member(FakeRuntime(world, seed=2), work.handler("b", 1.0)):
+    async with member(ClientRuntime(world, seed=2), work.handler("b", 1.0)):
         await trio.sleep(6.7)
     assert work.bodies() == [b"%d" % number for number in range(5)]
     assert work.started[done + 1][0] == "b"
     assert trio.current_time() - ended < LOCK_S
 
 
-async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     cluster(world, 1)
     handle = Work().handler("a")
     with pytest.raises(UsageError, match="nothing to lock"):
@@ -283,7 +274,7 @@ async def test_misuse_is_refused(autojump_clock: MockClock, world: World, runtim
         with pytest.raises(UsageError, match="orderly=True"):
             await listen_orderly(consumer, handle)
     async with Consumer(
-        NAME_SERVER, group="c", topics="t", orderly=True, start="first", runtime=FakeRuntime(world)
+        NAME_SERVER, group="c", topics="t", orderly=True, start="first", runtime=ClientRuntime(world)
     ) as consumer:
         with pytest.raises(UsageError, match="listen_orderly"):
             await listen(consumer, handle)

@@ -20,15 +20,8 @@ from broker.client.producing.outbox import Sending
 from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import RemotingCommand
-from tests.broker.client.fake_cluster import (
-    NAME_SERVER,
-    FakeBroker,
-    FakeRuntime,
-    Link,
-    World,
-    code,
-    one_group,
-)
+from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
+from tests.broker.client.links import ClientRuntime, Link, World, code
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -51,7 +44,7 @@ class Held:
 
 
 async def test_so_many_at_the_same_time_and_then_back_pressure(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     held = Held(broker, 100)
@@ -80,7 +73,7 @@ async def test_so_many_at_the_same_time_and_then_back_pressure(
 
 
 async def test_results_can_be_waited_for(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer, producer.outbox() as outbox:
@@ -94,7 +87,7 @@ async def test_results_can_be_waited_for(
 
 
 async def test_a_failure_is_raised_by_who_asks_or_at_the_end(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
@@ -119,7 +112,7 @@ async def test_a_failure_is_raised_by_who_asks_or_at_the_end(
 
 
 async def test_nowait_says_when_it_is_full(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
@@ -139,7 +132,7 @@ async def test_nowait_says_when_it_is_full(
 
 
 async def test_leaving_by_an_exception_gives_up_and_says_so(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     held = Held(broker, 10)

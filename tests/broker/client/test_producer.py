@@ -25,48 +25,23 @@ from broker.client.message import Message, MessageQueue, SendStatus
 from broker.client.producing.producer import Producer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response
+from broker.remoting.route import MASTER_ID
 from broker.trace import Fail, Info, Invoke, Ok, TraceHeader, TraceWriter, parse_event
 from log.properties import get_property, parse_properties
 from log.record import decode_record
 from tests.broker.client.cancellation import cancel_at_step
-from tests.broker.client.fake_cluster import (
-    NAME_SERVER,
-    FakeBroker,
-    FakeNameServer,
-    FakeRuntime,
-    Group,
-    Link,
-    World,
-    code,
-    one_group,
-    reset,
-    silent,
-)
+from tests.broker.client.cluster import NAME_SERVER, Broker, Cluster, one_group
+from tests.broker.client.links import ClientRuntime, Link, World, code, reset, silent
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
 
-def stored(broker: FakeBroker, topic: str = "t", queue_id: int = 0) -> list[bytes]:
-    return [decode_record(record).body for record in broker.group.queues.get((topic, queue_id), [])]
-
-
-def unique_keys(broker: FakeBroker, topic: str = "t", queue_id: int = 0) -> list[bytes | None]:
-    records = broker.group.queues.get((topic, queue_id), [])
-    return [get_property(decode_record(record).properties, b"UNIQ_KEY") for record in records]
-
-
-def store_then(broker: FakeBroker, then: Any) -> Any:
-    """A step that stores the message and then does something else instead of answering."""
-
-    def step(link: Link, command: RemotingCommand) -> RemotingCommand | None:
-        broker.store(command)
-        return then(link, command)  # type: ignore[no-any-return]
-
-    return step
+def unique_keys(broker: Broker) -> list[bytes | None]:
+    return [get_property(decode_record(record).properties, b"UNIQ_KEY") for record in broker.records()]
 
 
 @contextlib.asynccontextmanager
-async def producing(runtime: FakeRuntime, **options: Any) -> AsyncIterator[Producer]:
+async def producing(runtime: ClientRuntime, **options: Any) -> AsyncIterator[Producer]:
     async with Producer(NAME_SERVER, group="p", runtime=runtime, **options) as producer:
         yield producer
 
@@ -75,37 +50,41 @@ async def producing(runtime: FakeRuntime, **options: Any) -> AsyncIterator[Produ
 
 
 async def test_a_send_says_where_the_message_is(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world, queues=2)
     async with producing(runtime) as producer:
         queue = MessageQueue("t", "g", 1)
-        message = Message(
-            "t", b"body", tags="a", keys=["k1", "k2"], properties={"x": "y"}, delay_level=3, flag=9
-        )
+        message = Message("t", b"body", tags="a", keys=["k1", "k2"], properties={"x": "y"}, flag=9)
         first = await producer.send(message, queue=queue)
         second = await producer.send(message, queue=queue)
+        await producer.send(Message("t", b"later", delay_level=3), queue=queue)
+        assert broker.stored("t", 1) == [b"body", b"body"]
+        await trio.sleep(11)
+        assert broker.stored("t", 1) == [b"body", b"body", b"later"]
     assert (first.queue, first.queue_offset, second.queue_offset, first.status) == (
         queue,
         0,
         1,
         SendStatus.OK,
     )
-    record = decode_record(broker.group.queues["t", 1][0])
+    record = decode_record(broker.records("t", 1)[0])
     assert (record.body, record.flag) == (b"body", 9)
     assert parse_properties(record.properties) == {
         "UNIQ_KEY": first.message_id,
         "TAGS": "a",
         "KEYS": "k1 k2",
-        "DELAY": "3",
         "x": "y",
+        "CLUSTER": "c",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
     }
     assert len(first.message_id) == 32
     assert first.message_id != second.message_id
 
 
 async def test_sends_take_the_queues_in_turn(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world, queues=4)
     async with producing(runtime) as producer:
@@ -115,7 +94,7 @@ async def test_sends_take_the_queues_in_turn(
 
 
 async def test_a_hash_key_and_a_selector_choose_the_queue(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world, queues=4)
     async with producing(runtime) as producer:
@@ -129,37 +108,37 @@ async def test_a_hash_key_and_a_selector_choose_the_queue(
             await producer.send(Message("t", b"x"), queue=MessageQueue("other", "g", 0))
 
 
-async def test_a_batch_is_one_append(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+async def test_a_batch_is_one_append(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     (broker,) = one_group(world)
     async with producing(runtime) as producer:
         await producer.send(Message("t", b"before"))
         results = await producer.send_batch([Message("t", b"%d" % n, tags="a") for n in range(3)])
     assert [result.queue_offset for result in results] == [1, 2, 3]
-    assert stored(broker) == [b"before", b"0", b"1", b"2"]
+    assert broker.stored() == [b"before", b"0", b"1", b"2"]
     assert [result.message_id.encode() for result in results] == unique_keys(broker)[1:]
     assert len({result.offset_message_id for result in results}) == 3
     assert len(broker.received(RequestCode.SEND_BATCH_MESSAGE)) == 1
 
 
 async def test_one_way_arrives_and_waits_for_nothing(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     async with producing(runtime) as producer:
         await producer.send_one_way(Message("t", b"x"))
         await trio.testing.wait_all_tasks_blocked()
-        assert stored(broker) == [b"x"]
+        assert broker.stored() == [b"x"]
         assert broker.received(SEND)[0].is_one_way
 
 
 async def test_large_bodies_are_compressed_if_wanted(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     async with producing(runtime, compress_above=100) as producer:
         await producer.send(Message("t", b"a" * 5000))
         await producer.send(Message("t", b"a" * 100))
-    compressed, plain = (decode_record(record) for record in broker.group.queues["t", 0])
+    compressed, plain = (decode_record(record) for record in broker.records())
     assert (compressed.sys_flag, plain.sys_flag) == (1, 0)
     assert len(compressed.body) < 100
 
@@ -189,7 +168,7 @@ async def test_large_bodies_are_compressed_if_wanted(
     ids=lambda message: repr(message)[:40],
 )
 async def test_illegal_messages_are_refused_here(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, message: Message
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, message: Message
 ) -> None:
     (broker,) = one_group(world)
     async with producing(runtime) as producer:
@@ -199,19 +178,19 @@ async def test_illegal_messages_are_refused_here(
 
 
 async def test_bytes_of_any_kind_are_bodies(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     numbers = array.array("i", [1, 2])
     async with producing(runtime) as producer:
         await producer.send(Message("t", memoryview(numbers)), queue=0)
         await producer.send_batch([Message("t", memoryview(numbers)), Message("t", bytearray(b"b"))], queue=0)
-    stored = [decode_record(record).body for record in broker.group.queues["t", 0]]
+    stored = [decode_record(record).body for record in broker.records()]
     assert stored == [numbers.tobytes(), numbers.tobytes(), b"b"]
 
 
 async def test_illegal_batches_are_refused_here(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world)
     async with producing(runtime) as producer:
@@ -234,7 +213,7 @@ async def test_illegal_batches_are_refused_here(
 
 @pytest.mark.parametrize("number", [2, 14, 16, 17, 501, 1500])
 async def test_a_passing_refusal_is_tried_again_elsewhere_at_once(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, number: int
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, number: int
 ) -> None:
     leader, follower = one_group(world, members=2)
     leader.script(SEND, code(number))
@@ -243,37 +222,37 @@ async def test_a_passing_refusal_is_tried_again_elsewhere_at_once(
         await producer.send(Message("t", b"x"))
         assert trio.current_time() == started, "another member is asked without a pause"
     assert (len(leader.received(SEND)), len(follower.received(SEND))) == (1, 1)
-    assert stored(leader) == [b"x"]
+    assert leader.stored() == [b"x"]
 
 
 async def test_a_lost_connection_is_tried_again_with_the_same_key(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     leader, follower = one_group(world, members=2)
-    leader.script(SEND, store_then(leader, reset))
+    leader.script(SEND, leader.instead(reset))
     async with producing(runtime) as producer:
         result = await producer.send(Message("t", b"x"))
     first, second = leader.received(SEND) + follower.received(SEND)
     assert first.fields["i"] == second.fields["i"]
-    assert unique_keys(leader) == [result.message_id.encode()] * 2
+    assert unique_keys(leader) == [result.message_id.encode()], "which says that it is stored already"
 
 
 async def test_attempts_say_whether_an_earlier_one_may_be_stored(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
-    broker.script(SEND, code(14), store_then(broker, reset), code(1))
+    broker.script(SEND, code(14), broker.instead(reset), code(1))
     async with producing(runtime) as producer:
         await producer.send(Message("t", b"x"))
         await producer.send(Message("t", b"y"))
     attempts = broker.received(SEND)
     assert [command.fields.get("again") for command in attempts] == [None, None, "true", "true", None]
-    last_of_x = decode_record(broker.group.queues["t", 0][1]).physical_offset
+    last_of_x = decode_record(broker.records()[0]).physical_offset
     assert [command.fields["once"] for command in attempts] == ["0"] * 4 + [str(last_of_x)]
 
 
 async def test_without_exactly_once_nothing_is_said(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.script(SEND, silent)
@@ -285,7 +264,7 @@ async def test_without_exactly_once_nothing_is_said(
 
 
 async def test_a_newer_floor_is_taken_up_at_once(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.script(
@@ -301,7 +280,7 @@ async def test_a_newer_floor_is_taken_up_at_once(
 
 
 async def test_what_nobody_can_tell_is_of_unknown_outcome_and_not_asked_again(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.script(SEND, reset, code(ResponseCode.ONCE_UNDECIDABLE))
@@ -312,7 +291,7 @@ async def test_what_nobody_can_tell_is_of_unknown_outcome_and_not_asked_again(
 
 
 async def test_of_a_batch_that_is_stored_in_part_the_error_tells_how_much(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     remark = "the batch is stored in part: 2 of 3 messages"
@@ -330,7 +309,7 @@ async def test_of_a_batch_that_is_stored_in_part_the_error_tells_how_much(
 
 
 async def test_a_send_of_unknown_outcome_can_be_resumed(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.script(SEND, *[silent] * 2)
@@ -345,8 +324,29 @@ async def test_a_send_of_unknown_outcome_can_be_resumed(
     assert (last.fields["again"], last.fields["once"]) == ("true", "0")
 
 
+async def test_a_resumed_send_that_found_no_route_can_be_resumed_again(
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+) -> None:
+    """The route by which a new topic is sent to is not kept."""
+    (broker,) = one_group(world)
+    name_server = broker.cluster.name_servers[NAME_SERVER]
+    broker.script(SEND, *[silent] * 2)
+    async with producing(runtime) as producer:
+        with pytest.raises(SendOutcomeUnknown) as caught:
+            await producer.send(Message("new", b"x"))
+        name_server.kill()
+        with pytest.raises(SendOutcomeUnknown) as again:
+            await producer.resume(caught.value)
+        assert isinstance(again.value.last_error, NameServerUnavailable)
+        assert len(broker.received(SEND)) == 2
+        name_server.restart()
+        (result,) = await producer.resume(again.value)
+    assert [result.message_id] == caught.value.unique_keys == again.value.unique_keys
+    assert broker.stored("new", result.queue.queue_id) == [b"x"]
+
+
 async def test_a_dead_leader_costs_no_time_once_the_route_is_known(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     leader, follower, _ = one_group(world, members=3)
     async with producing(runtime) as producer:
@@ -355,51 +355,54 @@ async def test_a_dead_leader_costs_no_time_once_the_route_is_known(
         started = trio.current_time()
         await producer.send(Message("t", b"2"))
         assert trio.current_time() - started < 0.001
-        assert stored(follower) == [b"1", b"2"]
+        assert follower.stored() == [b"1", b"2"]
 
 
 async def test_a_new_route_is_asked_for_after_a_failure(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    leader, follower = one_group(world, members=2)
+    leader, follower, _ = one_group(world, members=3)
     async with producing(runtime) as producer:
         await producer.send(Message("t", b"1"))
         leader.kill()
-        del leader.world.routes["t"].broker_datas[0].broker_addresses[0]
         for _ in range(2):
             await producer.send(Message("t", b"2"))
-    assert stored(follower) == [b"1", b"2", b"2"]
+    assert follower.stored() == [b"1", b"2", b"2"]
     assert len(world.servers[NAME_SERVER].received(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 2
 
 
 async def test_an_election_is_waited_out_within_the_time_limit(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    leader, follower = one_group(world, members=2)
+    leader, *followers = one_group(world, members=3)
     async with producing(runtime) as producer:
         await producer.send(Message("t", b"1"))
         leader.kill()
-        follower.script(SEND, *[code(14)] * 5)
+        for follower in followers:
+            follower.script(SEND, *[code(14)] * 2)
         await producer.send(Message("t", b"2"))
-    assert stored(follower) == [b"1", b"2"]
-    assert len(follower.received(SEND)) == 6
+        await trio.sleep(1)
+    for follower in followers:
+        assert follower.stored() == [b"1", b"2"]
+    assert sum(len(follower.received(SEND)) for follower in followers) == 5
 
 
 async def test_a_group_that_refuses_is_left_for_another(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    FakeNameServer(world, NAME_SERVER)
-    one, two = FakeBroker(world, "a:1", Group("ga")), FakeBroker(world, "b:1", Group("gb"))
-    world.add_topic("t", {"ga": {0: "a:1"}, "gb": {0: "b:1"}})
+    cluster = Cluster(world)
+    (one,), (two,) = cluster.add_group("ga"), cluster.add_group("gb")
+    for broker in (one, two):
+        broker.create_topic("t")
     one.script(SEND, *[code(2)] * 100)
     async with producing(runtime) as producer:
         for _ in range(4):
             assert (await producer.send(Message("t", b"x"))).queue.broker_name == "gb"
-    assert len(stored(two)) == 4
+    assert len(two.stored()) == 4
 
 
 async def test_a_refusal_for_good_is_raised_at_once(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.script(SEND, code(13, "too large"), code(204 + 1000, "odd"))
@@ -415,14 +418,14 @@ async def test_a_refusal_for_good_is_raised_at_once(
 
 @pytest.mark.parametrize("number", [10, 11, 12])
 async def test_codes_of_lesser_safety_are_stored_too(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, number: int
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, number: int
 ) -> None:
     (broker,) = one_group(world)
 
     def step(link: Link, command: RemotingCommand) -> RemotingCommand:
-        answer = broker.store(command)
-        answer.code = number
-        return answer
+        stored = broker.ask(link, command)
+        stored.code = number
+        return stored
 
     broker.script(SEND, step)
     async with producing(runtime) as producer:
@@ -433,7 +436,7 @@ async def test_codes_of_lesser_safety_are_stored_too(
 
 
 async def test_all_refused_is_not_delivered(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.script(SEND, *[code(14)] * 1000)
@@ -446,7 +449,7 @@ async def test_all_refused_is_not_delivered(
 
 
 async def test_refusals_that_take_a_round_trip_are_not_made_unknown_by_a_last_attempt_without_time_for_one(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
 
@@ -462,20 +465,20 @@ async def test_refusals_that_take_a_round_trip_are_not_made_unknown_by_a_last_at
 
 
 async def test_nobody_there_is_not_delivered(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
-    broker.kill()
+    broker.up = False
     async with producing(runtime) as producer:
         with pytest.raises(NotDelivered):
             await producer.send(Message("t", b"x"))
 
 
 async def test_one_lost_attempt_among_refusals_is_unknown(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
-    broker.script(SEND, code(14), store_then(broker, reset), *[code(14)] * 1000)
+    broker.script(SEND, code(14), broker.instead(reset), *[code(14)] * 1000)
     async with producing(runtime) as producer:
         with pytest.raises(SendOutcomeUnknown) as caught:
             await producer.send(Message("t", b"x"))
@@ -483,7 +486,7 @@ async def test_one_lost_attempt_among_refusals_is_unknown(
 
 
 async def test_a_system_error_says_nothing_about_the_outcome(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.script(SEND, *[code(1)] * 1000)
@@ -493,7 +496,7 @@ async def test_a_system_error_says_nothing_about_the_outcome(
 
 
 async def test_silence_is_unknown_within_the_time_limit(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.script(SEND, *[silent] * 1000)
@@ -506,52 +509,64 @@ async def test_silence_is_unknown_within_the_time_limit(
 
 
 async def test_without_repetition_the_first_unknown_outcome_ends_the_send(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
-    broker.script(SEND, code(14), store_then(broker, reset))
+    broker.script(SEND, code(14), broker.instead(reset))
     async with producing(runtime, retry_unknown=False) as producer:
         with pytest.raises(SendOutcomeUnknown):
             await producer.send(Message("t", b"x"))
-    assert stored(broker) == [b"x"]
+    assert broker.stored() == [b"x"]
 
 
 async def test_a_final_refusal_after_an_unknown_attempt_stays_unknown(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
-    broker.script(SEND, store_then(broker, reset), code(13))
+    broker.script(SEND, broker.instead(reset), code(13))
     async with producing(runtime) as producer:
         with pytest.raises(SendOutcomeUnknown):
             await producer.send(Message("t", b"x"))
 
 
-async def test_an_unreadable_answer_is_unknown(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+async def test_after_an_unreadable_response_a_send_can_be_resumed(
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
+    """Its code says that the message is stored, and nothing says where."""
     (broker,) = one_group(world)
 
     def garbled(link: Link, command: RemotingCommand) -> RemotingCommand:
-        answer = broker.store(command)
-        answer.header = {"msgId": "x", "queueId": "no number"}
-        return answer
+        command.header = {"msgId": "x", "queueId": "no number"}
+        return command
 
-    broker.script(SEND, garbled, garbled)
+    broker.script(SEND, broker.instead(garbled))
     recorded = Recorded()
-    for trace in (None, recorded.writer):
-        async with producing(runtime, trace=trace) as producer:
-            with pytest.raises(SendOutcomeUnknown):
-                await producer.send(Message("t", b"x"))
-    assert isinstance(recorded.events()[-1], Info)
+    async with producing(runtime, trace=recorded.writer) as producer:
+        with pytest.raises(SendOutcomeUnknown, match="unreadable response to a send") as caught:
+            await producer.send(Message("t", b"x"))
+        assert isinstance(recorded.events()[-1], Info)
+        (result,) = await producer.resume(caught.value)
+    assert ([result.message_id], result.queue_offset) == (caught.value.unique_keys, 0)
+    assert broker.stored() == [b"x"]
+
+
+async def test_an_unreadable_response_is_unknown_without_a_trace_too(
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+) -> None:
+    (broker,) = one_group(world)
+    broker.script(SEND, lambda link, command: response(command, 0, fields={"queueId": "no number"}))
+    async with producing(runtime) as producer:
+        with pytest.raises(SendOutcomeUnknown):
+            await producer.send(Message("t", b"x"))
 
 
 # Routes ----------------------------------------------------------------------------------------------
 
 
 async def test_a_topic_that_does_not_exist_is_sent_on_the_default_route(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    (broker,) = one_group(world, topic="TBW102", queues=8)
+    (broker,) = one_group(world)
     async with producing(runtime) as producer:
         used = {(await producer.send(Message("new", b"x"))).queue for _ in range(8)}
     assert used == {MessageQueue("new", "g", number) for number in range(4)}
@@ -560,7 +575,7 @@ async def test_a_topic_that_does_not_exist_is_sent_on_the_default_route(
 
 
 async def test_a_queue_that_is_not_there_is_not_exchanged_for_another(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     async with producing(runtime) as producer:
@@ -577,7 +592,7 @@ async def test_a_queue_that_is_not_there_is_not_exchanged_for_another(
 
 
 async def test_a_send_is_resumed_in_its_own_group_or_not_at_all(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     """Another group does not know what its own group has stored."""
     (lost,) = one_group(world)
@@ -585,24 +600,33 @@ async def test_a_send_is_resumed_in_its_own_group_or_not_at_all(
     async with producing(runtime) as producer:
         with pytest.raises(SendOutcomeUnknown) as caught:
             await producer.send(Message("t", b"x"))
-        other = FakeBroker(world, "other:1", Group("other"))
-        world.routes.clear()
-        world.add_topic("t", {"other": {0: other.address}}, 1)
+        (other,) = lost.cluster.add_group("other")
+        other.create_topic("t")
+        lost.kill()
         await producer.core.routes.refresh("t")
         with pytest.raises(SendOutcomeUnknown):
             await producer.resume(caught.value)
         assert not other.received(SEND)
 
 
-async def test_no_route_at_all(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
-    one_group(world)
+async def test_no_route_at_all(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
+    Cluster(world)
     async with producing(runtime) as producer:
         with pytest.raises(NoRoute, match="does not exist"):
             await producer.send(Message("unknown", b"x"))
 
 
+async def test_a_topic_that_brokers_do_not_create_is_not_there(
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+) -> None:
+    one_group(world, auto_create_topics=False)
+    async with producing(runtime) as producer:
+        with pytest.raises(NotDelivered, match="apply first"):
+            await producer.send(Message("unknown", b"x"))
+
+
 async def test_who_knows_no_queue_to_write_to_asks_again(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     """Write permission that was taken and given back counts for the next call, not with the next renewal.
 
@@ -610,41 +634,45 @@ async def test_who_knows_no_queue_to_write_to_asks_again(
     """
     (broker,) = one_group(world)
     async with producing(runtime) as producer:
-        world.add_topic("t", {"g": {0: broker.address}}, perm=4)
+        broker.create_topic("t", perm=4)
         with pytest.raises(NoRoute, match="can be written"):
             await producer.queues("t")
-        world.add_topic("t", {"g": {0: broker.address}})
+        broker.create_topic("t")
         assert await producer.queues("t") == [MessageQueue("t", "g", 0)]
-        world.add_topic("t", {"g": {0: broker.address}}, perm=4)
+        broker.create_topic("t", perm=4)
         await producer.core.routes.refresh("t")
-        world.add_topic("t", {"g": {0: broker.address}})
+        broker.create_topic("t")
         await producer.send_one_way(Message("t", b"x"))
         await trio.sleep(0.1)
-    assert stored(broker) == [b"x"]
+    assert broker.stored() == [b"x"]
 
 
-async def test_no_name_server(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+async def test_no_name_server(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     async with producing(runtime) as producer:
         with pytest.raises(NameServerUnavailable):
             await producer.send(Message("t", b"x"))
 
 
 async def test_a_group_without_leader_is_used_when_there_is_no_other(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
-    FakeNameServer(world, NAME_SERVER)
-    broker = FakeBroker(world, "b:1", Group("g"))
-    world.add_topic("t", {"g": {2: "b:1"}})
+    leader, *followers = one_group(world, members=3)
+    leader.kill()
     async with producing(runtime) as producer:
+        route = await producer.core.routes.get("t")
+        assert sorted(route.brokers["g"].values()) == sorted(follower.address for follower in followers)
+        assert MASTER_ID not in route.brokers["g"]
         await producer.send(Message("t", b"x"))
-    assert stored(broker) == [b"x"]
+        await trio.sleep(1)
+    for follower in followers:
+        assert follower.stored() == [b"x"]
 
 
 # Life ------------------------------------------------------------------------------------------------
 
 
 async def test_brokers_hear_of_the_group_first_and_last(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     async with producing(runtime) as producer:
@@ -661,7 +689,7 @@ async def test_brokers_hear_of_the_group_first_and_last(
 
 
 async def test_closing_does_not_hang_on_a_silent_broker(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.script(RequestCode.UNREGISTER_CLIENT, silent)
@@ -672,7 +700,7 @@ async def test_closing_does_not_hang_on_a_silent_broker(
 
 
 async def test_errors_of_the_body_come_out_bare(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world)
 
@@ -686,7 +714,7 @@ async def test_errors_of_the_body_come_out_bare(
 
 
 async def test_use_outside_the_block_is_refused(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world)
     producer = Producer(NAME_SERVER, group="p", runtime=runtime)
@@ -702,7 +730,7 @@ async def test_use_outside_the_block_is_refused(
 
 @pytest.mark.parametrize("trouble", ["none", "refused", "lost", "slow connect"])
 async def test_a_send_cancelled_at_any_await_leaves_the_producer_usable(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, trouble: str
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, trouble: str
 ) -> None:
     leader, _ = one_group(world, members=2)
     step = 0
@@ -716,7 +744,7 @@ async def test_a_send_cancelled_at_any_await_leaves_the_producer_usable(
             leader.script(SEND, reset)
         elif trouble == "slow connect":
             world.connect_delay_s = 0.5
-        before = len(stored(leader))
+        before = len(leader.stored())
         async with producing(runtime) as producer:
 
             async def send(producer: Producer = producer) -> None:
@@ -725,16 +753,16 @@ async def test_a_send_cancelled_at_any_await_leaves_the_producer_usable(
             cancelled = await cancel_at_step(step, send)
             leader.scripts.clear()
             result = await producer.send(Message("t", b"after"))
-            assert result.queue_offset == len(stored(leader)) - 1
+            assert result.queue_offset == len(leader.stored()) - 1
             for connection in producer.core.pool.open_connections():
                 assert not connection.calls
-        assert stored(leader)[-1] == b"after"
-        assert len(stored(leader)) - before in (1, 2)
+        assert leader.stored()[-1] == b"after"
+        assert len(leader.stored()) - before in (1, 2)
     assert step > 1, "nothing was cancelled: the test shows nothing"
 
 
 async def test_many_senders_share_one_connection(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     async with producing(runtime) as producer:
@@ -747,7 +775,7 @@ async def test_many_senders_share_one_connection(
             for number in range(50):
                 nursery.start_soon(send, number)
         assert len(broker.links) == 1
-    bodies = stored(broker)
+    bodies = broker.stored()
     assert len(set(bodies)) == 500
     for number in range(50):
         own = [body for body in bodies if body.startswith(b"%d-" % number)]
@@ -772,11 +800,11 @@ class Recorded:
 
 
 async def test_every_attempt_is_traced_with_what_is_known_of_it(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     recorded = Recorded()
-    broker.script(SEND, code(14), silent, store_then(broker, reset), code(1))
+    broker.script(SEND, code(14), silent, broker.instead(reset), code(1))
     async with producing(runtime, trace=recorded.writer, send_timeout_s=10, attempt_timeout_s=1) as producer:
         result = await producer.send(Message("t", b"x"))
         batch = await producer.send_batch([Message("t", b"y"), Message("t", b"z")])
@@ -787,8 +815,9 @@ async def test_every_attempt_is_traced_with_what_is_known_of_it(
     assert {event.argument for event in invocations[:5]} == {(result.message_id,)}
     assert invocations[5].argument == tuple(item.message_id for item in batch)
     kinds = [type(completions[event.operation]) for event in invocations]
-    assert kinds == [Fail, Info, Info, Info, Ok, Ok]
-    assert completions[invocations[4].operation].result == result.queue_offset == 1
+    assert kinds == [Fail, Info, Info, Info, Fail, Ok]
+    assert completions[invocations[4].operation].reason == "stored by an earlier attempt"
+    assert (result.queue_offset, completions[invocations[5].operation].result) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -801,7 +830,7 @@ async def test_every_attempt_is_traced_with_what_is_known_of_it(
     ],
 )
 async def test_what_waits_at_the_broker_is_traced_as_of_unknown_effect(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, message: Message
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, message: Message
 ) -> None:
     """The offset in the answer is that of the topic in which it waits."""
     one_group(world)

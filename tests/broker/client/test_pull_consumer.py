@@ -18,16 +18,8 @@ from broker.remoting.json_body import encode_body
 from broker.remoting.route import BrokerData, ClusterInfo
 from broker.trace import Fail, Invoke, Ok, ReadResult, TraceHeader, TraceWriter, parse_event
 from tests.broker.client.cancellation import cancel_at_step
-from tests.broker.client.fake_cluster import (
-    NAME_SERVER,
-    FakeRuntime,
-    Link,
-    World,
-    code,
-    one_group,
-    reset,
-    silent,
-)
+from tests.broker.client.fake_cluster import NAME_SERVER, one_group
+from tests.broker.client.links import ClientRuntime, Link, World, code, reset, silent
 
 Q0, Q1 = MessageQueue("t", "g", 0), MessageQueue("t", "g", 1)
 
@@ -36,7 +28,9 @@ def bodies(messages: list[MessageView]) -> list[bytes]:
     return [message.body for message in messages]
 
 
-async def test_poll_seek_and_positions(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+async def test_poll_seek_and_positions(
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
+) -> None:
     (broker,) = one_group(world, queues=2)
     for number in range(10):
         broker.append("t", 0, b"%d" % number)
@@ -67,7 +61,7 @@ async def test_poll_seek_and_positions(autojump_clock: MockClock, world: World, 
 
 
 async def test_who_is_sent_elsewhere_drops_what_was_fetched(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     """Nor is the position of before stored, whether it is asked for then or was refused before."""
     (broker,) = one_group(world)
@@ -100,7 +94,7 @@ async def test_who_is_sent_elsewhere_drops_what_was_fetched(
 
 
 async def test_queries_go_on_at_another_member(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     leader, follower = one_group(world, members=2)
     leader.append("t", 0, b"x")
@@ -117,7 +111,7 @@ async def test_queries_go_on_at_another_member(
 
 
 async def test_a_poll_cancelled_at_any_await_loses_nothing(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     for number in range(40):
@@ -141,7 +135,7 @@ async def test_a_poll_cancelled_at_any_await_loses_nothing(
 
 
 async def test_reads_and_offsets_are_traced(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     for number in range(3):
@@ -172,7 +166,7 @@ async def test_reads_and_offsets_are_traced(
 
 @pytest.mark.parametrize("topic", ["%RETRY%p", "%DLQ%p"])
 async def test_what_brokers_move_is_not_traced(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime, topic: str
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime, topic: str
 ) -> None:
     """No client records how it came there, so a judge would take it for phantoms. Positions are recorded."""
     (broker,) = one_group(world, topic=topic)
@@ -189,7 +183,7 @@ async def test_what_brokers_move_is_not_traced(
 
 
 async def test_a_position_that_a_reset_overrules_is_no_commit_in_the_trace(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     (broker,) = one_group(world)
     broker.append("t", 0, b"x")
@@ -207,7 +201,7 @@ async def test_a_position_that_a_reset_overrules_is_no_commit_in_the_trace(
     assert end.reason == "not stored: the group was sent to 0"
 
 
-async def test_administration(autojump_clock: MockClock, world: World, runtime: FakeRuntime) -> None:
+async def test_administration(autojump_clock: MockClock, world: World, runtime: ClientRuntime) -> None:
     leader, follower = one_group(world, members=2)
     group = BrokerData(
         broker_addresses={0: leader.address, 1: follower.address}, broker_name="g", cluster="c"

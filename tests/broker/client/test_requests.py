@@ -15,16 +15,8 @@ from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.headers import PushReplyMessageHeader, SendMessageHeaderV2
 from log.properties import encode_properties, parse_properties
 from log.record import decode_record
-from tests.broker.client.fake_cluster import (
-    NAME_SERVER,
-    FakeBroker,
-    FakeRuntime,
-    Link,
-    World,
-    code,
-    one_group,
-    silent,
-)
+from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
+from tests.broker.client.links import ClientRuntime, Link, World, code, silent
 
 SEND = RequestCode.SEND_MESSAGE_V2
 REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
@@ -55,7 +47,7 @@ def pushed(correlation_id: str, body: bytes, opaque: int = 5) -> RemotingCommand
 
 
 async def test_request_waits_for_its_reply(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock, nursery: trio.Nursery
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     (broker,) = one_group(world)
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
@@ -79,7 +71,7 @@ async def test_request_waits_for_its_reply(
 
 
 async def test_request_without_a_reply_times_out(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
@@ -93,7 +85,7 @@ async def test_request_without_a_reply_times_out(
 
 
 async def test_a_reply_counts_whatever_is_known_of_the_sending(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock, nursery: trio.Nursery
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     """The simulator's seed 12: the request was stored and answered, and the call failed with an unknown outcome."""
     (broker,) = one_group(world)
@@ -117,7 +109,7 @@ async def test_a_reply_counts_whatever_is_known_of_the_sending(
 
 
 async def test_silent_name_servers_do_not_make_a_reply_longer_than_its_limit(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     """The simulator's seed 8: a new route was asked for after a refusal, and waited for without a limit."""
     (broker,) = one_group(world)
@@ -135,7 +127,7 @@ async def test_silent_name_servers_do_not_make_a_reply_longer_than_its_limit(
 
 @pytest.mark.parametrize("name", ["CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"])
 async def test_properties_of_requests_are_the_clients(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock, name: str
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock, name: str
 ) -> None:
     one_group(world)
     async with Producer(NAME_SERVER, group="p", runtime=runtime) as producer:
@@ -148,7 +140,7 @@ def done(link: Link, command: RemotingCommand) -> RemotingCommand:
 
 
 async def test_consumer_replies_to_the_group_that_it_read_from(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
     asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r", "TTL": "3000", "CLUSTER": "home"}
@@ -171,7 +163,7 @@ async def test_consumer_replies_to_the_group_that_it_read_from(
 
 
 async def test_reply_to_one_who_is_gone_fails(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
     asked = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "r", "CLUSTER": "home"}

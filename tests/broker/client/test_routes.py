@@ -14,15 +14,8 @@ from broker.client.transport.options import ConnectionOptions
 from broker.client.transport.routes import TopicRoute, parse_name_servers, parse_route
 from broker.remoting.codes import RequestCode
 from tests.broker.client.cancellation import cancel_at_step
-from tests.broker.client.fake_cluster import (
-    FakeNameServer,
-    FakeRuntime,
-    World,
-    code,
-    one_group,
-    reset,
-    silent,
-)
+from tests.broker.client.fake_cluster import FakeNameServer, one_group
+from tests.broker.client.links import ClientRuntime, World, code, reset, silent
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
@@ -98,7 +91,7 @@ def test_name_server_lists() -> None:
 
 
 async def test_a_name_server_that_fails_is_left_for_the_next(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world)
     first, second = FakeNameServer(world, "n1:1"), FakeNameServer(world, "n2:1")
@@ -123,7 +116,7 @@ async def test_a_name_server_that_fails_is_left_for_the_next(
 
 
 async def test_a_name_server_that_hangs_is_left_for_the_next_within_a_send(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     """It takes connections and says nothing, as a stopped process does; whichever of them a client begins with."""
     one_group(world)
@@ -136,7 +129,7 @@ async def test_a_name_server_that_hangs_is_left_for_the_next_within_a_send(
 
 
 async def test_name_servers_that_are_all_slow_are_asked_with_more_patience(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world)
     slow = [FakeNameServer(world, "n1:1"), FakeNameServer(world, "n2:1")]
@@ -148,7 +141,7 @@ async def test_name_servers_that_are_all_slow_are_asked_with_more_patience(
 
 
 async def test_askers_share_one_request(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world)
     async with ClientCore(ConnectionOptions("ns:9876", runtime)) as core:
@@ -159,7 +152,7 @@ async def test_askers_share_one_request(
 
 
 async def test_a_cancelled_asker_takes_nobody_down(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world)
     world.connect_delay_s = 0.1
@@ -179,7 +172,7 @@ async def test_a_cancelled_asker_takes_nobody_down(
 
 
 async def test_known_routes_are_renewed(
-    autojump_clock: MockClock, world: World, runtime: FakeRuntime
+    autojump_clock: MockClock, world: World, runtime: ClientRuntime
 ) -> None:
     one_group(world)
     async with ClientCore(ConnectionOptions("ns:9876", runtime)) as core:

@@ -12,7 +12,8 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import RemotingCommand, response
 from broker.remoting.headers import ConsumerSendMessageBackHeader, SendMessageHeaderV2
 from log.properties import encode_properties, parse_properties
-from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, FakeRuntime, Link, World, one_group
+from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
+from tests.broker.client.links import ClientRuntime, Link, World
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -34,7 +35,7 @@ def take_away(broker: FakeBroker) -> None:
 
 
 async def test_what_retention_has_taken_the_member_sends_itself(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     """The broker could store nothing, for ever: the listener got such a message again and again."""
     (broker,) = one_group(world)
@@ -58,7 +59,7 @@ async def test_what_retention_has_taken_the_member_sends_itself(
 
 
 async def test_how_often_is_what_the_consumer_says(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
     world.add_topic("%RETRY%c", {"g": {0: "b0:1"}})
@@ -83,7 +84,7 @@ async def test_how_often_is_what_the_consumer_says(
 
 
 async def test_what_is_still_there_is_not_sent_a_second_time(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     """The same code says that the outcome is unknown: the broker may have stored it."""
     (broker,) = one_group(world)

@@ -18,17 +18,8 @@ from broker.remoting.command import RemotingCommand, request, response
 from broker.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader
 from log.properties import get_property
 from log.record import Record, decode_record
-from tests.broker.client.fake_cluster import (
-    NAME_SERVER,
-    FakeBroker,
-    FakeRuntime,
-    Link,
-    World,
-    code,
-    one_group,
-    reset,
-    silent,
-)
+from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
+from tests.broker.client.links import ClientRuntime, Link, World, code, reset, silent
 
 END = RequestCode.END_TRANSACTION
 
@@ -52,7 +43,7 @@ def decisions(broker: FakeBroker) -> list[EndTransactionHeader]:
 
 @contextlib.asynccontextmanager
 async def producing(
-    runtime: FakeRuntime, check: Any = never, **options: Any
+    runtime: ClientRuntime, check: Any = never, **options: Any
 ) -> AsyncIterator[TransactionalProducer]:
     async with TransactionalProducer(
         NAME_SERVER, group="p", check=check, runtime=runtime, **options
@@ -61,7 +52,7 @@ async def producing(
 
 
 async def test_block_commits_what_was_stored_unseen(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
     broker.script(END, done)
@@ -80,7 +71,7 @@ async def test_block_commits_what_was_stored_unseen(
 
 
 async def test_block_that_raises_rolls_back(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
     broker.script(END, done)
@@ -92,7 +83,7 @@ async def test_block_that_raises_rolls_back(
 
 
 async def test_block_that_raises_keeps_its_error_when_the_broker_is_gone(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
     async with producing(runtime) as producer:
@@ -102,7 +93,7 @@ async def test_block_that_raises_keeps_its_error_when_the_broker_is_gone(
 
 
 async def test_block_may_decide_by_itself(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
     broker.script(END, done, done)
@@ -116,7 +107,7 @@ async def test_block_may_decide_by_itself(
 
 
 async def test_cancelled_block_decides_nothing(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
     async with producing(runtime) as producer:
@@ -128,7 +119,7 @@ async def test_cancelled_block_decides_nothing(
 
 @pytest.mark.parametrize("failures", [[silent], [reset], [code(1)], [code(2), code(14), reset]])
 async def test_decision_is_repeated_until_it_is_confirmed(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock, failures: list[Any]
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock, failures: list[Any]
 ) -> None:
     brokers = one_group(world, members=3)
     for broker in brokers:
@@ -144,7 +135,7 @@ async def test_decision_is_repeated_until_it_is_confirmed(
 
 
 async def test_decision_without_confirmation_is_undecided(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     (broker,) = one_group(world)
     broker.script(END, *[code(1)] * 100)
@@ -160,7 +151,7 @@ async def test_decision_without_confirmation_is_undecided(
 
 @pytest.mark.parametrize("number", [ResponseCode.TRANSACTION_FAILED, ResponseCode.ILLEGAL_OPERATION])
 async def test_refused_decision_is_raised_at_once(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock, number: int
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock, number: int
 ) -> None:
     (broker,) = one_group(world)
     broker.script(END, code(number))
@@ -172,7 +163,7 @@ async def test_refused_decision_is_raised_at_once(
 
 
 async def test_delayed_message_is_refused(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     one_group(world)
     async with producing(runtime) as producer:
@@ -209,7 +200,7 @@ async def asked_about(broker: FakeBroker, producer: TransactionalProducer) -> Li
     ("decision", "outcomes"), [(Decision.COMMIT, [8]), (Decision.ROLLBACK, [12]), (Decision.UNKNOWN, [])]
 )
 async def test_question_is_answered_by_what_check_finds(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock, decision: Decision, outcomes: list[int]
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock, decision: Decision, outcomes: list[int]
 ) -> None:
     seen: list[MessageView] = []
 
@@ -239,7 +230,7 @@ async def test_question_is_answered_by_what_check_finds(
 
 
 async def test_failing_checks_and_lost_answers_leave_the_producer_alive(
-    world: World, runtime: FakeRuntime, autojump_clock: MockClock
+    world: World, runtime: ClientRuntime, autojump_clock: MockClock
 ) -> None:
     calls = 0
 
@@ -266,7 +257,7 @@ async def test_failing_checks_and_lost_answers_leave_the_producer_alive(
         assert [decision.outcome for decision in decisions(broker)] == [8, 8]
 
 
-async def test_questions_are_bounded(world: World, runtime: FakeRuntime, autojump_clock: MockClock) -> None:
+async def test_questions_are_bounded(world: World, runtime: ClientRuntime, autojump_clock: MockClock) -> None:
     waiting = 0
 
     async def check(message: MessageView) -> Decision:

@@ -12,25 +12,15 @@ from broker.remoting.command import RemotingCommand, response
 from broker.spark_source.offsets import Loss, QueueRange
 from broker.spark_source.options import parse_options
 from broker.spark_source.topic_reader import ReadError, Slice, TopicReader
-from tests.broker.client.fake_cluster import (
-    NAME_SERVER,
-    WALL_START_MS,
-    FakeBroker,
-    FakeRuntime,
-    Link,
-    World,
-    code,
-    one_group,
-    reset,
-    silent,
-)
+from tests.broker.client.fake_cluster import NAME_SERVER, FakeBroker, one_group
+from tests.broker.client.links import WALL_START_MS, ClientRuntime, Link, World, code, reset, silent
 
 Q0 = MessageQueue("t", "g", 0)
 
 
 def reader(world: World, **changes: str) -> TopicReader:
     given = {"nameServers": NAME_SERVER, "subscribe": "t", **changes}
-    return TopicReader(parse_options(given, streaming=False), FakeRuntime(world))
+    return TopicReader(parse_options(given, streaming=False), ClientRuntime(world))
 
 
 def fill(broker: FakeBroker, count: int) -> None:
@@ -174,7 +164,7 @@ async def test_offsets_by_time(autojump_clock: MockClock, world: World) -> None:
         {"nameServers": NAME_SERVER, "subscribe": "t", "startingTimestamp": str(WALL_START_MS + 1)},
         streaming=False,
     )
-    async with TopicReader(options, FakeRuntime(world)) as topics:
+    async with TopicReader(options, ClientRuntime(world)) as topics:
         queues = await topics.queues()
         ends = await topics.ends(queues)
         assert options.starting.everywhere is not None
