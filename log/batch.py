@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from log.errors import RecordError
-from log.record import Buffer
+from log.record import MAX_PROPERTIES_BYTES, Buffer
 
 _ITEM = struct.Struct(">iiiii")
 _SHORT = struct.Struct(">h")
@@ -24,7 +24,7 @@ class BatchItem(NamedTuple):
 
 
 def parse_batch(body: Buffer) -> list[BatchItem]:
-    """All items, in order. Raises RecordError if there is none or the lengths do not add up."""
+    """Returns all items, in order. Raises RecordError if there is none or the lengths do not add up."""
     raw = bytes(body)
     items: list[BatchItem] = []
     offset = 0
@@ -35,14 +35,16 @@ def parse_batch(body: Buffer) -> list[BatchItem]:
         size, _, _, flag, body_length = _ITEM.unpack_from(raw, offset)
         body_begin = offset + _ITEM.size
         body_end = body_begin + body_length
+        properties_begin = body_end + _SHORT.size
         item_end = offset + size
-        if body_length < 0 or body_end + 2 > item_end or item_end > end:
+        # Every length comes from a client: none is believed before it is seen to stay within the item.
+        if body_length < 0 or properties_begin > item_end or item_end > end:
             raise RecordError(
                 f"batch item {len(items)} of {size} bytes with a body of {body_length} does not fit"
             )
-        if body_end + 2 + _SHORT.unpack_from(raw, body_end)[0] != item_end:
+        if properties_begin + _SHORT.unpack_from(raw, body_end)[0] != item_end:
             raise RecordError(f"batch item {len(items)}: the properties do not end at its {size} bytes")
-        items.append(BatchItem(flag, raw[body_begin:body_end], raw[body_end + 2 : item_end]))
+        items.append(BatchItem(flag, raw[body_begin:body_end], raw[properties_begin:item_end]))
         offset = item_end
     if not items:
         raise RecordError("a batch needs at least one item")
@@ -50,11 +52,11 @@ def parse_batch(body: Buffer) -> list[BatchItem]:
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """The body of a batch send. Raises RecordError if the properties of an item are too long."""
+    """Returns the body of a batch send. Raises RecordError if the properties of an item are too long."""
     parts: list[bytes] = []
     for flag, body, properties in items:
-        if len(properties) > 32767:
-            raise RecordError(f"properties of {len(properties)} bytes exceed 32767")
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise RecordError(f"properties of {len(properties)} bytes exceed {MAX_PROPERTIES_BYTES}")
         size = ITEM_OVERHEAD + len(body) + len(properties)
         parts += (_ITEM.pack(size, 0, 0, flag, len(body)), body, _SHORT.pack(len(properties)), properties)
     return b"".join(parts)

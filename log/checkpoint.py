@@ -1,4 +1,4 @@
-"""What a store writes down now and then, so that the next start has little to do (docs/storage.md).
+"""Checkpoints: a store notes now and then what its files hold, which makes the next start short (docs/storage.md).
 
 * `recovery-notes-<epoch>`, our own: how far log, queues and index files were on disk at one moment, with
   checksums. It alone is read at start. Damaged or missing, it costs time and nothing else: all is built
@@ -27,8 +27,8 @@ from log.index_file import IndexNote
 from log.small_files import encode_values
 
 NOTES = "recovery-notes-"
-"""And the epoch of the log: a checkpoint still being written when the log is replaced notes it in a file that
-nobody reads any more."""
+"""The name of the notes, which ends with the log's epoch: a checkpoint that is still being written when the log is
+replaced notes it in a file that nobody reads any more."""
 ABORT = "abort"
 STORE_CHECKPOINT = "checkpoint"
 _STORE_CHECKPOINT_BYTES = 4096
@@ -36,8 +36,10 @@ _STORE_CHECKPOINT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """`end_index`: entries and index units up to it are durable, and committed. `dispatched_index`: the
-    queue and index files noted hold exactly the records up to it."""
+    """Entries and index units up to `end_index` are durable, and committed up to `committed_index`.
+
+    The queue and index files that are noted hold exactly the records up to `dispatched_index`.
+    """
 
     end_index: int
     committed_index: int
@@ -47,7 +49,7 @@ class Notes:
 
 
 def encode_notes(notes: Notes) -> bytes:
-    """A line of JSON and a line with its CRC-32."""
+    """Returns the notes as a line of JSON and a line with its CRC-32."""
     body = json.dumps(
         {
             "endIndex": notes.end_index,
@@ -75,7 +77,7 @@ def remove_other_notes(disk: Disk, epoch: int) -> None:
 
 
 def read_notes(disk: Disk, epoch: int) -> Notes | None:
-    """None if there are none. Raises DamagedStateError."""
+    """Returns the notes of an epoch, None if there are none. Raises DamagedStateError, DiskError."""
     path = notes_path(epoch)
     if not disk.exists(path):
         return None
@@ -97,7 +99,7 @@ def read_notes(disk: Disk, epoch: int) -> Notes | None:
 
 
 class CheckpointJob:
-    """A checkpoint on its way to the disk."""
+    """A checkpoint on its way to the disk; a worker runs it, and `Store.checkpointed` takes it back."""
 
     __slots__ = (
         "_directories",
@@ -130,10 +132,10 @@ class CheckpointJob:
         self._store_time = store_time
         self.end_index = notes.end_index
         self.refused: DiskFullError | None = None
-        """There was no space for it, when it ran last; it may run again."""
+        """The error of its last run if that found no space; it may run again then."""
 
     def run(self) -> None:
-        """Worker. Raises FlushError, DiskError: nothing was noted then, as when it was `refused`."""
+        """Worker. Flushes, then notes. Raises FlushError, DiskError: nothing was noted then, nor if it is `refused`."""
         self.refused = None
         try:
             self._run()
@@ -141,6 +143,7 @@ class CheckpointJob:
             self.refused = error
 
     def _run(self) -> None:
+        # The notes come last: they must never promise more than the disk holds.
         for path in self._files:
             self._disk.flush_file(path)
         for directory in self._directories:

@@ -11,13 +11,13 @@ from log.disk import MappedFile
 from log.entry_log import EntryLog
 
 WINDOW_BYTES = 4 << 20
-"""What one job brings in: some dozen answers, so that a reader does not wait for each."""
+"""The bytes that one job brings in: enough for some dozen responses, so that a reader does not wait for each."""
 
 KEPT_NS = 10_000_000_000
-"""How long a window counts as loaded after its last use; the kernel may have taken it back by then."""
+"""A window counts as loaded for so long after its last use; the kernel may have taken it back by then."""
 
 WINDOWS_MAX = 64
-"""Windows that count as loaded at once."""
+"""The most windows that count as loaded at one time."""
 
 
 class LoadJob:
@@ -35,14 +35,14 @@ class LoadJob:
         self._passed = passed
 
     def run(self) -> None:
-        """Worker. Cannot fail: what does not come in now is read where it is used."""
+        """Worker. Reads the window. It cannot fail: a page that does not come in now is read where it is used."""
         self._mapped.load(self._begin, self._end)
         if self._passed is not None:
             self._mapped.cool(*self._passed)
 
 
 class ColdReads:
-    """Which parts of a log are taken to be in memory: its last `hot_bytes`, and the windows loaded lately."""
+    """Knows the parts of a log that are taken to be in memory: its last `hot_bytes` and the windows loaded lately."""
 
     __slots__ = ("_hot_bytes", "_loaded", "_log")
 
@@ -50,14 +50,14 @@ class ColdReads:
         self._log = log
         self._hot_bytes = hot_bytes
         self._loaded: dict[int, int] = {}
-        """window -> until when (ns); in the order of use."""
+        """window -> the time (ns) until which it counts as loaded, in the order of use."""
 
     def is_hot(self, position: int) -> bool:
-        """Whether the position is so near to the log's end that it is taken to be in memory."""
+        """True if the position is so near to the log's end that it is taken to be in memory."""
         return position >= self._log.end_position - self._hot_bytes
 
     def missing(self, position: int, now_ns: int) -> LoadJob | None:
-        """What must be run before bytes at `position` are touched; None if they may be touched now."""
+        """Returns the job to run before bytes at `position` are touched; None if they may be touched now."""
         log = self._log
         if position >= log.end_position - self._hot_bytes or position < log.first_position:
             return None
@@ -66,6 +66,7 @@ class ColdReads:
         if until_ns > now_ns:
             self._loaded[window] = now_ns + KEPT_NS
             return None
+        # A window never reaches over the ends of its data file. What lies two windows before it is given up.
         start = position - position % log.file_bytes
         begin = max(window * WINDOW_BYTES, start)
         end = min((window + 1) * WINDOW_BYTES, start + log.file_bytes)
@@ -80,7 +81,7 @@ class ColdReads:
         )
 
     def loaded(self, job: LoadJob, now_ns: int) -> None:
-        """The job has run: its window counts as loaded for a while."""
+        """The job has run: its window counts as loaded from now on, for `KEPT_NS`."""
         self._loaded.pop(job.window, None)
         while len(self._loaded) >= WINDOWS_MAX:
             del self._loaded[next(iter(self._loaded))]

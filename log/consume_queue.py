@@ -27,7 +27,7 @@ UNIT_BYTES = 20
 NO_RECORD_BYTES = 0x7FFFFFFF
 """The size in a unit without a message that could be read: no record is so long."""
 FILLER = UNIT.pack(0, NO_RECORD_BYTES, 0)
-"""Stands for messages before the first one that this queue holds."""
+"""The unit of messages before the first one that this queue holds."""
 
 _UNIT_TYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _NO_BYTES = memoryview(b"")
@@ -36,7 +36,7 @@ _LARGEST_STEP_BYTES = 1 << 18
 
 
 class Boundary(Enum):
-    """Which message a search by time means when none has exactly that time."""
+    """The message that a search by time means when none has exactly that time."""
 
     LOWER = "lower"
     """The earliest not before it (the default of 5.x)."""
@@ -47,9 +47,9 @@ class Boundary(Enum):
 
 
 class MappingPool:
-    """Mapped files of all queues, at most `limit`. Not used for a whole round of evictions means out (CLOCK).
+    """The mapped files of all queues, at most `limit`. One that was not used for a round of evictions goes (CLOCK).
 
-    Keys are (queue, start of file); a queue is told when its tail goes.
+    Keys are (queue, start of file); a queue is told when the mapping of its last file goes.
     """
 
     __slots__ = ("_limit", "_mapped")
@@ -62,7 +62,7 @@ class MappingPool:
         return len(self._mapped)
 
     def get(self, queue: "ConsumeQueue", start: int, *, create: bool = False) -> MappedFile:
-        """Raises DiskError, also if the file is missing and not `create`."""
+        """Returns the mapping of a queue's file. Raises DiskError, also if the file is missing and not `create`."""
         key = (queue, start)
         mapped = self._mapped.get(key)
         if mapped is None:
@@ -73,6 +73,7 @@ class MappingPool:
         return mapped
 
     def forget(self, queue: "ConsumeQueue", start: int) -> None:
+        """Drops the mapping of a file that is about to be removed."""
         self._mapped.pop((queue, start), None)
 
     def clear(self) -> None:
@@ -81,6 +82,7 @@ class MappingPool:
         self._mapped.clear()
 
     def _evict_one(self) -> None:
+        """Drops the oldest mapping, but passes once over the tails that were used since the last round."""
         while True:
             key = next(iter(self._mapped))
             mapped = self._mapped.pop(key)
@@ -95,7 +97,12 @@ class MappingPool:
 
 
 class ConsumeQueue:
-    """Units `min_offset`..`max_offset` - 1 of one queue. An empty queue may begin at any offset."""
+    """Units `min_offset`..`max_offset` - 1 of one queue. An empty queue may begin at any offset.
+
+    Always 0 <= min_offset <= max_offset, and flushed_end <= max_offset. `_buffer`, `_tail_first` and `_limit` describe
+    the file with the last unit while it is mapped: its bytes, its first offset, and the offset up to which its pages
+    are prepared. `let_go` resets `_buffer`, `_limit` and `tail_start` together.
+    """
 
     __slots__ = (
         "_buffer",
@@ -135,19 +142,22 @@ class ConsumeQueue:
         self.max_offset = 0
         self._buffer = _NO_BYTES
         self._tail_first = 0
-        self._limit = 0  # appending at or beyond this offset takes the slow path
+        self._limit = 0
+        """Appending at or beyond this offset takes the slow path."""
         self.tail_start = -1
         self.recently_used = False
         self.flushed_end = 0
-        """Units before this offset are durable."""
+        """Units before this offset are durable, or are being flushed by a checkpoint."""
         self.new_files = False
+        """A file was made since the last checkpoint: the directory must be flushed, too."""
         self.checked_end = 0
         self.checked_crc = 0
+        """The checksum of the units of the last file before `checked_end`."""
 
     # ---- writing -------------------------------------------------------------------------------------
 
     def append(self, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Adds unit `offset`; False if the queue has it already (a replay).
+        """Adds unit `offset`; returns False if the queue has it already (a replay).
 
         Raises QueueOrderError if it would leave a hole, DiskFullError, DiskError; nothing has changed then.
         """
@@ -166,14 +176,13 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = offset
 
     def correct_min(self, physical_begin: int) -> None:
-        """Raises `min_offset` to the first unit whose record is still in the log, which begins at
-        `physical_begin`."""
+        """Raises `min_offset` to the first unit whose record is still in the log, which begins at `physical_begin`."""
         # No record begins at physical offset 0 (an entry header comes first), so that fillers never count.
         bound = max(physical_begin, 1)
         self.min_offset = self._first(self.min_offset, lambda unit: unit[0] >= bound)
 
     def delete_before(self, physical_begin: int) -> int:
-        """`correct_min`, and removes files all of whose records are gone, but never the last; how many."""
+        """Does `correct_min`, and removes files without a record in the log, but never the last; returns how many."""
         self.correct_min(physical_begin)
         removed = 0
         while len(self._starts) > 1 and self._starts[1] // UNIT_BYTES <= self.min_offset:
@@ -194,6 +203,7 @@ class ConsumeQueue:
         self._cut(end)
 
     def _cut(self, end: int) -> None:
+        """Makes `end` the queue's end. An empty first file stays if it begins there: its name says where to go on."""
         for start in reversed(self._starts):
             if start // UNIT_BYTES < end or (start // UNIT_BYTES == end and start == self._starts[0]):
                 break
@@ -223,8 +233,8 @@ class ConsumeQueue:
     # ---- reading -------------------------------------------------------------------------------------
 
     def unit_bytes(self, offset: int, count: int) -> memoryview:
-        """Up to `count` units from `offset`, as bytes; fewer at the end of the queue or of a file, none
-        outside of `min_offset`..`max_offset`."""
+        """Returns the bytes of up to `count` units from `offset`: fewer at the end of the queue or of a file, none
+        outside of `min_offset`..`max_offset`. Raises DiskError if the file vanished."""
         end = min(self.max_offset, offset + count)
         if offset < self.min_offset or offset >= end:
             return _NO_BYTES
@@ -237,19 +247,21 @@ class ConsumeQueue:
         return buffer[(offset - first) * UNIT_BYTES : (end - first) * UNIT_BYTES]
 
     def units(self, offset: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """(physical offset, size, tags code) of up to `count` units from `offset` to the end of their file;
-        the caller asks again for what follows. Raises DiskError if the file vanished."""
+        """Yields (physical offset, size, tags code) of up to `count` units from `offset` to the end of their file.
+
+        The caller asks again for what follows. Raises DiskError if the file vanished.
+        """
         return UNIT.iter_unpack(self.unit_bytes(offset, count))
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """One unit, None outside of `min_offset`..`max_offset`."""
+        """Returns one unit as `units` does, None outside of `min_offset`..`max_offset`."""
         raw = self.unit_bytes(offset, 1)
         return UNIT.unpack(raw) if raw else None
 
     def offset_at_time(
         self, timestamp: int, store_time_of: Callable[[int, int], int], boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """The offset of the message stored at `timestamp` (ms), or the neighbour that `boundary` names.
+        """Returns the offset of the message stored at `timestamp` (ms), or of the neighbour that `boundary` names.
 
         Of several that were stored in that millisecond UPPER gives the last one, the others the first.
         `store_time_of(physical offset, size)` reads a record's time. With no message on that side: LOWER
@@ -295,7 +307,7 @@ class ConsumeQueue:
             self.min_offset = self.max_offset = 0
 
     def is_sound(self, begin: int, end: int, checksum: int) -> bool:
-        """Whether units [begin, end), which lie in one file, are those that a checkpoint summed up."""
+        """True if units [begin, end), which lie in one file, are those that a checkpoint summed up."""
         if begin >= end:
             return True
         start = begin // self._file_units * self._file_units * UNIT_BYTES
@@ -306,11 +318,12 @@ class ConsumeQueue:
         units = buffer[(begin - first) * UNIT_BYTES : (end - first) * UNIT_BYTES]
         if crc32(units) != checksum:
             return False
+        # The searches need ascending offsets; a checksum that was made over others would vouch for them.
         offsets = np.frombuffer(units, _UNIT_TYPE)["offset"]
         return bool((np.diff(offsets) >= 0).all())
 
     def checksum(self) -> tuple[int, int]:
-        """(first offset, CRC-32) of the units in the last file, continued from the last call."""
+        """Returns (first offset, CRC-32) of the units in the last file; goes on where the last call ended."""
         if not self._starts or self.max_offset == self.min_offset:
             return self.max_offset, 0
         first = (self.max_offset - 1) // self._file_units * self._file_units
@@ -324,7 +337,7 @@ class ConsumeQueue:
         return first, self.checked_crc
 
     def dirty_files(self) -> list[str]:
-        """Paths of the files with units that were never flushed; from now on they count as being flushed."""
+        """Returns the paths of the files with units that were never flushed; they count as flushed from now on."""
         begin = self.flushed_end // self._file_units * self._file_units * UNIT_BYTES
         self.flushed_end = self.max_offset
         return [self._path(start) for start in self._starts if start >= begin]
@@ -339,7 +352,7 @@ class ConsumeQueue:
         return self._disk.open(self._path(start), self._file_units * UNIT_BYTES, create=create)
 
     def let_go(self) -> None:
-        """The tail is no longer mapped; the next append maps it again."""
+        """The last file is no longer mapped; the next append maps it again."""
         self._buffer = _NO_BYTES
         self._limit = 0
         self.tail_start = -1
@@ -347,6 +360,10 @@ class ConsumeQueue:
     # ---- inside --------------------------------------------------------------------------------------
 
     def _make_room(self, offset: int) -> bool:
+        """Makes unit `offset` writable; returns False if the queue has it already.
+
+        Raises QueueOrderError, DiskFullError, DiskError.
+        """
         if offset != self.max_offset:
             if self.max_offset > self.min_offset:
                 if offset < self.max_offset:
@@ -361,7 +378,7 @@ class ConsumeQueue:
         return True
 
     def _begin(self, offset: int) -> None:
-        """The first unit of the queue; fillers stand for what came before it in its file."""
+        """Begins the queue at `offset`; fillers stand for what came before it in its file."""
         self._map_tail(offset)
         fillers = offset - self._tail_first
         if fillers:
@@ -394,8 +411,10 @@ class ConsumeQueue:
         return self._pool.get(self, self.tail_start)
 
     def _first(self, begin: int, holds: Callable[[tuple[int, int, int]], bool]) -> int:
-        """The first offset from `begin` whose unit `holds` is true for (it is false before, true behind);
-        `max_offset` if none."""
+        """Returns the first offset from `begin` for whose unit `holds` is true, `max_offset` if there is none.
+
+        It must be false for all units before that one and true for all behind it.
+        """
         low, high = begin, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -413,7 +432,7 @@ class ConsumeQueue:
         return store_time_of(unit[0], unit[1])
 
     def _contiguous_starts(self) -> list[int]:
-        """The files that follow each other without a hole up to the last one; others are removed."""
+        """Returns the files that follow each other without a hole up to the last one; removes all others."""
         file_bytes = self._file_units * UNIT_BYTES
         starts = [start for start in self._starts if start % file_bytes == 0]
         keep = len(starts)
@@ -437,7 +456,10 @@ class ConsumeQueue:
 
 
 def _zero_rest(buffer: memoryview, begin: int) -> None:
-    """Zeroes from `begin` on, up to a piece that is zero already: no writer is further ahead than that."""
+    """Zeroes from `begin` on, up to a piece that is zero already.
+
+    No writer is further ahead: pages are prepared in steps of at most that size.
+    """
     for at in range(begin, len(buffer), _LARGEST_STEP_BYTES):
         end = min(len(buffer), at + _LARGEST_STEP_BYTES)
         if not np.frombuffer(buffer[at:end], np.uint8).any():

@@ -13,11 +13,13 @@ from log.disk import Disk
 from log.options import StoreOptions
 
 DIRECTORY = "consumequeue"
+_NO_END = 1 << 62
+"""A physical offset behind all records."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueNote:
-    """What a checkpoint says of a queue; `checksum` covers units [checksum_begin, max_offset)."""
+    """A checkpoint's note of a queue; `checksum` covers units [checksum_begin, max_offset)."""
 
     topic: str
     queue_id: int
@@ -28,7 +30,7 @@ class QueueNote:
 
 
 def is_storable_topic(topic: str) -> bool:
-    """Whether a topic can name a directory. Senders check more; this is the last line."""
+    """True if a topic can name a directory. Senders check more; this is the last line of defence."""
     return (
         0 < len(topic.encode("utf-8", "surrogatepass")) <= 255
         and topic not in (".", "..")
@@ -38,7 +40,7 @@ def is_storable_topic(topic: str) -> bool:
 
 
 class ConsumeQueues:
-    """`queues[topic, queue_id]` for what exists; `make` for what a record needs."""
+    """The queues that exist (`get`), and those that a record needs (`make`)."""
 
     __slots__ = ("_disk", "_options", "_pool", "_table")
 
@@ -58,7 +60,7 @@ class ConsumeQueues:
         return self._table.get((topic, queue_id))
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made empty if it does not exist. Nothing is written until its first unit."""
+        """Returns the queue, made empty if it does not exist. Nothing is written until its first unit."""
         queue = self._table.get((topic, queue_id))
         if queue is None:
             assert is_storable_topic(topic), f"a topic that names no directory: {topic!r}"
@@ -86,7 +88,7 @@ class ConsumeQueues:
     def recover(
         self, notes: list[QueueNote] | None, physical_begin: int, physical_end: int, *, clean_stop: bool
     ) -> list[tuple[str, int]]:
-        """Opens all queues. `physical_end` is where the records end that are known to be dispatched.
+        """Opens all queues. The records that are known to be dispatched end at `physical_end`.
 
         Returns the queues that must be built again from the log's beginning; they are empty now. Without
         notes these are all (the list names those that have files). Raises DiskError.
@@ -100,7 +102,7 @@ class ConsumeQueues:
         if notes is None:
             for topic, queue_id in found:
                 queue = self.make(topic, queue_id)
-                queue.recover(physical_begin, 1 << 62)
+                queue.recover(physical_begin, _NO_END)
                 end = queue.max_offset
                 queue.remove()
                 queue.start_at(end)  # all that remains of a queue whose records are gone from the log
@@ -128,7 +130,7 @@ class ConsumeQueues:
         return rebuild
 
     def notes(self) -> tuple[list[QueueNote], list[str], list[str]]:
-        """(what a checkpoint must note, files to flush first, directories to flush first)."""
+        """Returns (what a checkpoint must note, files to flush first, directories to flush first)."""
         notes, files, directories = [], [], []
         for queue in self._table.values():
             begin, checksum = queue.checksum()

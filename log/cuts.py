@@ -37,12 +37,14 @@ def truncate(log: EntryLog, last_index: int) -> None:
     log._data.remove_from(file_end)
     tail = log._tail
     tail.move_to(new_end)
+    # An end marker may stand behind the old end, so its bytes are zeroed, too.
     zero_end = min(old_end + MARKER_BYTES, file_end)
     _zero(tail.buffer, new_end - start, zero_end - start)
     tail.mapped.write_back(new_end - start, zero_end - start)
     tail.mapped.flush(new_end - start, zero_end - start)
     tail.prepared_end = zero_end
     log._index.drop(last_index + 1, old_last)
+    # Every field that reaches behind the new end is drawn back to it, a flush that is under way included.
     while log._runs and log._runs[-1][0] > last_index:
         log._runs.pop()
     log._last_term = log._runs[-1][1] if log._runs else log.base_term
@@ -71,6 +73,7 @@ def reset(
     assert position % log._file_bytes <= log._file_bytes - MARKER_BYTES, "no log ends there"
     log.epoch += 1
     begin = LogBegin(first_index, position, base_term, log.epoch)
+    # Pending is on the disk before anything goes, and is taken back when all that belongs to the new log is there.
     write_begin(log._disk, log._begin_path, replace(begin, pending=True))
     log._data.remove_from(0)
     log._units.remove_from(0)
@@ -88,7 +91,7 @@ def reset(
 
 
 def delete_before(log: EntryLog, index: int) -> int:
-    """Deletes the data files all of whose entries come before `index`, never the last file; returns how many.
+    """Deletes the data files all of whose entries come before `index`, never the last file; returns their number.
 
     `first_index` and `first_position` move up to the first file that stays.
     """
@@ -132,7 +135,7 @@ def cut_damage(log: EntryLog) -> None:
 
 
 def _forget_flushing_behind(log: EntryLog, last_index: int) -> None:
-    """A flush that is under way makes nothing durable of what was cut off, whatever has those indices next."""
+    """Keeps a flush that is under way from vouching for indices behind `last_index`: other entries may get them."""
     if log._flush_job is not None:
         log._flush_job.last_index = min(log._flush_job.last_index, last_index)
 

@@ -1,4 +1,4 @@
-"""The one door between the log and the operating system.
+"""The interface between the log and the operating system.
 
 Everything in log/ reads and writes through these two protocols, so that the simulator can put a modelled
 disk (page cache, torn and lost pages, full disk, failed fsync) behind the same code. `log.mmap_disk` is the
@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 
 class DiskUsage(NamedTuple):
-    """Of the file system that holds the store: what is used or may be, as `df` counts, and how much of it is free."""
+    """The size of the file system that holds the store, as `df` counts it (used and available), and its free part."""
 
     total_bytes: int
     free_bytes: int
@@ -58,15 +58,17 @@ class MappedFile(Protocol):
         """
 
     def write_back(self, begin: int, end: int) -> None:
-        """What was stored into [begin, end) is from now on seen by others and survives a crash of the process.
-        Nothing to do for a file that was not opened with `buffered`. Raises DiskError."""
+        """Hands the bytes stored into [begin, end) to the kernel: others see them now, and they survive a crash of the
+        process. Does nothing for a file that was not opened with `buffered`. Raises DiskError."""
 
     def flush(self, begin: int, end: int) -> None:
-        """Worker. What was stored into [begin, end) (and written back) before the call is durable when it
-        returns. Raises FlushError."""
+        """Worker. Makes durable what was stored into [begin, end), and written back, before the call.
+
+        Raises FlushError.
+        """
 
     def rewrite(self, begin: int, end: int) -> None:
-        """The next flush writes [begin, end) whether the page cache takes it for dirty or not; content is unchanged.
+        """Makes the next flush write [begin, end) even if the page cache takes it for clean; content is unchanged.
 
         A failed flush may leave pages that look clean and never reached the disk; a process that finds them after a
         restart must not take a later flush for a promise about them.
@@ -76,11 +78,11 @@ class MappedFile(Protocol):
         """Worker. Brings [begin, end) into memory, as far as that is possible; content is unchanged."""
 
     def cool(self, begin: int, end: int) -> None:
-        """Worker. Says that [begin, end) is what memory should be taken from first."""
+        """Worker. Tells the kernel to take memory from [begin, end) first when it needs some."""
 
     def erase(self, begin: int) -> None:
-        """Everything from `begin` to the end reads as zero, durably, and takes no space. For recovery only:
-        no other thread may use the mapping meanwhile. Raises DiskError."""
+        """Makes everything from `begin` to the end zero, durably, and frees its space. For recovery only: no other
+        thread may use the mapping meanwhile. Raises DiskError."""
 
     def close(self) -> None:
         """Gives up the file. Slices of `buffer` that others still hold stay valid; the last one unmaps it."""
@@ -105,10 +107,10 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """In bytes. Raises DiskError if there is no such file."""
+        """Returns the file's size in bytes. Raises DiskError if there is no such file."""
 
     def read(self, path: str) -> bytes:
-        """Worker. The whole file. Raises DiskError."""
+        """Worker. Returns the whole file. Raises DiskError."""
 
     def write_durably(self, path: str, data: bytes) -> None:
         """Worker. Replaces the file as a whole: temporary file, fsync, rename, fsync of the directory.
@@ -117,8 +119,8 @@ class Disk(Protocol):
         """
 
     def flush_file(self, path: str) -> None:
-        """Worker. All that was written to the file is durable when it returns; a missing file is none of its
-        business (it was deleted meanwhile). Raises FlushError."""
+        """Worker. Makes durable all that was written to the file; one that is missing was deleted meanwhile, and is
+        passed by. Raises FlushError."""
 
     def remove(self, path: str) -> None:
         """Removes a file; a missing one is fine. Mappings of it stay valid. Raises DiskError."""
@@ -127,10 +129,9 @@ class Disk(Protocol):
         """Removes a directory with all in it; a missing one is fine. Raises DiskError."""
 
     def sync_directory(self, directory: str) -> None:
-        """Worker. Creations and removals in the directory (and its own creation) are durable. Raises
-        FlushError."""
+        """Worker. Makes creations and removals in the directory durable, and its own creation. Raises FlushError."""
 
     def usage(self) -> DiskUsage: ...
 
     def lock(self) -> StoreLock:
-        """Raises StoreLockedError if another process (or this one) holds it."""
+        """Takes the store's lock. Raises StoreLockedError if another process (or this one) holds it, DiskError."""

@@ -1,4 +1,4 @@
-"""From committed entries to ConsumeQueue and IndexFile units: the one pass over every message of every node.
+"""Dispatch makes ConsumeQueue and IndexFile units of committed entries: the one pass over every message of every node.
 
 The pass walks the mapping, not objects: one `struct` call reads entry and record heads, slices and `find`
 get topic, tags and keys; hashes of all keys of a pass are computed by numpy at the end. A pass may be
@@ -54,9 +54,11 @@ class Arrival(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """What a dispatch did. `last_index` is the last entry dispatched; `internal` has (index, record) of what
-    the state machine applies, in log order, as views of the log: the group's own records, and messages
-    that decide transactions."""
+    """The outcome of a dispatch, whose last entry is `last_index`.
+
+    `internal` has (index, record) of what the state machine applies, in log order, as views of the log: the group's own
+    records, and messages that decide transactions.
+    """
 
     last_index: int
     arrivals: list[Arrival]
@@ -64,7 +66,7 @@ class Dispatch(NamedTuple):
 
 
 class _Topic:
-    """What dispatch needs to know of a topic, found by its bytes."""
+    """The facts that dispatch needs of a topic, found by the bytes of its name."""
 
     __slots__ = (
         "is_for_caller",
@@ -106,11 +108,13 @@ class Dispatcher:
         # Kept from a call that failed to the next, so that no arrival is forgotten.
         self._touched: dict[ConsumeQueue, int] = {}
         self.unreadable_entries = 0
-        """Entries whose body is no record, or whose topic cannot name a queue: every replica skips them
-        alike."""
+        """The number of entries whose body is no record, or whose topic cannot name a queue.
+
+        Every replica skips the same ones.
+        """
 
     def forget_topics(self) -> None:
-        """Queues were removed: look them up again."""
+        """Forgets all that it remembers of topics, because queues were removed."""
         self._topics.clear()
         self._touched.clear()
 
@@ -172,12 +176,14 @@ class Dispatcher:
             ) = unpack(buffer, at)
             assert magic == ENTRY_MAGIC, "the index leads to entries"
             end = at + size
+            # The topic stands behind the body. `_HEADS` has read the right fields only of V1 records with IPv4 hosts.
             if sys_flag & _ANY_HOST_V6 or record_magic != MAGIC_V1:
                 topic_at, store_time = self._locate_slowly(buffer, at, size)
             else:
                 topic_at = at + _HEADS_BYTES + body_length
             entry_at, entry_index = at, index
             at, index = end, index + 1
+            # The checks of entries cover the bytes, not their sense: a record that is none has no topic to go on with.
             if (
                 total != size - HEADER_BYTES
                 or not 0 < topic_at < end
@@ -186,6 +192,7 @@ class Dispatcher:
                 self.unreadable_entries += 1
                 continue
 
+            # One copy of what follows the body: topic and properties, in which `find` is fastest on bytes.
             rest = bytes(buffer[topic_at:end])
             if record_magic == MAGIC_V1:
                 topic_end = rest[0] + 1
@@ -196,6 +203,7 @@ class Dispatcher:
             topic = topics.get(raw_topic)
             if topic is None:
                 topic = topics[raw_topic] = _Topic(raw_topic)
+            # A committed message decides its transaction, wherever it goes.
             transaction = sys_flag & SYS_FLAG_TRANSACTION_MASK
             if topic.is_for_caller or transaction == SYS_FLAG_COMMIT:
                 internal.append((entry_index, buffer[entry_at + HEADER_BYTES : end]))
@@ -205,6 +213,7 @@ class Dispatcher:
                     continue
 
             properties = rest[topic_end + 2 :]
+            # ConsumeQueue (`CommitLogDispatcherBuildConsumeQueue`): plain and committed messages only.
             if transaction != SYS_FLAG_PREPARED and transaction != SYS_FLAG_ROLLBACK:
                 queue = topic.queues.get(queue_id)
                 if queue is None:
@@ -222,6 +231,7 @@ class Dispatcher:
                         touched[queue] = queue_offset
             elif queue_offset:
                 self._leave_no_hole(topic, queue_id, queue_offset, physical_offset)
+            # IndexFile (`IndexService.buildIndex`): half messages are found by their keys, too.
             if transaction != SYS_FLAG_ROLLBACK:
                 unique = get_property(properties, UNIQ_KEY)
                 several = get_property(properties, KEYS)
@@ -236,40 +246,45 @@ class Dispatcher:
         return index
 
     def _walk_from(self, index: int) -> tuple[memoryview, int, int]:
-        """(the bytes of the data file with that entry, where the file begins, where in it the entry begins)."""
+        """Returns (the bytes of the data file with entry `index`, the file's start, the entry's place in the file)."""
         position = self._log.position_of(index)
         buffer, start = self._log.file_view(position)
         return buffer, start, position - start
 
     def _leave_no_hole(self, topic: _Topic, queue_id: int, queue_offset: int, physical_offset: int) -> None:
-        """A half or rolled back message that took a place in its queue is followed by others behind that place.
+        """Adds a unit without a record for a half or rolled back message that took a place in its queue.
 
-        RocketMQ gives such records no place (offset 0). One that has one is passed by: without a unit, what follows
-        would never find its own place again.
+        RocketMQ gives such records no place (offset 0). If one has a place all the same, the messages behind it need
+        that unit: units have no holes.
         """
         queue = topic.queues.get(queue_id) or self._queue(topic, queue_id)
         if queue is not None and queue.max_offset == queue_offset:
             queue.append(queue_offset, physical_offset, NO_RECORD_BYTES, 0)
 
     def _queue(self, topic: _Topic, queue_id: int) -> ConsumeQueue | None:
+        """Returns the queue, made if it is new; None where no directory can have that name."""
         if not topic.storable or queue_id < 0:
             return None
         queue = topic.queues[queue_id] = self._queues.make(topic.name, queue_id)
         return queue
 
     def _tags_code(self, tag: bytes | None) -> int:
+        """Returns the Java hash of a tag, 0 for none, and remembers it."""
         if len(self._tags) >= _TAGS_REMEMBERED:
             self._tags.clear()
         code = self._tags[tag] = java_hash_utf8(tag) if tag else 0
         return code
 
     def _delay(self, queue_id: int) -> int:
-        """Queue n of the schedule topic holds delay level n + 1."""
+        """Returns the delay in ms of a queue of the schedule topic: queue n holds delay level n + 1."""
         return self._delays[min(queue_id, len(self._delays) - 1)] if self._delays else 0
 
     @staticmethod
     def _locate_slowly(buffer: memoryview, at: int, size: int) -> tuple[int, int]:
-        """(where the topic's length stands, store time) of records with IPv6 hosts or of version 2."""
+        """Returns (place of the topic's length, store time) of a record with IPv6 hosts or of version 2.
+
+        Returns (0, 0) if it is no record.
+        """
         try:
             head = peek(buffer[at + HEADER_BYTES : at + size])
         except RecordError:
@@ -278,13 +293,13 @@ class Dispatcher:
 
 
 def _due_ms(properties: bytes) -> int:
-    """When a timed message is due; at once if it does not say so."""
+    """Returns the time at which a timed message is due, in ms since 1970; 0, which is at once, if it names none."""
     value = get_property(properties, TIMER_OUT_MS)
     return int(value) if value is not None and value.isdigit() and len(value) <= 18 else 0
 
 
 def queue_ends_of_entries(log: EntryLog, first_index: int, to_index: int) -> dict[tuple[str, int], int]:
-    """By queue, the offset behind the last record in a run of entries, for those not dispatched yet.
+    """Returns, by queue, the offset behind the last record of a run of entries that are not dispatched yet.
 
     A new leader assigns offsets from these where they are beyond the queue's end. Internal records, and
     transaction records that get no unit, do not count.

@@ -15,11 +15,16 @@ from log.tail import Tail
 
 _AHEAD_BYTES = 1 << 20
 _STEP_BYTES = 1 << 18
+_NO_ENTRY = 1 << 62
+"""Greater than the index of any entry."""
 
 
 class EntryIndex:
     """The units of all entries in the log. `EntryLog.append` packs into `buffer` itself while the index of
-    the entry is below `limit`; `first` is the entry whose unit comes first in that file."""
+    the entry is below `limit`; `first` is the entry whose unit comes first in that file.
+
+    `buffer`, `first` and `limit` follow from `tail`: `update` must come after every change of it.
+    """
 
     __slots__ = ("_segments", "buffer", "first", "limit", "tail")
 
@@ -27,11 +32,11 @@ class EntryIndex:
         self._segments = segments
         self.tail = Tail(segments, _AHEAD_BYTES, _STEP_BYTES)
         self.buffer = memoryview(b"")
-        self.first = 1 << 62  # until `move_to`, units are looked up in their files
+        self.first = _NO_ENTRY  # until `move_to`, units are looked up in their files
         self.limit = 0
 
     def unit(self, index: int) -> tuple[int, int, int]:
-        """(position, size, term) of an entry that is in the log. Raises DamagedLogError."""
+        """Returns (position, size, term) of an entry that is in the log. Raises DamagedLogError."""
         first = self.first
         if index >= first:
             buffer = self.buffer
@@ -48,8 +53,10 @@ class EntryIndex:
 
     @staticmethod
     def term_runs(first: int, last: int, term_of: Callable[[int], int]) -> list[tuple[int, int]]:
-        """(first index, term) of every run of equal terms. Terms do not decrease, so that the end of each run
-        is found by bisection: O(runs * log n)."""
+        """Returns (first index, term) of every run of equal terms.
+
+        Terms do not decrease, so that the end of each run is found by bisection: O(runs * log n).
+        """
         runs: list[tuple[int, int]] = []
         index = first
         while index <= last:
@@ -103,7 +110,7 @@ class EntryIndex:
             first += size // UNIT_BYTES
 
     def drop(self, first: int, last: int) -> None:
-        """Takes the units of entries `first`..`last`, the last ones, back, durably. Raises FlushError."""
+        """Zeroes the units of entries `first`..`last`, the last ones, durably. Raises FlushError, DiskError."""
         self.move_to(first)
         tail = self.tail
         begin = first * UNIT_BYTES - tail.start
@@ -114,7 +121,7 @@ class EntryIndex:
         self.update()
 
     def update(self) -> None:
-        """After any change of the tail."""
+        """Takes over a change of the tail."""
         tail = self.tail
         self.buffer = tail.buffer
         self.first = tail.start // UNIT_BYTES

@@ -50,7 +50,7 @@ from log.unit_repair import checked_unit
 
 
 class FlushJob:
-    """What was appended since the last job. `last_index` is durable once `run` returned (see `flushed`)."""
+    """A flush of what was appended since the last one. `last_index` is durable once `run` returned (see `flushed`)."""
 
     __slots__ = ("_ranges", "last_index")
 
@@ -75,9 +75,13 @@ class Run(NamedTuple):
 class EntryLog:
     """Entries `first_index`..`last_index` (none if last is first - 1); the first entry of a log is 0.
 
-    Bytes [first_position, end_position) of the log; `base_term` is the term of the entry before the first;
-    `epoch` grows when entries that may have been durable are given up (`reset`, `cut_damage`), so that what
-    was noted elsewhere about an earlier epoch is known to be void.
+    They are the bytes [first_position, end_position) of the log. `base_term` is the term of the entry before the first.
+    `epoch` grows when entries that may have been durable are given up (`reset`, `cut_damage`): what was noted elsewhere
+    of an earlier epoch is void.
+
+    Always `_durable_index` <= `last_index`, and `_flush_from` <= `_written_position` <= `end_position` where there is a
+    write buffer. `_runs` begin at `first_index` and `_last_term` is the term of the last of them. `_data_limit` and the
+    index's `limit` say up to where pages are ready: below both an append cannot fail.
     """
 
     __slots__ = (
@@ -124,7 +128,7 @@ class EntryLog:
     def __init__(
         self, disk: Disk, directory: str, options: StoreOptions, data: Segments, units: Segments
     ) -> None:
-        """Not for users: `EntryLog.open` recovers first."""
+        """For `EntryLog.open` alone, which recovers first."""
         self._disk = disk
         self._begin_path = f"{directory}/begin"
         self._data = data
@@ -184,11 +188,11 @@ class EntryLog:
         return self._last_term
 
     def term_runs(self) -> list[tuple[int, int]]:
-        """(first index, term) of every run of entries with equal terms, ascending."""
+        """Returns (first index, term) of every run of entries with equal terms, ascending."""
         return list(self._runs)
 
     def term_of(self, index: int) -> int:
-        """The term of an entry, or of the one before the first. Raises OutOfRangeError."""
+        """Returns the term of an entry, or of the one before the first. Raises OutOfRangeError."""
         runs = self._runs
         if runs and runs[-1][0] <= index <= self.last_index:  # nearly always it is one of the newest run
             return self._last_term
@@ -198,15 +202,15 @@ class EntryLog:
         return runs[bisect_right(runs, index, key=_run_index) - 1][1]
 
     def position_of(self, index: int) -> int:
-        """Where the entry begins. Raises OutOfRangeError, DamagedLogError."""
+        """Returns the position at which the entry begins. Raises OutOfRangeError, DamagedLogError."""
         if not self.first_index <= index <= self.last_index:
             self._check_index(index)
         return (self._index.unit(index) if index >= self._sound_from else self._unit(index))[0]
 
     def index_at(self, position: int) -> int:
-        """The entry in whose bytes `position` lies (end markers count to the entry before). O(log n).
+        """Returns the entry in whose bytes `position` lies; an end marker counts to the entry before it. O(log n).
 
-        Raises OutOfRangeError.
+        Raises OutOfRangeError, DamagedLogError.
         """
         if not self.first_position <= position < self.end_position:
             raise OutOfRangeError(
@@ -222,7 +226,10 @@ class EntryLog:
         return low
 
     def next_position(self, body_size: int, end: int | None = None) -> int:
-        """Where the next entry begins if its body has that size, or one behind `end`. Raises EntryTooLargeError."""
+        """Returns the position of an entry with a body of that size, which is appended next, or first behind `end`.
+
+        An entry that does not fit into the rest of a file begins the next one. Raises EntryTooLargeError.
+        """
         size = body_size + HEADER_BYTES
         if end is None:
             end = self.end_position
@@ -236,7 +243,7 @@ class EntryLog:
     # ---- reading -------------------------------------------------------------------------------------
 
     def run(self, first_index: int, last_index: int, max_bytes: int | None = None) -> Run:
-        """The longest run of entries from `first_index`, not beyond `last_index`, in one data file.
+        """Returns the longest run of entries from `first_index`, not beyond `last_index`, in one data file.
 
         It has at most `max_bytes`, but one entry at least, whatever its size. O(log n) where it is shorter than asked.
         Raises OutOfRangeError, DamagedLogError.
@@ -255,7 +262,7 @@ class EntryLog:
         return Run(last_index, begin, self._buffer(start)[at : end - start])
 
     def _last_before(self, limit: int, low: int, high: int) -> int:
-        """The last entry of `low`..`high` that ends at `limit` or before; `low` if none does."""
+        """Returns the last entry of `low`..`high` that ends at `limit` or before; `low` if none does."""
         while low < high:
             middle = (low + high + 1) // 2
             position, size, _ = self._unit(middle)
@@ -266,7 +273,7 @@ class EntryLog:
         return low
 
     def record_at(self, physical_offset: int, size: int | None = None) -> memoryview:
-        """The record whose bytes begin at `physical_offset` (entry position + 48).
+        """Returns the record whose bytes begin at `physical_offset` (entry position + HEADER_BYTES).
 
         Without `size` the entry's header is checked to be there; with it (from a ConsumeQueue unit or an
         offset that a check has already passed) only the bounds are. Raises OutOfRangeError.
@@ -293,12 +300,12 @@ class EntryLog:
         return buffer[begin : begin + size]
 
     def file_view(self, position: int) -> tuple[memoryview, int]:
-        """(all bytes of the data file in which `position` lies, the file's start), for walks over entries."""
+        """Returns (all bytes of the data file in which `position` lies, the file's start), for walks over entries."""
         start = self._data.start_of(position)
         return self._buffer(start), start
 
     def file_at(self, start: int) -> MappedFile:
-        """The data file that begins at `start`."""
+        """Returns the data file that begins at `start`."""
         return self._tail.mapped if start == self._tail.start else self._data.mapping(start)
 
     @property
@@ -307,13 +314,13 @@ class EntryLog:
         return self._file_bytes
 
     def end_of(self, index: int) -> int:
-        """The position behind the entry; `first_position` for first_index - 1. Raises OutOfRangeError."""
+        """Returns the position behind the entry; `first_position` for first_index - 1. Raises OutOfRangeError."""
         if index == self.first_index - 1:
             return self.first_position
         return self._end_of(index)
 
     def file_starts(self) -> list[int]:
-        """Positions at which the data files with entries begin, oldest first."""
+        """Returns the positions at which the data files with entries begin, oldest first."""
         return [start for start in self._data.starts if start < max(self.end_position, 1)]
 
     # ---- writing -------------------------------------------------------------------------------------
@@ -321,7 +328,7 @@ class EntryLog:
     def append(self, term: int, body: bytes) -> int:
         """Appends one entry and returns its index; the bytes are in the page cache then, not durable.
 
-        `body` is a record whose PHYSICALOFFSET is already `next_position(len(body)) + 48`.
+        `body` is a record whose PHYSICALOFFSET is already `next_position(len(body)) + HEADER_BYTES`.
         Raises EntryTooLargeError, DiskFullError, DiskError; nothing has changed then.
         """
         body_size = len(body)
@@ -348,7 +355,7 @@ class EntryLog:
         return index
 
     def make_room(self, size: int) -> None:
-        """After this the next `append` does not fail for want of space, if its entry has at most `size` bytes.
+        """Makes sure that the next `append` does not fail for want of space, if its entry has at most `size` bytes.
 
         Raises DiskFullError, DiskError; nothing has changed then.
         """
@@ -363,7 +370,9 @@ class EntryLog:
         self._set_limit()
 
     def make_room_for_all(self, body_sizes: Sequence[int]) -> list[int]:
-        """After this no `append` of entries with bodies of these sizes, in this order, fails; where they will begin.
+        """Makes sure that no `append` of entries with bodies of these sizes, in this order, fails.
+
+        Returns the positions at which they will begin.
 
         Raises EntryTooLargeError, DiskFullError, DiskError; nothing of the log has changed then.
         """
@@ -415,8 +424,10 @@ class EntryLog:
     # ---- flushing and preparing ----------------------------------------------------------------------
 
     def write_back(self) -> None:
-        """What was appended survives a crash of the process from now on; before, nothing of it may be
-        acknowledged. Nothing to do without a write buffer. Raises DiskError: stop the node."""
+        """Makes what was appended survive a crash of the process; before that nothing of it may be acknowledged.
+
+        Does nothing without a write buffer. Raises DiskError: stop the node.
+        """
         if self._write_buffer and self._written_position < self.end_position:
             for mapped, begin, end in self._ranges_from(self._written_position):
                 mapped.write_back(begin, end)
@@ -424,7 +435,10 @@ class EntryLog:
             self._data.settle_before(self._tail.start)
 
     def flush_job(self) -> FlushJob | None:
-        """What was appended since the last job; None if nothing was, or if a job is still out."""
+        """Returns the flush of what was appended since the last job; None if nothing was, or if a job is still out.
+
+        Raises DiskError.
+        """
         if self._flush_job is not None or self._flush_from == self.end_position:
             return None
         ranges = self._ranges_from(self._flush_from)
@@ -435,7 +449,7 @@ class EntryLog:
 
     @property
     def flush_is_out(self) -> bool:
-        """Whether a flush job has not come back: it runs, or it failed."""
+        """True while a flush job has not come back: it runs, or it failed."""
         return self._flush_job is not None
 
     def flushed(self, job: FlushJob) -> int:
@@ -444,12 +458,13 @@ class EntryLog:
         Entries truncated while the job ran do not count, although others may have their index now.
         """
         assert job is self._flush_job, "the job that is out comes back, once"
+        assert job.last_index <= self.last_index, "a truncation draws the job back with it"
         self._flush_job = None
         self._durable_index = max(self._durable_index, job.last_index)
         return self._durable_index
 
     def prepare_job(self) -> PrepareJob | None:
-        """Files and pages to make ready ahead of the writer; None if enough are, or a job is out."""
+        """Returns the files and pages to make ready ahead of the writer; None if enough are, or a job is out."""
         if self._prepare_job is not None or self.damaged:
             return None
         data, units = self._tail, self._index.tail
@@ -471,7 +486,7 @@ class EntryLog:
         self._set_limit()
 
     def unit_files_since(self, index: int) -> list[str]:
-        """Paths of the index files with the units of entries from `index` on, for a checkpoint to flush."""
+        """Returns the paths of the index files with units of entries from `index` on, for a checkpoint to flush."""
         index = min(max(index, self.first_index), self.last_index + 1)
         begin = self._units.start_of(index * UNIT_BYTES)
         return [self._units.path(start) for start in self._units.starts if start >= begin]
@@ -484,6 +499,7 @@ class EntryLog:
     # ---- inside --------------------------------------------------------------------------------------
 
     def _adopt(self, recovery: LogRecovery) -> None:
+        """Takes over what recovery found. A damaged log can be read, and not be written."""
         self.first_index = recovery.first_index
         self.first_position = recovery.first_position
         self.base_term = recovery.base_term
@@ -504,7 +520,7 @@ class EntryLog:
         self._last_term = self._runs[-1][1] if self._runs else self.base_term
 
     def _start_writing(self) -> None:
-        """The log's end is known and nothing lies behind it: everything before was flushed by recovery."""
+        """Begins to write at the log's end: nothing lies behind it, and recovery has flushed all before it."""
         self._tail.move_to(self.end_position)
         self._durable_index = self.last_index
         self._flush_from = self._written_position = self.end_position
@@ -512,16 +528,22 @@ class EntryLog:
         self._set_limit()
 
     def _set_limit(self) -> None:
+        """Takes over a change of the tail: up to the limit pages are ready, and an end marker still fits behind."""
         tail = self._tail
         self._data_limit = min(tail.prepared_end, tail.start + self._file_bytes - MARKER_BYTES)
 
     def _make_room(self, size: int) -> int:
-        """Everything that `append` does not do each time: roll, create, prepare. Returns the position."""
+        """Does what `append` need not do each time: rolls, creates, prepares. Returns the entry's position.
+
+        Raises EntryTooLargeError, DiskFullError, DiskError; nothing has changed then.
+        """
         position = self.next_position(size - HEADER_BYTES)
         self._advance(position, position + size, self.last_index + 1)
         return position
 
     def _make_room_for_range(self, entries: EntryRange, first: int, position: int) -> None:
+        """Does as `_make_room` for a range whose first new entry claims `position`. Raises DamagedRangeError, too."""
+        # Files are of one size on all replicas, so each entry can only be at one position behind the one before it.
         if position != self.end_position:
             offset = (first - entries.first_index) * UNIT_BYTES
             size = UNIT.unpack_from(entries.units, offset)[2]
@@ -534,6 +556,7 @@ class EntryLog:
         self._advance(position, entries.end_position, entries.last_index)
 
     def _advance(self, position: int, end: int, last_index: int) -> None:
+        """Makes the pages of an entry at `position` ready, up to `end`; ends the current file where it does not fit."""
         assert not self.damaged, "cut_damage comes before any append"
         self._index.reserve(self.last_index + 1, last_index)
         tail = self._tail
@@ -553,7 +576,7 @@ class EntryLog:
             raise OutOfRangeError(f"entry {index} is not in {self.first_index}..{self.last_index}")
 
     def _unit(self, index: int) -> tuple[int, int, int]:
-        """(position, size, term) of an entry. Raises DamagedLogError."""
+        """Returns (position, size, term) of an entry. Raises DamagedLogError."""
         if index >= self._sound_from:
             return self._index.unit(index)
         return checked_unit(
@@ -568,7 +591,7 @@ class EntryLog:
         return position + size
 
     def _ranges_from(self, position: int) -> list[tuple[MappedFile, int, int]]:
-        """[position, end_position) by data file: (file, begin, end) within it."""
+        """Returns [position, end_position) by data file: (file, begin, end), the places within the file."""
         ranges = []
         while position < self.end_position:
             start = self._data.start_of(position)

@@ -15,8 +15,7 @@ from log.record import Buffer
 
 
 class EntryRange(NamedTuple):
-    """Entries `first_index`..`last_index`, bytes [position, end_position) of the log, within one data
-    file."""
+    """Entries `first_index`..`last_index`, bytes [position, end_position) of the log, all within one data file."""
 
     data: memoryview
     first_index: int
@@ -29,17 +28,17 @@ class EntryRange(NamedTuple):
     """(first index, term) of each run of equal terms, ascending."""
 
     def position_of(self, index: int) -> int:
-        """The log position at which the entry begins."""
+        """Returns the log position at which the entry begins."""
         assert self.first_index <= index <= self.last_index, "index outside of the range"
         return int(UNIT.unpack_from(self.units, (index - self.first_index) * UNIT_BYTES)[1])
 
     def term_of(self, index: int) -> int:
-        """The term of one entry."""
+        """Returns the term of one entry."""
         assert self.first_index <= index <= self.last_index, "index outside of the range"
         return int(UNIT.unpack_from(self.units, (index - self.first_index) * UNIT_BYTES)[4])
 
     def has_terms(self, runs: Iterable[tuple[int, int]]) -> bool:
-        """Whether the entries have exactly these runs of (term, count), in order."""
+        """True if the entries have exactly these runs of (term, count), in order."""
         index = self.first_index
         spans = []
         for term, count in runs:
@@ -49,12 +48,13 @@ class EntryRange(NamedTuple):
 
 
 def check_range(data: Buffer, first_index: int, position: int, data_file_bytes: int) -> EntryRange:
-    """Checks magic, sizes, indices, positions, terms and checksums of all entries in `data`.
+    """Checks magic, sizes, indices, positions, terms and checksums of all entries in `data`; returns them as a range.
 
     Raises DamagedRangeError with the offset in `data`; nothing of a damaged range may be used.
     """
     view = memoryview(data)
     end = len(view)
+    # Behind the last entry of a file there is always room for an end marker.
     file_left = data_file_bytes - position % data_file_bytes - MARKER_BYTES
     if not end:
         raise DamagedRangeError(0, "a range holds at least one entry")
@@ -73,15 +73,18 @@ def check_range(data: Buffer, first_index: int, position: int, data_file_bytes: 
             view, offset
         )
         next_offset = offset + size
+        # The sizes first: they lead to the next header, and to the bytes that the checksum covers.
         if magic != ENTRY_MAGIC or channel or chain:
             raise DamagedRangeError(offset, f"magic {magic}, channel {channel}, chain {chain}: no entry")
         if size != body_size + HEADER_BYTES or body_size < 0 or next_offset > end:
             raise DamagedRangeError(offset, f"size {size} with a body of {body_size} is impossible")
+        # Each header names its index and position: entries of another place of the log would pass all other checks.
         if found_index != index or found_position != position + offset:
             raise DamagedRangeError(
                 offset,
                 f"entry {found_index} at {found_position}, not {index} at {position + offset}",
             )
+        # Terms never fall along a log (Raft 5.3).
         if term != last_term:
             if term < last_term:
                 raise DamagedRangeError(offset, f"term {term} follows term {last_term}")

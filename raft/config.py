@@ -9,7 +9,7 @@ _MILLISECOND = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a node must never forget: its term, and whom it voted for in it."""
+    """The term of a node and its vote in that term. Both must be durable before anyone hears of them (figure 2)."""
 
     term: int = 0
     vote: str | None = None

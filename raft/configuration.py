@@ -1,12 +1,12 @@
-"""Who belongs to the group, and how that changes.
+"""The members of the group, and the changes of membership.
 
 A configuration takes effect when its entry is appended, not when it is committed (dissertation 4.1), so a node needs
 the configurations of its log's uncommitted part to fall back when entries are truncated, and the one in force at the
 log's head to hand to a node that starts from there. `ConfigurationHistory` keeps exactly those.
 
 Only one server is added or removed at a time, so that any majority of the old and any of the new configuration share
-a server and no joint phase is needed. A new server begins as a learner: it receives the log but neither votes nor
-counts, until it has caught up and is promoted.
+a server and no joint phase is needed (dissertation 4.1). A new server begins as a learner: it receives the log but
+neither votes nor counts, until it has caught up and is promoted (4.2.1).
 """
 
 from collections.abc import Iterable
@@ -40,6 +40,7 @@ class AddLearner:
     node: str
 
     def applied_to(self, configuration: Configuration) -> Configuration:
+        """Returns the configuration with the node as a learner. Raises AlreadyMember."""
         if self.node in configuration.members:
             raise AlreadyMember(self.node)
         return Configuration(configuration.voters, (*configuration.learners, self.node))
@@ -52,6 +53,7 @@ class PromoteLearner:
     node: str
 
     def applied_to(self, configuration: Configuration) -> Configuration:
+        """Returns the configuration with the node as a voter. Raises AlreadyMember, UnknownMember."""
         if self.node in configuration.voters:
             raise AlreadyMember(self.node)
         if self.node not in configuration.learners:
@@ -67,6 +69,7 @@ class RemoveMember:
     node: str
 
     def applied_to(self, configuration: Configuration) -> Configuration:
+        """Returns the configuration without the node. Raises UnknownMember, LastVoter."""
         if self.node not in configuration.members:
             raise UnknownMember(self.node, "a member")
         if configuration.voters == (self.node,):
@@ -90,6 +93,7 @@ class ConfigurationHistory:
     __slots__ = ("_entries", "current", "current_index")
 
     def __init__(self, entries: Iterable[tuple[int, Configuration]]) -> None:
+        # Never empty; `current_index` and `current` are always those of its last pair.
         self._entries = list(entries)
         if not self._entries:
             raise ValueError("a node needs the configuration it starts from")
@@ -104,16 +108,17 @@ class ConfigurationHistory:
 
     @property
     def previous(self) -> Configuration:
-        """The one before the current one; the current one when no other is known."""
+        """The configuration before the current one; the current one when no other is known."""
         return self._entries[max(0, len(self._entries) - 2)][1]
 
     def append(self, index: int, configuration: Configuration) -> None:
+        """The entry at `index` was appended: its configuration is the current one from now on."""
         assert index > self.current_index, f"configuration at {index} follows one at {self.current_index}"
         self._entries.append((index, configuration))
         self._refresh()
 
     def truncate(self, last_index: int) -> bool:
-        """Forgets what lies after `last_index`; True when the current configuration changed by it."""
+        """Forgets configurations after `last_index`; returns True when the current one changed by it."""
         before = self.current_index
         while len(self._entries) > 1 and self._entries[-1][0] > last_index:
             self._entries.pop()
@@ -122,11 +127,12 @@ class ConfigurationHistory:
         return self.current_index != before
 
     def drop_before(self, first_index: int) -> None:
-        """Forgets what a log that begins at `first_index` no longer needs."""
+        """Forgets all configurations before the one that is in force where the log begins, at `first_index`."""
         while len(self._entries) > 1 and self._entries[1][0] < first_index:
             self._entries.pop(0)
 
     def reset(self, index: int, configuration: Configuration) -> None:
+        """A snapshot replaced the log: only its configuration is known."""
         self._entries = [(index, configuration)]
         self._refresh()
 
@@ -138,10 +144,11 @@ class ConfigurationHistory:
         raise AssertionError(f"the configuration in force at {index} is no longer known")
 
     def between(self, first_index: int, last_index: int) -> tuple[tuple[int, Configuration], ...]:
-        """Those of the entries first_index..last_index."""
+        """The (index, configuration) pairs of the entries first_index..last_index."""
         if self.current_index < first_index:  # nearly always: an append rarely carries a configuration
             return ()
         return tuple(entry for entry in self._entries if first_index <= entry[0] <= last_index)
 
     def kept(self) -> tuple[tuple[int, Configuration], ...]:
+        """All (index, configuration) pairs that are known, oldest first."""
         return tuple(self._entries)

@@ -141,7 +141,7 @@ class Raft:
 
     @property
     def log_generation(self) -> int:
-        """To be noted when a flush begins and given to `persisted` when it is done."""
+        """The generation of the log: noted when a flush begins, and given to `persisted` when that is done."""
         return self._state.persisted.generation
 
     @property
@@ -163,7 +163,7 @@ class Raft:
         return self._state.configurations.current_index
 
     def deadline(self) -> int | None:
-        """When to call `tick` and `replicate` next, or None while only a message can change anything."""
+        """The time at which to call `tick` and `replicate` next; None while only a message can change anything."""
         if self._leader is not None:
             return self._leader.deadline()
         recovery = self._recovery
@@ -175,7 +175,7 @@ class Raft:
 
     @property
     def recovering(self) -> Loss | None:
-        """What this node may lack of what it acknowledged, or None."""
+        """The part of its promises that this node may have lost; None when it has kept them all."""
         return None if self._recovery is None else self._recovery.loss
 
     @property
@@ -184,18 +184,18 @@ class Raft:
 
     @property
     def has_effects(self) -> bool:
-        """Whether `take_effects` would give any."""
+        """True when `take_effects` would return any."""
         return bool(self._state.effects)
 
     @property
     def wants_replicate(self) -> bool:
-        """Whether `replicate` might have something to do now: never False when it has."""
+        """True when `replicate` may have something to do now; it is never False when there is something."""
         if self._leader is not None:
             return self._leader.wants_replicate
         return self._follower.owes_answer
 
     def take_effects(self) -> list[Effect]:
-        """What is to be done now, in order; see effects.py."""
+        """Returns the effects that are to be carried out now, in order, and forgets them; see effects.py."""
         state = self._state
         effects = state.effects
         state.effects = []
@@ -210,9 +210,10 @@ class Raft:
         assert message.target == state.node_id, f"{message.target}'s message came to {state.node_id}"
         recovery = self._recovery
         if recovery is not None and recovery.is_mute and not isinstance(message, _RECOVERY_MESSAGES):
-            return  # our own term is unknown, and so whether this is of the past
+            return  # our own term is unknown, so the message cannot be told from one of an earlier term
         if message.term != state.term and not self._enter_term_of(message, now):
             return
+        # From here on the message is of our term, a vote's request or response, or about recovery.
         match message:
             case AppendResponse():
                 if self._leader is not None:
@@ -236,6 +237,7 @@ class Raft:
                     self._leader.snapshot_response(message, now)
                     self._step_down_if_removed(now)
             case TimeoutNow():
+                # Dissertation 3.10: an election at once, without a PreVote, since the old leader asked for it.
                 if state.may_campaign and self._leader is None and recovery is None:
                     self._begin_vote(now, leadership_transfer=True)
             case RecoveryRequest():
@@ -248,14 +250,15 @@ class Raft:
             self._conclude_recovery(now)
 
     def _enter_term_of(self, message: Message, now: int) -> bool:
-        """Compares terms (5.1); False when the message is dealt with."""
+        """Compares terms and enters a greater one (5.1). Returns False when the message asks for nothing more."""
         state = self._state
         if isinstance(message, RecoveryRequest) or (self._recovery is not None and self._recovery.is_mute):
-            return (
-                True  # a question changes nothing; a node without a term enters one when it has heard enough
-            )
+            # A question changes no term; a node without a term enters one when it has heard enough.
+            return True
         if message.term > state.term:
             if isinstance(message, VoteRequest):
+                # A PreVote must not raise terms (dissertation 9.6); nor may a server that a living leader has removed
+                # or cut off (4.2.3), unless that leader asked for the election itself (3.10).
                 defended = not message.leadership_transfer and self._election.defends_leader(now)
                 if not message.pre_vote and not defended:
                     self._become_follower(message.term, now)
@@ -285,7 +288,7 @@ class Raft:
     # Transitions -----------------------------------------------------------------------------------------------
 
     def _become_follower(self, term: int, now: int) -> None:
-        """Follows nobody yet: in a greater term, or in this one after having led it."""
+        """Makes this node a follower without a leader: in a greater term, or in this one after having led it."""
         state = self._state
         if self._leader is not None:
             self._leader.step_down()
@@ -299,8 +302,9 @@ class Raft:
         state.set_role(Role.FOLLOWER, None, term_changed=term_changed)
 
     def _follow(self, leader: str, now: int) -> None:
-        """Hears the leader of the current term."""
+        """Follows `leader`, which has sent a leader's message of the current term."""
         state = self._state
+        # Election safety (5.2): at most one leader in a term. Another one would be a bug of ours or of that node.
         assert self._leader is None, f"{leader} and {state.node_id} both lead term {state.term}"
         if state.leader != leader:
             assert state.leader is None, f"{leader} and {state.leader} both lead term {state.term}"
@@ -311,13 +315,14 @@ class Raft:
         self._election.heard_leader(now)
 
     def _campaign_won(self, now: int) -> None:
-        """From pre-candidate to candidate, and from candidate to leader."""
+        """Makes a pre-candidate a candidate, and a candidate the leader."""
         if self._state.role is Role.PRE_CANDIDATE:
             self._begin_vote(now, leadership_transfer=False)
         else:
             self._become_leader(now)
 
     def _begin_vote(self, now: int, *, leadership_transfer: bool) -> None:
+        """Enters the next term as a candidate; as its leader when no other vote is needed."""
         won = self._election.begin_vote(now, leadership_transfer=leadership_transfer)
         self._follower = Follower(self._state)
         if won:
@@ -325,12 +330,13 @@ class Raft:
 
     def _become_leader(self, now: int) -> None:
         state = self._state
+        assert state.vote == state.node_id, "a leader voted for itself in its term"
         self._election.forget_leader()
         state.set_role(Role.LEADER, state.node_id)
         self._leader = Leader(state, self._clip, now)
 
     def _step_down_if_removed(self, now: int) -> None:
-        """A leader outlives its own removal until that is committed (dissertation 4.2.2)."""
+        """Ends the leadership once our own removal is committed; until then it goes on (dissertation 4.2.2)."""
         state = self._state
         if (
             self._leader is not None
@@ -347,10 +353,11 @@ class Raft:
     # Recovery (see recovery.py) --------------------------------------------------------------------------------
 
     def _answer_recovery(self, request: RecoveryRequest) -> None:
-        """What we know, for a node that may have lost what it acknowledged; our own leadership forgets all that."""
+        """Answers a node that may have lost what it acknowledged; a leader forgets its acknowledgements first."""
         state = self._state
         leads = self._leader is not None
         if self._leader is not None:
+            # Before the answer: its commit index must not rise later by what that node has lost (recovery.py).
             self._leader.peer_recovers(request.source)
         state.send(
             RecoveryResponse(
@@ -367,7 +374,7 @@ class Raft:
             self._recovery.asked_by(request.source)
 
     def _learn_from_recovery(self, now: int) -> None:
-        """A node without a term has heard another one; maybe it knows enough now."""
+        """Enters the group's term once enough voters have told theirs to this node without a term."""
         recovery = self._recovery
         assert recovery is not None
         term = recovery.term_learned()
@@ -379,7 +386,7 @@ class Raft:
         recovery.deadline = now  # whoever has not told its term, and the leader, are asked again
 
     def _conclude_recovery(self, now: int) -> None:
-        """Ends the mode if it has reached its end."""
+        """Ends the recovering mode when this node holds what it promised, or when the group turns out to be new."""
         recovery, state = self._recovery, self._state
         if recovery is None:
             return
@@ -388,7 +395,7 @@ class Raft:
         elif not recovery.is_over(leads=self._leader is not None):
             return
         elif recovery.loss is not Loss.ENTRIES and state.vote is None:
-            # Whom we voted for in this term, if at all, is forgotten: nobody else may have our vote in it.
+            # Our vote in this term, if there was one, is forgotten. We vote for its leader: nobody else may get it.
             state.save_hard_state(state.term, recovery.leader)
         self._recovery = None
         state.recovering = False
@@ -397,7 +404,7 @@ class Raft:
     # The own log -----------------------------------------------------------------------------------------------
 
     def persisted(self, index: int, generation: int, now: int) -> None:
-        """The own disk holds the log up to `index` as it was when `log_generation` was `generation`."""
+        """The disk of this node holds the log up to `index` as it was when `log_generation` was `generation`."""
         state = self._state
         assert generation != state.persisted.generation or index <= state.log.last_index, "beyond the log"
         if not state.persisted.flushed(index, generation):
@@ -423,12 +430,16 @@ class Raft:
     # The leader ------------------------------------------------------------------------------------------------
 
     def _leading(self) -> Leader:
+        """Returns the leader's part of this node. Raises NotLeader."""
         if self._leader is None:
             raise NotLeader(self._state.leader)
         return self._leader
 
     def check_proposal(self, count: int) -> None:
-        """Raises what `propose` would raise: for a caller whose own write may fail and must come first."""
+        """Raises as `propose` would, and changes nothing: for a caller whose own write may fail and must come first.
+
+        Raises NotLeader, LeadershipTransferring, ProposalLimit.
+        """
         self._leading().check_proposal(count)
 
     def propose(self, count: int, now: int) -> int:
@@ -448,20 +459,23 @@ class Raft:
             self._follower.acknowledge()
 
     def read_index(self, token: object, now: int) -> None:
-        """Asks for an index at which a read is linearizable; ReadReady or ReadLost answers. Raises NotLeader."""
+        """Asks for an index at which a read is linearizable; the effect ReadReady or ReadLost answers.
+
+        Raises NotLeader.
+        """
         self._leading().read_index(token)
 
     def transfer_leadership(self, target: str, now: int) -> None:
-        """Begins to hand over to `target`; given up after an election timeout.
+        """Begins to hand the leadership over to `target`; the attempt is given up after an election timeout.
 
         Raises NotLeader, LeadershipTransferring, UnknownMember.
         """
         self._leading().transfer(target, now)
 
     def propose_configuration(self, change: Change, now: int) -> int:
-        """Begins a membership change and returns the index of its entry; the effects say what to write.
+        """Begins a membership change and returns the index of its entry, which an effect asks the caller to write.
 
-        Raises NotLeader, LeadershipTransferring and the ConfigurationErrors.
+        Raises NotLeader, LeadershipTransferring and the kinds of ConfigurationError.
         """
         return self._leading().propose_configuration(change, now)
 
@@ -494,7 +508,7 @@ class Raft:
             self._election.lost_peer(peer, now)
 
     def status(self, now: int) -> Status:
-        """A picture of the node for people."""
+        """Returns the node's state for a status command."""
         state = self._state
         leader = self._leader
         peers: tuple[PeerStatus, ...] = ()

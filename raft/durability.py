@@ -1,4 +1,4 @@
-"""How much of the own log is on the own disk.
+"""The part of a node's log that is on its own disk.
 
 A flush runs beside the state machine: while it is under way entries may be truncated and others written in their
 place, and its end says nothing about those. So each truncation opens a new generation; whoever starts a flush notes
@@ -11,7 +11,10 @@ _TRUNCATIONS_REMEMBERED = 64
 
 
 class PersistedIndex:
-    """`index`: every entry up to it is durable and the one that the log now holds there."""
+    """Tracks `index`: each entry up to it is durable, and is the one that the log now holds there.
+
+    `generation` rises by one with each truncation.
+    """
 
     __slots__ = ("_cuts", "_oldest_known", "generation", "index")
 
@@ -20,6 +23,7 @@ class PersistedIndex:
         self.generation = 0
         # (generation that the cut opened, last index it left), both rising: a cut below earlier ones outdoes them.
         self._cuts: list[tuple[int, int]] = []
+        # A flush of an older generation counts for nothing: the cuts after it are no longer all known.
         self._oldest_known = 0
 
     def cut(self, last_index: int) -> None:
@@ -33,7 +37,7 @@ class PersistedIndex:
             self._oldest_known = self._cuts.pop(0)[0]
 
     def flushed(self, index: int, generation: int) -> bool:
-        """A flush begun in `generation` covered the log up to `index`; True when more is durable by it."""
+        """A flush begun in `generation` covered the log up to `index`; returns True when more is durable by it."""
         assert generation <= self.generation, "a flush of a generation yet to come"
         if generation != self.generation:
             if generation < self._oldest_known:

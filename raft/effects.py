@@ -1,6 +1,7 @@
-"""What the caller of `Raft` has to do, in the order of the list.
+"""The effects that the caller of `Raft` has to carry out, in the order of the list.
 
-Write before send: the effects are carried out one after the other, and
+Write before send (figure 2: stable storage is updated before an RPC is answered): the effects are carried out one
+after the other, and
 
 - `SaveHardState`, `ResetLog` and `RecoveryChanged` must be on the disk before the next effect is begun: an answer
   that follows may promise a vote, and a promise must survive a power failure;
@@ -129,7 +130,7 @@ class SnapshotNeeded:
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """This node's role, term or known leader is now another."""
+    """This node's role, its term or the leader that it knows has changed."""
 
     role: Role
     term: int
@@ -169,9 +170,9 @@ class ConfigurationChanged:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryChanged:
-    """What this node lacks of its promises is now this: keep it for the next start; None: nothing, the mode is over.
+    """Keep `loss`, the part of its promises that this node lacks, for the next start. None says that the mode is over.
 
-    Durable before anything that follows. Until it says None, every start must be given the last value.
+    It must be durable before anything that follows. Until it is None, every start must be given the last value.
     """
 
     loss: Loss | None

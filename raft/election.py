@@ -17,6 +17,8 @@ from raft.state import NodeState
 
 __all__ = ["Election"]
 
+_DOUBLINGS_MAX = 32
+
 
 class Election:
     """The election timer of a node, its view of the leader's liveness, and its campaign if it has one."""
@@ -25,9 +27,11 @@ class Election:
 
     def __init__(self, state: NodeState, now: int) -> None:
         self._state = state
-        # When the leader of the current term was last heard; None also when the connection to it is lost.
+        # The time at which the leader of the current term was last heard; None also when the connection to it is lost.
         self._leader_contact: int | None = None
+        # The votes of the campaign under way; None for whoever is neither pre-candidate nor candidate.
         self._tally: VoteTally | None = None
+        # Campaigns that were lost since a leader was last heard.
         self._attempts = 0
         self.restart_timer(now)
 
@@ -53,21 +57,22 @@ class Election:
         self._tally = None
 
     def lost_connection_to_leader(self, now: int) -> None:
+        """Stops to defend the leader, and asks for votes soon: its process or the path to it is gone."""
         self._leader_contact = None
         self.deadline = min(self.deadline, now + self._short_wait())
 
     def ask_soon(self, now: int) -> None:
-        """There can be no leader to wait for."""
+        """Asks for votes after a short wait, as there can be no leader to wait for."""
         self.deadline = min(self.deadline, now + self._short_wait())
 
     def _short_wait(self) -> int:
-        """A random wait, from a range that doubles with every campaign since a leader was heard."""
+        """Draws a wait in nanoseconds, from a range that doubles with every campaign since a leader was heard."""
         config = self._state.config
-        doubled = config.campaign_jitter_ns << min(self._attempts, 32)
+        doubled = config.campaign_jitter_ns << min(self._attempts, _DOUBLINGS_MAX)
         return self._state.random.randrange(0, min(doubled, config.election_timeout_max_ns))
 
     def defends_leader(self, now: int) -> bool:
-        """Whether this node hears a leader, and so keeps out of elections (dissertation 4.2.3)."""
+        """True while this node leads or hears a leader: it then refuses its vote (dissertation 4.2.3)."""
         if self._state.role is Role.LEADER:
             return True
         contact = self._leader_contact
@@ -76,14 +81,16 @@ class Election:
     # Voter ---------------------------------------------------------------------------------------------------
 
     def answer(self, request: VoteRequest, now: int, *, may_vote: bool = True) -> None:
-        """Votes, unless it is forbidden; the term of a real request has been entered before, if it is allowed."""
+        """Answers a vote request: grants or refuses (5.2). `Raft` has entered the term of a real request before."""
         state = self._state
         granted = may_vote and self._may_grant(request, now)
         if granted and request.pre_vote:
+            # The asker goes first, so that two candidates seldom meet and split the vote.
             self.deadline = max(self.deadline, now + state.config.campaign_jitter_ns)
         elif granted:
             if state.vote is None:
                 state.save_hard_state(state.term, request.source)
+            # 5.2: whoever grants a vote begins its election timeout anew.
             self.restart_timer(now)
         state.send(
             VoteResponse(
@@ -103,22 +110,23 @@ class Election:
             return False
         if not request.leadership_transfer and self.defends_leader(now):
             return False
+        # 5.2: one vote in a term. In a term that has a leader any other vote is useless.
         if request.term > state.term:
             assert request.pre_vote, "the term of a vote request is entered before it is answered"
         elif state.vote not in (None, request.source) or state.leader is not None:
             return False
-        # 5.4.1: the candidate's log must be at least as up to date as ours.
+        # 5.4.1: the candidate's log must be at least as up to date as ours, by last term, then by length.
         return (request.last_term, request.last_index) >= (state.log.last_term, state.log.last_index)
 
     # Candidate -----------------------------------------------------------------------------------------------
 
     def begin_pre_vote(self, now: int) -> bool:
-        """Asks who would vote for us; True when that is a majority already."""
+        """Asks the voters if they would vote for us (dissertation 9.6); returns True when our own vote is enough."""
         self._state.set_role(Role.PRE_CANDIDATE, None)
         return self._begin(now, pre_vote=True, leadership_transfer=False)
 
     def begin_vote(self, now: int, *, leadership_transfer: bool) -> bool:
-        """Enters a new term and asks for votes in it; True when our own is a majority."""
+        """Enters the next term and asks for votes in it (5.2); returns True when our own vote is enough."""
         state = self._state
         state.save_hard_state(state.term + 1, state.node_id)
         state.set_role(Role.CANDIDATE, None, term_changed=True)
@@ -150,7 +158,7 @@ class Election:
         return False
 
     def count(self, response: VoteResponse, now: int) -> bool:
-        """Counts an answer to the campaign under way; True when it makes a majority."""
+        """Counts a vote of the campaign under way; returns True when we have won by now."""
         state = self._state
         expected = Role.PRE_CANDIDATE if response.pre_vote else Role.CANDIDATE
         request_term = state.term + 1 if response.pre_vote else state.term

@@ -55,7 +55,7 @@ class LeadershipTransferring(RaftError):
 
 
 class ProposalLimit(RaftError):
-    """As many entries as the configuration allows wait for their commit."""
+    """Too many entries wait for their commit already: `max_uncommitted_entries` is the limit."""
 
     def __init__(self, uncommitted: int, limit: int) -> None:
         super().__init__(f"{uncommitted} entries are uncommitted, the limit is {limit}")

@@ -1,6 +1,6 @@
-"""What a follower does with its leader's requests (5.3), and what it may acknowledge.
+"""The follower's part of replication (5.3): it takes its leader's requests and acknowledges them.
 
-`_agreed_index` is how far this log is known to be the leader's: it begins at the commit index, rises with every
+Up to `_agreed_index` this log is known to be the leader's: the index begins at the commit index, rises with every
 request that fits, and holds for the leader's term, since a leader never changes its log. What is acknowledged is
 the smaller of it and what is on the disk. An acknowledgement covers everything before it, so one is sent at the end
 of the turn, however many requests and flushes came to an end in it; entries that are not on the disk wait for the
@@ -21,8 +21,11 @@ class Follower:
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
+        # Always: commit index <= agreed index <= last index, and acknowledged index <= agreed index. They rise only.
+        # A leader has all that is committed (leader completeness, 5.4.3), so the logs agree up to there at least.
         self._agreed_index = state.commit_index
         self._acknowledged_index = self._agreed_index
+        # The latest heartbeat round that the leader has told.
         self._round = 0
         self._answer_due = False
 
@@ -30,7 +33,8 @@ class Follower:
         """Takes the entries that are new, if they follow what is here; answers as `AppendRequest` says."""
         state = self._state
         log = state.log
-        # What is committed here is committed there and the same; the log may not even reach back to prev_index.
+        # The consistency check of 5.3. What is committed here is the same there and needs none; this log may not even
+        # reach back to prev_index.
         if request.prev_index > state.commit_index and not log.matches(request.prev_index, request.prev_term):
             self._refuse(request)
             return
@@ -38,6 +42,7 @@ class Follower:
         if request.spans and last_index > state.commit_index:
             self._accept(request, last_index)
         self._agreed_index = max(self._agreed_index, last_index)
+        # Figure 2, AppendEntries 5: entries after the ones agreed on may still differ from the leader's.
         commit_index = min(request.commit_index, self._agreed_index)
         if commit_index > state.commit_index:
             state.advance_commit(commit_index)
@@ -52,6 +57,7 @@ class Follower:
             self._answer_due = True
 
     def _accept(self, request: AppendRequest, last_index: int) -> None:
+        """Adds the entries of the request that this log lacks; entries in conflict with them go first (5.3)."""
         state = self._state
         log = state.log
         first_new = self._first_new(request)
@@ -89,6 +95,7 @@ class Follower:
         return state.log.first_difference(state.commit_index, remaining)
 
     def _refuse(self, request: AppendRequest) -> None:
+        """Refuses, with a hint that lets the leader pass over a whole term at a time (the end of 5.3)."""
         state = self._state
         self._round = max(self._round, request.round)
         hint_index = max(
@@ -110,17 +117,17 @@ class Follower:
         )
 
     def persisted(self) -> None:
-        """More of the log is on the disk: some of it may have been waiting for that."""
+        """More of the log is on the disk: an acknowledgement becomes due if it covers more by that."""
         if min(self._agreed_index, self._state.persisted.index) > self._acknowledged_index:
             self._answer_due = True
 
     @property
     def owes_answer(self) -> bool:
-        """Whether `acknowledge` has something to send."""
+        """True when `acknowledge` has something to send."""
         return self._answer_due
 
     def acknowledge(self) -> None:
-        """The end of a turn: sends the acknowledgement that is due."""
+        """Ends a turn: sends the acknowledgement that is due, if one is."""
         state = self._state
         if not self._answer_due or state.leader is None:
             return
@@ -140,9 +147,10 @@ class Follower:
         )
 
     def install_snapshot(self, request: SnapshotRequest) -> None:
-        """Begins anew where the leader's log begins, unless what is here reaches as far."""
+        """Begins anew where the leader's log begins, unless this log reaches as far (section 7)."""
         state = self._state
         base_index = request.first_index - 1
+        # A log that has the entry before the snapshot's end keeps what follows it (figure 13, step 6).
         if base_index > state.commit_index and not state.log.matches(base_index, request.prev_term):
             state.reset_log(
                 request.first_index, request.prev_term, request.configuration_index, request.configuration

@@ -1,4 +1,4 @@
-"""What only a leader does: replicate, commit, confirm reads, hand over, change the membership.
+"""The leader's part: it replicates, commits, confirms reads, hands over and changes the membership.
 
 A `Leader` lives for one term. Proposals and acknowledgements only change numbers; messages arise in `replicate`, once
 per turn of the caller, from the difference between what the log has and what each peer was sent. So everything that
@@ -30,7 +30,7 @@ from raft.state import NodeState
 __all__ = ["Clip", "Leader"]
 
 Clip = Callable[[int, int], Run]
-"""(first index, last index) -> the run of one request: it begins at the first and ends there or later."""
+"""(first index, last index) -> the run of one request: it begins at the first and has one entry at least."""
 
 
 class Leader:
@@ -58,20 +58,24 @@ class Leader:
     def __init__(self, state: NodeState, clip: Clip, now: int) -> None:
         self._state = state
         self._clip = clip
+        # Heartbeat rounds of this term, numbered from 1: an answer that names one was given after that round began.
         self._round = 0
-        self._round_due = True  # the first append is everybody's notice of the new leader
+        self._round_due = True  # the first append is everybody's notice of the new leader (5.2)
         self._reads = ReadQueue()
         self._heartbeat_due = now + state.config.heartbeat_interval_ns
         self._preferred_check_due = now + state.config.preferred_check_interval_ns
         self._commit_notice_due: int | None = None
+        # The deadline, and if TimeoutNow was sent, mean something only while there is a transferee.
         self.transferee: str | None = None
         self._transfer_deadline = 0
         self._transfer_sent = False
+        # `_leaving`, `_voting_peers` and `_votes_itself` follow from `peers` and the current configuration.
         self._leaving: list[str] = []
         self.peers: dict[str, Progress] = {}
+        # No entry before this one may be committed by counting (5.4.2, figure 8).
         self._term_begin_index = state.log.last_index + 1
         self._update_peers(now)
-        # 5.4.2, 8: older entries commit with this one, however long nothing is proposed.
+        # The no-op of section 8: older entries commit with it, however long nothing is proposed.
         state.log.append(state.term, 1)
         state.effects.append(AppendNoop(self._term_begin_index, state.term))
         state.log_effects_pending = True
@@ -95,6 +99,7 @@ class Leader:
     # Proposals -----------------------------------------------------------------------------------------------
 
     def check_proposal(self, count: int) -> None:
+        """Raises LeadershipTransferring, ProposalLimit if `count` entries may not be proposed now."""
         state = self._state
         if self.transferee is not None:
             raise LeadershipTransferring(self.transferee)
@@ -103,6 +108,7 @@ class Leader:
             raise ProposalLimit(uncommitted, state.config.max_uncommitted_entries)
 
     def propose(self, count: int) -> int:
+        """Adds entries to the log and returns the first one's index. Raises LeadershipTransferring, ProposalLimit."""
         state = self._state
         log = state.log
         assert count > 0, "a proposal of no entries"
@@ -113,11 +119,15 @@ class Leader:
         return first_index
 
     def propose_configuration(self, change: Change, now: int) -> int:
+        """Appends the changed configuration and returns its index. Raises as `Raft.propose_configuration` says."""
         state = self._state
         if self.transferee is not None:
             raise LeadershipTransferring(self.transferee)
+        # Without this a leader of an older term could still commit a change that this one has never seen: majorities
+        # of two changes need not overlap (Ongaro's correction of 4.1, raft-dev, July 2015).
         if not self._has_committed_in_term:
             raise ConfigurationPending("the leader has committed nothing in its term yet")
+        # Dissertation 4.1: one change at a time, so that the majorities before and after it overlap.
         if state.configurations.current_index > state.commit_index:
             raise ConfigurationPending("another membership change is under way")
         configuration = change.applied_to(state.configurations.current)
@@ -142,7 +152,10 @@ class Leader:
         return index
 
     def _check_votes_without(self, node: str, configuration: Configuration, now: int) -> None:
-        """A voter that votes does not leave to those that, for now, cannot; one that is gone may always leave."""
+        """Raises VotersRecovering if the group without `node` could elect nobody for now; see recovery.py.
+
+        A voter that is recovering itself, or is not heard any more, may always leave.
+        """
         peer = self.peers.get(node)
         if peer is not None and (peer.recovering or not self._is_heard(peer, now)):
             return
@@ -155,9 +168,11 @@ class Leader:
             raise VotersRecovering(node, recovering)
 
     def _is_heard(self, peer: Progress, now: int) -> bool:
+        """True when the peer has answered within the shortest election timeout."""
         return now - peer.last_contact <= self._state.config.election_timeout_min_ns
 
     def _is_caught_up(self, peer: Progress, now: int) -> bool:
+        """True when the peer is near enough to our log's end to be promoted or to take over (dissertation 4.2.1)."""
         config = self._state.config
         return (
             peer.state is PeerState.REPLICATE
@@ -174,6 +189,7 @@ class Leader:
         assert not state.log_effects_pending, "effects that write to the log must be carried out first"
         last_index, commit_index = state.log.last_index, state.commit_index
         window = state.config.max_inflight_appends
+        # Reads that wait begin a round of their own; before this term's first commit no index is safe for them (6.4).
         beat = self._round_due or (self._reads.wants_round and self._has_committed_in_term)
         if beat:
             self._begin_round()
@@ -186,13 +202,14 @@ class Leader:
             if peer.state is not PeerState.REPLICATE:
                 self._send_to_paused(peer, beat, now)
                 continue
+            # Pipelining: several requests may be on their way, up to the window (dissertation 10.2.2).
             sent = False
             while peer.next_index <= last_index and len(peer.inflight) < window:
                 if not self._send_entries(peer):
                     break
                 sent = True
             if sent:
-                continue
+                continue  # those requests carry the round and the commit index
             if beat:
                 self._send_empty(peer, peer.next_index - 1, self._round)
             elif peer.sent_commit_index < commit_index and not peer.inflight:
@@ -200,6 +217,7 @@ class Leader:
                     self._send_empty(peer, peer.next_index - 1, 0)
                 else:
                     notice_wanted = True
+        # One delay runs for all idle peers; it ends when it is over or when nobody is left to be told.
         if notice_due or not notice_wanted:
             self._commit_notice_due = None
         if notice_wanted and self._commit_notice_due is None:
@@ -209,7 +227,7 @@ class Leader:
 
     @property
     def wants_replicate(self) -> bool:
-        """Whether a peer might be sent something, or a notice of what is committed be due from now on."""
+        """True when `replicate` may send a peer something, or may begin the delay before a commit notice."""
         if self._round_due or self._leaving or self._reads.wants_round:
             return True
         last_index, commit_index = self._state.log.last_index, self._state.commit_index
@@ -224,6 +242,7 @@ class Leader:
         return False
 
     def _begin_round(self) -> None:
+        """Numbers a new heartbeat round, which also confirms the reads that have arrived by now."""
         self._round_due = False
         self._round += 1
         if self._has_committed_in_term:
@@ -231,13 +250,14 @@ class Leader:
             self._confirm_reads()
 
     def _send_entries(self, peer: Progress) -> bool:
-        """One request with entries; False when the log no longer has them and a snapshot is asked for instead."""
+        """Sends one request with entries; returns False when they are gone from the log and a snapshot is offered."""
         state = self._state
         log = state.log
         first_index = peer.next_index
         if first_index < log.first_index:
             self._offer_snapshot(peer)
             return False
+        assert first_index > peer.match_index, "the peer holds these entries already"
         run = self._clip(first_index, log.last_index)
         last_index = run.last_index
         assert first_index <= last_index <= log.last_index, "clip must leave at least one entry"
@@ -262,6 +282,7 @@ class Leader:
         return True
 
     def _send_empty(self, peer: Progress, prev_index: int, round_number: int) -> None:
+        """Sends a request without entries: a heartbeat, or with round 0 a commit index that asks for no answer."""
         state = self._state
         if prev_index < state.log.first_index - 1:
             self._offer_snapshot(peer)
@@ -299,6 +320,7 @@ class Leader:
             self._send_empty(peer, peer.next_index - 1, self._round)
 
     def _offer_snapshot(self, peer: Progress) -> None:
+        """Asks the caller to send a snapshot: the log no longer has what the peer lacks (section 7)."""
         state = self._state
         first_index, prev_term = state.log.first_index, state.log.base_term
         index, configuration = state.configurations.at(first_index - 1)
@@ -312,19 +334,20 @@ class Leader:
         )
 
     def snapshot_sent(self, target: str, now: int) -> None:
+        """A snapshot is on its way: it is offered again if the shortest election timeout brings no answer."""
         peer = self.peers.get(target)
         if peer is not None and peer.state is PeerState.SNAPSHOT:
             peer.snapshot_deadline = now + self._state.config.election_timeout_min_ns
 
     def snapshot_failed(self, target: str) -> None:
-        """Nothing was sent: looks again at the next heartbeat where the peer's log ends."""
+        """No snapshot was sent: the next heartbeat finds out anew where the peer's log ends."""
         peer = self.peers.get(target)
         if peer is not None and peer.state is PeerState.SNAPSHOT:
             peer.become_probe(self._state.log.first_index)
             peer.probe_sent = True
 
     def _dismiss_removed_peers(self) -> None:
-        """Tells peers whose removal is committed so, once, as far as they can be told, and forgets them."""
+        """Tells removed peers once that their removal is committed, if they can be reached, and forgets them."""
         for node in self._leaving:
             peer = self.peers[node]
             assert peer.leaving_index is not None
@@ -342,6 +365,7 @@ class Leader:
     # Answers -------------------------------------------------------------------------------------------------
 
     def append_response(self, response: AppendResponse, now: int) -> None:
+        """Takes a follower's acknowledgement or refusal of this term."""
         peer = self.peers.get(response.source)
         if peer is None:
             return
@@ -351,6 +375,7 @@ class Leader:
             peer.acknowledged_round = response.round
             if self._reads.open_round is not None:
                 self._confirm_reads()
+        # A peer that recovers may have lost what an older acknowledgement promised (recovery.py).
         if response.round >= peer.trusted_round:
             peer.recovering = response.recovering
         elif response.success:
@@ -365,6 +390,7 @@ class Leader:
                 self._acknowledged(peer)
 
     def snapshot_response(self, response: SnapshotResponse, now: int) -> None:
+        """Takes a follower's answer to a snapshot: it holds everything before our log."""
         peer = self.peers.get(response.source)
         if peer is None:
             return
@@ -375,15 +401,20 @@ class Leader:
             self._acknowledged(peer)
 
     def _acknowledged(self, peer: Progress) -> None:
+        """More of the log is durable on the peer: commits, and hands over if the peer waits for that."""
         self.update_commit()
         if peer.node == self.transferee:
             self._send_timeout_now(peer)
 
     def update_commit(self) -> None:
-        """Commits what a majority has on its disks, once that includes an entry of this term (5.3, 5.4.2)."""
+        """Commits what a majority has on its disks, once that includes an entry of this term (5.3, 5.4.2).
+
+        Entries of older terms are never committed by counting alone: figure 8 shows how they could be lost again.
+        """
         state = self._state
         matches = [peer.match_index for peer in self._voting_peers]
         if self._votes_itself:
+            # The leader counts its own disk like any other: replication may be ahead of it (dissertation 10.2.1).
             matches.append(state.persisted.index)
         index = agreed(matches)
         if index > state.commit_index and index >= self._term_begin_index:
@@ -399,6 +430,7 @@ class Leader:
     # Reads ---------------------------------------------------------------------------------------------------
 
     def read_index(self, token: object) -> None:
+        """Answers the read at once if this is the only voter, else with a round of heartbeats (6.4)."""
         if self._is_alone and self._has_committed_in_term:
             self._state.effects.append(ReadReady(token, self._state.commit_index))
         else:
@@ -409,10 +441,12 @@ class Leader:
         return self._votes_itself and not self._voting_peers
 
     def _serve_reads_alone(self) -> None:
+        """The only voter needs nobody's answer for the reads that waited for its first commit."""
         self._reads.begin_round(self._round, self._state.commit_index)
         self._confirm_reads()
 
     def _confirm_reads(self) -> None:
+        """Answers the reads of the open round if a majority has seen that round or a later one (6.4)."""
         open_round = self._reads.open_round
         if open_round is None:
             return
@@ -425,7 +459,7 @@ class Leader:
     # Time ----------------------------------------------------------------------------------------------------
 
     def deadline(self) -> int | None:
-        """The next time at which `tick` or `replicate` has something to do."""
+        """Returns the next time at which `tick` or `replicate` has something to do."""
         due = self._heartbeat_due if self.peers else None
         if self._commit_notice_due is not None and (due is None or self._commit_notice_due < due):
             due = self._commit_notice_due
@@ -434,7 +468,10 @@ class Leader:
         return due
 
     def tick(self, now: int) -> bool:
-        """Heartbeats, and whatever may be late by one; False when no majority answers (check quorum, 6.2)."""
+        """Begins heartbeats and ends a transfer that took too long; returns False when no majority answers.
+
+        A leader without a majority for the shortest election timeout steps down (dissertation 6.2).
+        """
         if self.transferee is not None and now >= self._transfer_deadline:
             self.transferee = None
         if now < self._heartbeat_due or not self.peers:
@@ -454,7 +491,10 @@ class Leader:
     # Leadership transfer -------------------------------------------------------------------------------------
 
     def transfer(self, target: str, now: int) -> None:
-        """Stops proposals, brings the target up to date and lets it start an election (dissertation 3.10)."""
+        """Stops proposals, brings the target up to date and lets it start an election (dissertation 3.10).
+
+        Raises UnknownMember, LeadershipTransferring.
+        """
         state = self._state
         if target == state.node_id or target not in state.configurations.current.voters:
             raise UnknownMember(target, "another voter")
@@ -466,12 +506,14 @@ class Leader:
         self._send_timeout_now(self.peers[target])
 
     def _send_timeout_now(self, peer: Progress) -> None:
+        """Sends TimeoutNow, once, as soon as the target holds the whole log: it could not win before (5.4.1)."""
         state = self._state
         if not self._transfer_sent and peer.match_index == state.log.last_index:
             self._transfer_sent = True
             state.send(TimeoutNow(state.node_id, peer.node, state.term))
 
     def _hand_over_to_preferred(self, now: int) -> None:
+        """Begins to hand over to the best of the preferred leaders that could lead at once, if there is one."""
         preferred = self._state.config.preferred_leaders
         if not preferred or self._state.node_id in preferred or self.transferee is not None:
             return
@@ -493,11 +535,14 @@ class Leader:
             self.transfer(best.node, now)
 
     def step_down(self) -> None:
-        """The end of this leadership, whatever the reason."""
+        """Ends this leadership, whatever the reason: its reads are lost."""
         self._state.effects += self._reads.abandon()
 
     def leave(self) -> None:
-        """Our own removal is committed: tells the others, and lets the most complete voter succeed us (4.2.2)."""
+        """Our own removal is committed: tells the others, and asks the most complete voter to succeed us.
+
+        Dissertation 4.2.2 lets such a leader just step down; TimeoutNow (3.10) spares the group the silence.
+        """
         for peer in self.peers.values():
             if peer.connected and peer.state is PeerState.REPLICATE:
                 self._send_empty(peer, peer.next_index - 1, 0)

@@ -1,4 +1,4 @@
-"""What the members of a group say to each other.
+"""The messages between the members of a group.
 
 Every message names its source, its target and a term, and consists of integers, booleans, strings, tuples of these
 and `Configuration`, so that another room can encode it as it likes. No message carries entry bytes: an append names
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class VoteRequest(NamedTuple):
-    """A candidate asks for a vote (5.2), or whether it would get one (`pre_vote`, dissertation 9.6).
+    """A candidate asks for a vote (5.2); with `pre_vote` it asks if it would get one (dissertation 9.6).
 
     `term` is the term that the candidate is in, or, with `pre_vote`, the one that it would enter.
     `leadership_transfer`: the old leader asked for this election, so that its followers need not defend it.
@@ -87,13 +87,14 @@ class AppendRequest(NamedTuple):
 
 
 class AppendResponse(NamedTuple):
-    """What a follower holds.
+    """A follower's acknowledgement or refusal.
 
-    Of a success, `log_index` is how far its log is known to agree with the leader's, and `match_index` how much of that
-    is on its disk: only this counts. Of a refusal, `log_index` is the refused prev_index, and `hint_index`, `hint_term`
-    name the last of its entries at or before it whose term is not greater than the refused one: nothing after that
-    can agree. `round` is the latest that the follower has seen. `recovering`: it may lack what it once acknowledged or
-    promised, and does not vote as others do.
+    In a success, `log_index` is the last index up to which its log is known to agree with the leader's. Of that, the
+    entries up to `match_index` are on its disk, and only those count. In a refusal, `log_index` is the refused
+    prev_index. `hint_index` and `hint_term` then name the last of its entries, at or before that index, whose term is
+    not greater than the refused one: no entry after it can agree (the end of 5.3). `round` is the latest round that
+    the follower has seen. `recovering` says that it may lack what it once acknowledged or promised, and does not vote
+    as others do.
     """
 
     source: str
@@ -154,8 +155,11 @@ class RecoveryRequest(NamedTuple):
 
 
 class RecoveryResponse(NamedTuple):
-    """`has_history` is False of a node that has never had a term. `leads`: it leads `term`, has forgotten what the
-    asker had acknowledged, and has committed up to `commit_index` (-1 unless it leads)."""
+    """The answer to a `RecoveryRequest`.
+
+    `has_history` is False if the node has never had a term. `leads` says that it leads `term`, has forgotten what the
+    asker had acknowledged, and has committed up to `commit_index` (-1 unless it leads).
+    """
 
     source: str
     target: str

@@ -1,9 +1,9 @@
-"""What a leader knows about one peer's log, and how fast it may send.
+"""A leader's view of one peer's log, and the limit on how much it sends ahead of answers.
 
 A peer is in one of three states, as in etcd's tracker:
 
-- PROBE: where its log agrees with ours is unknown. One request at a time; an answer moves `next_index`, success
-  leads to REPLICATE.
+- PROBE: it is unknown how far its log agrees with ours. One request at a time is open; an answer moves
+  `next_index`, and success leads to REPLICATE.
 - REPLICATE: requests are sent ahead of their answers, up to a window. `next_index` runs ahead of `match_index`. A
   refusal says that something was lost or overtaken, and leads back to PROBE.
 - SNAPSHOT: it needs entries that our log no longer has. No entries until it has begun anew.
@@ -50,16 +50,18 @@ class Progress:
     def __init__(self, node: str, next_index: int, now: int) -> None:
         self.node = node
         self.state = PeerState.PROBE
+        # Always match_index < next_index: we never send what the peer holds (figure 2).
         self.match_index = -1
         self.next_index = next_index
-        # Last indices of the requests with entries that are not acknowledged as durable, oldest first.
+        # Last indices of the requests with entries that are not acknowledged as durable, oldest first. Only REPLICATE
+        # has any, all of them above match_index and below next_index.
         self.inflight: deque[int] = deque()
         self.probe_sent = False
         self.sent_commit_index = -1
         self.acknowledged_round = 0
         # Acknowledgements that have not seen this heartbeat round are of a former life of the peer: not to be counted.
         self.trusted_round = 0
-        # Whether the peer may lack what it had promised, and so might not vote; until an acknowledgement denies it.
+        # The peer may lack what it had promised, and so might not vote; True until an acknowledgement denies it.
         self.recovering = True
         self.last_contact = now
         self.connected = True
@@ -69,6 +71,7 @@ class Progress:
         self.leaving_index: int | None = None
 
     def become_probe(self, next_index: int) -> None:
+        """Asks anew, from `next_index` on, how far the logs agree."""
         self.state = PeerState.PROBE
         self.next_index = next_index
         self.inflight.clear()
@@ -76,6 +79,7 @@ class Progress:
         self.snapshot_deadline = None
 
     def become_snapshot(self) -> None:
+        """Sends no entries until the peer has begun anew from a snapshot."""
         self.state = PeerState.SNAPSHOT
         self.inflight.clear()
         self.snapshot_deadline = None
@@ -91,8 +95,9 @@ class Progress:
     def acknowledge(self, match_index: int, held_index: int, first_index: int) -> bool:
         """The peer agrees with us up to `held_index`, durably up to `match_index`; our log begins at `first_index`.
 
-        True when more is durable by it.
+        Returns True when more is durable by it.
         """
+        assert match_index <= held_index, "more is durable on the peer than it has agreed to"
         advanced = match_index > self.match_index
         if advanced:
             self.match_index = match_index
@@ -102,6 +107,8 @@ class Progress:
                 inflight.popleft()
             if self.next_index <= held_index:
                 self.next_index = held_index + 1
+        # An older answer may still arrive: the open probe is answered only by one that covers the entry before it, and
+        # a snapshot only by one that reaches our log.
         elif held_index >= (self.next_index if self.state is PeerState.PROBE else first_index) - 1:
             self.state = PeerState.REPLICATE
             self.next_index = held_index + 1
@@ -110,11 +117,14 @@ class Progress:
         return advanced
 
     def refuse(self, refused_index: int, hint_index: int, hint_term: int, log: LogTerms) -> None:
-        """The peer has no entry at `refused_index` like ours; the hint is that of `AppendResponse`."""
+        """The peer has no entry at `refused_index` like ours: probes where its hint says that the logs may agree.
+
+        The hint is that of `AppendResponse`; it passes over a whole term at a time (the end of 5.3).
+        """
         if self.state is PeerState.SNAPSHOT:
             return
         if self.state is PeerState.REPLICATE:
-            # Below the match index it must have been overtaken by an acknowledgement.
+            # A refusal below the match index was overtaken by an acknowledgement.
             stale = refused_index < self.match_index or refused_index >= self.next_index
         else:
             # Only one request is open, so that anything else answers an older one.
@@ -131,7 +141,7 @@ class Progress:
         self.forget()
 
     def forget(self) -> None:
-        """What the peer has acknowledged may not be there any more."""
+        """Takes back what the peer has acknowledged: it may not be there any more."""
         self.become_probe(self.match_index + 1 if self.match_index >= 0 else self.next_index)
         self.match_index = -1
         self.recovering = True

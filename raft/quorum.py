@@ -7,6 +7,7 @@ __all__ = ["VoteTally", "agreed"]
 
 def agreed(values: Sequence[int]) -> int:
     """The greatest value that a majority of the voters, one value each, has reached (5.3, 5.4)."""
+    # In ascending order more than half of the values stand at that place or behind it.
     return sorted(values)[(len(values) - 1) // 2]
 
 
@@ -19,7 +20,9 @@ class VoteTally:
     __slots__ = ("_marked", "_needed", "_votes")
 
     def __init__(self, voters: Sequence[str]) -> None:
+        # True: granted; False: refused, or taken for lost; None: not heard yet.
         self._votes: dict[str, bool | None] = dict.fromkeys(voters)
+        # The voters whose votes are granted and marked.
         self._marked: dict[str, None] = {}
         self._needed = len(voters) // 2 + 1
 
@@ -32,11 +35,12 @@ class VoteTally:
 
     @property
     def won(self) -> bool:
+        """True when a majority has granted unmarked votes, or all voters have granted theirs (5.2, recovery.py)."""
         granted = sum(vote is True for vote in self._votes.values())
         return granted - len(self._marked) >= self._needed or granted == len(self._votes)
 
     @property
     def lost(self) -> bool:
-        """Whether no majority can come together any more."""
+        """True when the campaign cannot be won any more."""
         refused = sum(vote is False for vote in self._votes.values())
         return refused > 0 and len(self._votes) - refused - len(self._marked) < self._needed

@@ -17,21 +17,24 @@ class ReadQueue:
 
     def __init__(self) -> None:
         self._waiting: list[object] = []
+        # The round that is open, the reads that wait for it, and the commit index when it began: step 2 of 6.4.
         self._open: list[object] = []
         self._open_index = -1
         self.open_round: int | None = None
 
     def add(self, token: object) -> None:
+        """A read has arrived: it waits for the next round."""
         self._waiting.append(token)
 
     @property
     def wants_round(self) -> bool:
+        """True when reads wait and no round is open that they must let pass first."""
         return self.open_round is None and bool(self._waiting)
 
     def begin_round(self, round_number: int, commit_index: int) -> None:
         """A heartbeat round begins, and all reads wait for it.
 
-        Also those of an open round, which may have lost its answers: a later round proves no less for them.
+        The reads of an open round, which may have lost its answers, wait for it, too: it proves no less for them.
         """
         if self.open_round is None and not self._waiting:
             return
@@ -41,14 +44,14 @@ class ReadQueue:
         self.open_round = round_number
 
     def confirm(self) -> list[Effect]:
-        """The open round has a majority."""
+        """Returns the answers to the reads of the open round, which a majority has seen."""
         ready: list[Effect] = [ReadReady(token, self._open_index) for token in self._open]
         self._open = []
         self.open_round = None
         return ready
 
     def abandon(self) -> list[Effect]:
-        """The leadership is over: nothing can be confirmed."""
+        """Returns the refusals of all reads: the leadership is over."""
         lost: list[Effect] = [ReadLost(token) for token in self._open + self._waiting]
         self._open, self._waiting, self.open_round = [], [], None
         return lost

@@ -90,16 +90,16 @@ class Recovery:
         # (term, node, commit index) of the newest leader that has answered.
         self._leader_answer: tuple[int, str, int] = (-1, "", -1)
         self.deadline = now
-        """When to ask again."""
+        """The time of the next round of asking."""
 
     @property
     def is_mute(self) -> bool:
-        """Whether the node's term is unknown, so that it takes part in nothing."""
+        """True while the node's term is unknown: until then it takes part in nothing."""
         return self.loss is Loss.ALL
 
     @property
     def may_vote(self) -> bool:
-        """Whether it may give votes, marked ones."""
+        """True if the node may give marked votes: it remembers those that it gave."""
         return self.loss is Loss.ENTRIES
 
     @property
@@ -110,7 +110,7 @@ class Recovery:
     # Asking --------------------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """A new round of asking, if it is due: answers may have been lost, or nobody may have been there."""
+        """Begins a round of asking if one is due: answers may have been lost, or nobody may have been there."""
         if now < self.deadline:
             return
         self.deadline = now + self._state.config.election_timeout_min_ns // 2
@@ -121,6 +121,7 @@ class Recovery:
                 self.ask(node)
 
     def _needs(self, node: str) -> bool:
+        """True if the node's answer is still needed: its term, or what it has committed as our leader."""
         state = self._state
         if self.loss is not Loss.ENTRIES and node not in self._heard:
             return True
@@ -132,18 +133,18 @@ class Recovery:
         state.send(RecoveryRequest(state.node_id, node, state.term, self._nonce))
 
     def asked_by(self, node: str) -> None:
-        """A node that asks can also answer: two that start together need not wait for a round to be repeated."""
+        """Asks a node back that has asked us: two that start together need not wait for the next round."""
         if self.is_mute and node in self._others and node not in self._heard and node not in self._empty:
             self.ask(node)
 
     # Answers -------------------------------------------------------------------------------------------------
 
     def is_current(self, response: RecoveryResponse) -> bool:
-        """Whether it answers this life of the node."""
+        """True if the response answers a question of this run of the node, not of an earlier one."""
         return self._first_nonce <= response.nonce <= self._nonce
 
     def count(self, response: RecoveryResponse) -> None:
-        """Notes an answer of this life."""
+        """Notes an answer for which `is_current` holds."""
         node = response.source
         if response.has_history:
             self._heard[node] = max(response.term, self._heard.get(node, 0))
@@ -155,13 +156,13 @@ class Recovery:
 
     @property
     def group_is_new(self) -> bool:
-        """Whether a majority of the voters is as empty as this node."""
+        """True if a majority of the voters is as empty as this node."""
         voters = self._state.configurations.current.voters
         empty = sum(node in self._empty or node == self._state.node_id for node in voters)
         return self.is_mute and 2 * empty > len(voters)
 
     def term_learned(self) -> int | None:
-        """The term to enter when the group turns out to have a history; None while too few have told theirs."""
+        """Returns the term to enter when the group turns out to have one; None while too few have told theirs."""
         others = self._others
         told = [self._heard[node] for node in others if node in self._heard]
         if not self.is_mute or 2 * len(told) <= len(self._state.configurations.current.voters):
@@ -176,7 +177,10 @@ class Recovery:
         return self._leader_answer[1]
 
     def is_over(self, *, leads: bool) -> bool:
-        """Whether the node holds whatever was ever committed with its help; `leads`: by a unanimous election."""
+        """True if the node holds all that was ever committed with its help; the module says why this is enough.
+
+        `leads` says that it leads its term: a unanimous election made it the leader.
+        """
         state = self._state
         if self.is_mute or state.persisted.index < state.commit_index:
             return False

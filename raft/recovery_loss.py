@@ -1,4 +1,4 @@
-"""What a node may have lost of its promises; recovery.py says what follows from each."""
+"""The promises that a node may have lost; recovery.py says what follows from each kind of loss."""
 
 from enum import Enum
 
@@ -6,11 +6,11 @@ __all__ = ["Loss"]
 
 
 class Loss(Enum):
-    """What a node had promised and no longer has."""
+    """The part of its promises that a node no longer has."""
 
     ENTRIES = "entries"
     """The end of the log or all of it; term and vote are intact."""
     VOTE = "vote"
     """A new disk whose node has learned its group's term; its former votes are unknown."""
     ALL = "all"
-    """Nothing is there: a new group, or a new disk in an old one."""
+    """An empty disk: the group is new, or the disk is new in an old group."""

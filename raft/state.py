@@ -1,4 +1,4 @@
-"""What a node knows in every role, and the few ways in which it may change.
+"""The state that a node has in every role, and the few ways in which it may change.
 
 Election, follower and leader work on one `NodeState`; whatever the outside has to do about a change becomes an effect
 here, in the same breath, so that neither can be forgotten. Which transitions follow from what is decided in core.py.
@@ -27,7 +27,7 @@ __all__ = ["NodeState", "RandomSource"]
 
 
 class RandomSource(Protocol):
-    """As much of `random.Random` as an election needs."""
+    """The part of `random.Random` that an election needs."""
 
     def randrange(self, start: int, stop: int) -> int: ...
 
@@ -69,12 +69,14 @@ class NodeState:
         self.config = config
         self.node_id = node_id
         self.random = random
-        # Durable before any message that rests on them: SaveHardState goes before.
+        # The term rises only, and the vote changes once in a term (5.1, 5.2). Both are durable before any message that
+        # rests on them: SaveHardState goes before.
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.log = log
         self.configurations = configurations
-        # Rises only. What it covers is never truncated.
+        # Rises only. What it covers is never truncated. Always first_index - 1 <= commit_index <= last_index, and
+        # log.last_term <= term.
         self.commit_index = commit_index
         self.persisted = PersistedIndex(log.last_index)
         # This node may lack what it acknowledged, so that its votes are marked; see recovery.py.
@@ -82,15 +84,15 @@ class NodeState:
         self.role = Role.FOLLOWER
         self.leader: str | None = None
         self.effects: list[Effect] = []
-        # Effects wait that must be in the log before anyone reads it.
+        # True while effects wait that must be in the log before anyone reads it.
         self.log_effects_pending = False
 
     @property
     def may_campaign(self) -> bool:
-        """Whether this node is a voter, or may be needed as a leader until its removal is committed.
+        """True if this node is a voter, or was one until a removal that is not committed yet.
 
-        It may be the only one that has the entry which removes it, and then refuse its vote to everybody who lacks
-        it (dissertation 4.2.2). Its own vote does not count then.
+        A node that is being removed may be the only one that has the entry which removes it. It then refuses its vote
+        to all others, who lack it, so that it alone can lead (dissertation 4.2.2). Its own vote does not count.
         """
         history = self.configurations
         if self.node_id in history.current.voters:
@@ -102,10 +104,11 @@ class NodeState:
         return self.node_id in self.configurations.current.members
 
     def send(self, message: Message) -> None:
+        """Adds the effect that sends a message without entries."""
         self.effects.append(Send(message))
 
     def save_hard_state(self, term: int, vote: str | None) -> None:
-        """Enters a term, or votes in the current one: once, and for good."""
+        """Enters a greater term, or gives the one vote of the current term (5.1, 5.2)."""
         assert term > self.term or (term == self.term and self.vote is None), (
             "a vote or a term was taken back"
         )
@@ -123,17 +126,19 @@ class NodeState:
         self.effects.append(SaveHardState(term, vote))
 
     def set_role(self, role: Role, leader: str | None, *, term_changed: bool = False) -> None:
+        """Sets role and leader; adds the effect that tells of it if either, or the term, has changed."""
         if role is not self.role or leader != self.leader or term_changed:
             self.role = role
             self.leader = leader
             self.effects.append(RoleChanged(role, self.term, leader))
 
     def append_configuration(self, index: int, configuration: Configuration) -> None:
-        """A configuration's entry is in the log: it counts from now on (dissertation 4.1)."""
+        """The entry at `index` is in the log: its configuration is in force from now on (dissertation 4.1)."""
         self.configurations.append(index, configuration)
         self.effects.append(ConfigurationChanged(index, configuration, committed=False))
 
     def truncate(self, last_index: int) -> None:
+        """Removes all entries after `last_index`, which are in conflict with the leader's (5.3)."""
         assert last_index >= self.commit_index, (
             f"truncation to {last_index} would remove committed entries up to {self.commit_index}"
         )
@@ -149,7 +154,7 @@ class NodeState:
     def reset_log(
         self, first_index: int, base_term: int, configuration_index: int, configuration: Configuration
     ) -> None:
-        """Begins anew after a snapshot, which covers everything before `first_index`."""
+        """Replaces the log by an empty one that begins at `first_index`: a snapshot covers all before (section 7)."""
         assert first_index - 1 > self.commit_index, "a snapshot would take committed entries back"
         self.log.reset(first_index, base_term)
         self.persisted.cut(first_index - 1)
@@ -162,6 +167,7 @@ class NodeState:
         self.effects.append(Committed(first_index - 1))
 
     def advance_commit(self, index: int) -> None:
+        """Raises the commit index, and tells of configurations that are committed by that."""
         assert self.commit_index < index <= self.log.last_index, f"commit of {index} in {self.log.last_index}"
         before = self.commit_index
         self.commit_index = index

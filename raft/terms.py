@@ -20,6 +20,8 @@ class LogTerms:
     first_index, and there is none in an empty log, whose last_index is first_index - 1.
     """
 
+    # `_run_starts` and `_run_terms` are of equal length and rise strictly; `last_term` is the last of the terms, or
+    # `base_term` when there are none.
     __slots__ = ("_run_starts", "_run_terms", "base_term", "first_index", "last_index", "last_term")
 
     def __init__(
@@ -60,7 +62,7 @@ class LogTerms:
         return tuple(zip(self._run_starts, self._run_terms, strict=True))
 
     def term_at(self, index: int) -> int:
-        """The term of an entry, or of the place before the log."""
+        """Returns the term of an entry, or of the place before the log."""
         assert self.first_index - 1 <= index <= self.last_index, (
             f"index {index} outside of {self.first_index - 1}..{self.last_index}"
         )
@@ -72,7 +74,7 @@ class LogTerms:
         return self._run_terms[bisect_right(starts, index) - 1]
 
     def matches(self, index: int, term: int) -> bool:
-        """Whether the log is known to have an entry of `term` at `index`."""
+        """True if the log is known to have an entry of `term` at `index` (the consistency check of 5.3)."""
         return self.first_index - 1 <= index <= self.last_index and self.term_at(index) == term
 
     def append(self, term: int, count: int) -> None:
@@ -95,7 +97,7 @@ class LogTerms:
         self.last_term = self._run_terms[-1] if self._run_terms else self.base_term
 
     def reset(self, first_index: int, base_term: int) -> None:
-        """Forgets everything: an empty log that will begin at `first_index`, after an entry of `base_term`."""
+        """Makes this an empty log that will begin at `first_index`, after an entry of `base_term`."""
         self.first_index = first_index
         self.last_index = first_index - 1
         self.base_term = self.last_term = base_term
@@ -103,7 +105,7 @@ class LogTerms:
         self._run_terms.clear()
 
     def drop_before(self, first_index: int) -> None:
-        """Forgets the entries before `first_index` (retention); may leave the log empty."""
+        """Forgets the entries before `first_index`, which retention removed; the log may become empty by that."""
         if first_index <= self.first_index:
             return
         self.base_term = self.term_at(first_index - 1)
@@ -116,7 +118,7 @@ class LogTerms:
         self._run_starts[0] = first_index
 
     def spans(self, first_index: int, last_index: int) -> tuple[tuple[int, int], ...]:
-        """(term, count) of the runs within first_index..last_index."""
+        """Returns (term, count) of each run within first_index..last_index."""
         starts = self._run_starts
         if first_index > last_index:
             return ()
@@ -133,13 +135,14 @@ class LogTerms:
         return tuple(spans)
 
     def first_difference(self, prev_index: int, spans: Sequence[tuple[int, int]]) -> int:
-        """The first index after `prev_index` at which this log lacks or contradicts the entries described by spans.
+        """Returns the first index after `prev_index` at which this log lacks or contradicts the entries of `spans`.
 
-        One past the described entries when it holds them all. The log must reach back to prev_index + 1.
+        It is one past those entries when the log holds them all. The log must reach back to prev_index + 1.
         """
         index = prev_index + 1
         for term, count in spans:
             end = index + count
+            # Run by run of this log: within one run all entries have the term that its first has.
             while index < end:
                 if index > self.last_index or self.term_at(index) != term:
                     return index
@@ -149,10 +152,10 @@ class LogTerms:
         return index
 
     def last_not_after(self, index: int, term: int) -> int:
-        """The greatest index, not above `index`, whose term is not above `term`; the conflict search of 5.3.
+        """Returns the greatest index, not above `index`, whose term is not above `term`.
 
-        Two logs agree at most up to there when one of them has `term` at `index` or ends at it. first_index - 2
-        when not even the place before the log qualifies.
+        This is the search for the conflict at the end of 5.3: two logs agree at most up to there when one of them has
+        `term` at `index` or ends at it. Returns first_index - 2 when not even the place before the log qualifies.
         """
         index = min(index, self.last_index)
         if index < self.first_index - 1:
