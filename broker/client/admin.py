@@ -135,6 +135,7 @@ class AdminClient:
         }
         for name in sorted(names):
             await self._call_group(info, name, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+        # Brokers register a change at once, but name servers hear of it a moment after the administrator.
         await self._wait_routed(topic, sorted(names), queues)
 
     async def delete_topic(self, topic: str) -> None:
@@ -161,7 +162,10 @@ class AdminClient:
         return await self.core.routes.refresh(topic)
 
     async def describe_topic(self, topic: str) -> list[QueueStatus]:
-        """Return the queues of the topic with the offsets that they keep, sorted."""
+        """Return the queues of the topic with the offsets that they keep, sorted.
+
+        Raises BrokerError, ConnectionFailed, NoRoute, NameServerUnavailable.
+        """
         route = await self.route(topic)
         found = []
         for name in sorted(route.brokers):
@@ -179,7 +183,10 @@ class AdminClient:
     # Cluster -------------------------------------------------------------------------------------------------------
 
     async def cluster_info(self) -> ClusterInfo:
-        """Return clusters, broker groups and addresses as the name server knows them."""
+        """Return clusters, broker groups and addresses as the name server knows them.
+
+        Raises NameServerUnavailable, BrokerError.
+        """
         self.core.check_open()
         response = await self.core.name_servers.call(RequestCode.GET_BROKER_CLUSTER_INFO)
         _check(response, "name server")
@@ -273,7 +280,8 @@ class AdminClient:
     async def _ask_group(self, group: str | None, code: int, fields: dict[str, str]) -> None:
         """Ask members until one has taken the request to the leader.
 
-        A request that may have been done is not repeated.
+        A request that may have been done is not repeated. Raises the last error: BrokerError, ConnectionFailed, or
+        NoRoute for a group without members.
         """
         info = await self.cluster_info()
         name = _group_name(info, group)
@@ -304,7 +312,10 @@ class AdminClient:
     async def _call_group(
         self, info: ClusterInfo, name: str, code: int, fields: dict[str, str]
     ) -> RemotingCommand:
-        """Ask the group's leader, or another member when that fails: members forward what only their leader can do."""
+        """Ask the group's leader, or another member when that fails: members forward what only their leader can do.
+
+        Raises the last error: BrokerError, ConnectionFailed, or NoRoute for a group without members.
+        """
         failure: ClientError = NoRoute(fields["topic"], f"broker {name!r} has no address")
         for address in _addresses(info, name):
             try:

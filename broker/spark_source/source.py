@@ -174,7 +174,7 @@ class TopicStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailab
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Let the query read up to the ends that the queues have now. Raises ReadError."""
+        """Note the ends that the queues have now: the query reads up to them. Raises ReadError."""
         self._target = self._ends().latest
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802

@@ -203,7 +203,10 @@ class TopicReader:
 
 
 def _take(response: PullResponse, wanted: QueueRange, messages: list[MessageView], losses: list[Loss]) -> int:
-    """Add a response's messages of the range, and those that it leaves out as losses; returns the next offset."""
+    """Add a response's messages of the range, and those that it leaves out as losses; returns the next offset.
+
+    Raises ReadError for messages that are not in the order of their offsets.
+    """
     at = wanted.start
     head = "the queue begins at" if response.code == ResponseCode.PULL_OFFSET_MOVED else "found next:"
     for message in response.messages:

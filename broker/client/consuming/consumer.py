@@ -190,6 +190,8 @@ class Consumer:
         """For each topic that is not read, the kind of error that the log was last told."""
         self._rebalance_wanted: Event = self._runtime.event()
         self._assigned: Event = self._runtime.event()
+        # The batch in hand and its reader, both or none. Its first ``_handed_out`` messages are handed out; all but the
+        # last of these are done with.
         self._batch: Batch | None = None
         self._reader: QueueReader | None = None
         self._handed_out = 0

@@ -124,6 +124,7 @@ class QueueReader:
         batch = self._batches.popleft()
         self._waiting_messages -= len(batch.messages)
         self._waiting_bytes -= batch.size
+        assert min(self._waiting_messages, self._waiting_bytes) >= 0, "more was taken than waited"
         if self._room is not None and not self._is_full():
             self._room.set()
             self._room = None

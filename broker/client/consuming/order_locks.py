@@ -303,6 +303,7 @@ class OrderLocks:
         for together in unlocked.values():
             await self._unlock(together)
         for lock in locks:
+            assert lock.scope is None, "a lock is released after its handler has ended"
             del self._locks[lock.queue]
             lock.released.set()
             lock.granted.set()

@@ -137,7 +137,7 @@ class QueueCalls:
         return stored(await self.patient.ask(queue, code, fields, accepted, recording=recording))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Store the consumer group's offset. After a failure it may be stored or not; repeating is harmless."""
+        """Store the consumer group's offset. Raises what all calls raise; the offset may be stored or not then."""
         failures = await self.commit_all([(queue, offset)])
         if failures:
             raise failures[0][1]
@@ -267,7 +267,7 @@ class QueueCalls:
         """Ask once for messages from ``offset`` on; the broker may wait ``suspend_s`` seconds for one to come.
 
         The member ``broker_id`` is asked, or another one if it is unknown or its address is to be avoided. The errors
-        BrokerError and ConnectionFailed have the address that was asked.
+        BrokerError and ConnectionFailed have the address that was asked. Raises NoRoute and NameServerUnavailable, too.
         """
         route = await self._core.routes.get(queue.topic)
         address = address_of(route, queue, broker_id, avoid)
@@ -300,6 +300,7 @@ class QueueCalls:
             if trace is not None:
                 trace.fail(now_ns(), operation, str(error))
             raise
+        # A reset shows nothing of the queue: the group is only sent elsewhere.
         if trace is not None and response.is_reset:
             trace.fail(now_ns(), operation, f"the group is sent to {response.next_offset}")
         elif trace is not None:

@@ -31,7 +31,7 @@ _STORED = tuple(int(status) for status in SendStatus)
 async def send_back(
     calls: QueueCalls, group: str, message: MessageView, delay_level: int, max_retries: int | None
 ) -> None:
-    """Have the message stored for the consumer group again; returns when it is. `Consumer.send_back` says more.
+    """Store the message again for its consumer group, by the broker that holds it. `Consumer.send_back` says more.
 
     ``max_retries`` None leaves that number to the settings of the consumer group. Raises BrokerError, ConnectionFailed,
     NoRoute, NameServerUnavailable.

@@ -63,6 +63,8 @@ CLASSES_OF_4 = LatencyClasses(
 
 @dataclass(slots=True)
 class _Group:
+    """The last latency of a broker group, and the time until which it is avoided."""
+
     latency_ms: float
     avoided_until_ns: int
 

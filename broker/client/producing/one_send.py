@@ -195,7 +195,7 @@ class OneSend:
         return None
 
     def _turn_away_from(self, address: str) -> None:
-        """Have the next attempt go to another member, and to another group where that is allowed."""
+        """Note a failure: the next attempt goes to another member, and to another group where that is allowed."""
         self._failed.append(address)
         if not self._maybe_stored and not isinstance(self._choice, MessageQueue | str | int):
             assert self._target is not None, "an attempt has a target"
@@ -240,7 +240,7 @@ class OneSend:
             if connection is None:
                 connection = await core.pool.get(address, self._attempt_s())
             fields = sender.fields(outgoing, target, self._floor, again=self._maybe_stored)
-            limit_s = self._attempt_s()
+            limit_s = self._attempt_s()  # connecting may have taken some of the time
             if trace is not None:
                 operation = trace.invoke_append(
                     now_ns(), core.client_id, trace_key(target), outgoing.unique_keys
@@ -252,6 +252,7 @@ class OneSend:
             if sender.slow is not None:
                 sender.slow.failed(target.broker_name)
             self._last_error = error
+            # Nothing takes this back: an attempt that may be stored may be stored late, behind refusals of later ones.
             self._maybe_stored = self._maybe_stored or error.request_left
             return None
         if trace is not None:

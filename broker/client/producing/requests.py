@@ -151,6 +151,7 @@ class Replies:
         if missing:
             raise UsageError(f"message {request.message_id} is no request: it has no {', '.join(missing)}")
         runtime = self._core.runtime
+        # The broker reads from these whom the reply is for; the requester finds its request by the correlation id.
         own = {
             "UNIQ_KEY": f"{runtime.random.getrandbits(128):032X}",
             "MSG_TYPE": "reply",

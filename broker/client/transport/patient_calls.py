@@ -83,6 +83,7 @@ class PatientCalls:
                 avoid = [address]
                 remaining_s = max((deadline_ns - runtime.now_ns()) / 1e9, 0.001)
                 limit_s = min(remaining_s, self._attempt_timeout_s)
+                # As late as possible: waiting for a route takes time, in which the caller may have changed its mind.
                 if is_over():
                     raise CallIsOverError
                 response = await self._attempt(address, code, fields, body, limit_s, accepted, recording)
@@ -91,6 +92,7 @@ class PatientCalls:
                 error: ClientError = broker_error(response, address)
             except (ConnectionFailed, NoRoute, NameServerUnavailable) as failure:
                 error = failure
+            # Random, so that clients which failed at the same moment do not come back at the same moment.
             pause = pause_s * (0.5 + runtime.random.random())
             pause_s = min(pause_s * 2, _PAUSE_MAX_S)
             if not error.retry_may_help or runtime.now_ns() + int(pause * 1e9) >= deadline_ns:

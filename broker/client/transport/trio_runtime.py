@@ -44,7 +44,7 @@ class TrioByteStream:
             return 0
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        """Write everything, waiting for room as often as needed."""
+        """Write everything, waiting for room as often as needed. Raises OSError."""
         pending = list(buffers)
         while pending:
             sent = self.write_nowait(pending)
@@ -54,7 +54,7 @@ class TrioByteStream:
             pending = drop_bytes(pending, sent)
 
     async def receive_some(self) -> bytes:
-        """Read what is there, waiting for the first byte."""
+        """Read what is there, waiting for the first byte. Raises OSError."""
         while True:
             self._check_open()
             try:
@@ -91,14 +91,14 @@ class TlsByteStream:
         return 0
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        """Encrypt and write everything."""
+        """Encrypt and write everything. Raises OSError."""
         try:
             await self._stream.send_all(b"".join(buffers))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise _lost(error) from error
 
     async def receive_some(self) -> bytes:
-        """Read and decrypt what is there, waiting for the first byte."""
+        """Read and decrypt what is there, waiting for the first byte. Raises OSError."""
         try:
             return bytes(await self._stream.receive_some(RECEIVE_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -131,6 +131,8 @@ def drop_bytes(buffers: list[Buffer], count: int) -> list[Buffer]:
 
 
 class _TrioTaskGroup:
+    """A nursery in the form of `TaskGroup`."""
+
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
 
