@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
+
+import msgspec
 
 from broker.client.errors import (
     BrokerBusy,
@@ -35,7 +37,7 @@ from broker.state.topic_rules import DEFAULT_TOPIC
 
 CALL_TIMEOUT_S = 5.0
 """Time limit of a call to a broker, in seconds."""
-BodyType = TypeVar("BodyType")
+Body = TypeVar("Body")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ class AdminClient:
             "order": "true" if ordered else "false",
         }
         for name in sorted(names):
-            await self._call_group(info, name, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            code = RequestCode.UPDATE_AND_CREATE_TOPIC
+            await self._ask_members(info, name, code, fields, _cannot_be_repeated)
         # Brokers register a change at once, but name servers hear of it a moment after the administrator.
         await self._wait_routed(topic, sorted(names), queues)
 
@@ -142,7 +145,8 @@ class AdminClient:
         """Delete the topic in all broker groups and name servers."""
         info = await self.cluster_info()
         for name in sorted(info.broker_table):
-            await self._call_group(info, name, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+            code = RequestCode.DELETE_TOPIC_IN_BROKER
+            await self._ask_members(info, name, code, {"topic": topic}, _cannot_be_repeated)
         for address in self.core.name_servers.addresses:
             response = await self.core.pool.call(
                 address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}
@@ -153,8 +157,7 @@ class AdminClient:
         """Return all topics that the name server knows, sorted."""
         self.core.check_open()
         response = await self.core.name_servers.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        _check(response, "name server")
-        return sorted(_decode(response, TopicList, "name server").topics)
+        return sorted(_read(response, "name server", lambda body: decode_body(body, TopicList)).topics)
 
     async def route(self, topic: str) -> TopicRoute:
         """Ask for the topic's route now, and return it."""
@@ -171,11 +174,7 @@ class AdminClient:
         for name in sorted(route.brokers):
             code, queue = RequestCode.GET_TOPIC_STATS_INFO, MessageQueue(topic, name, 0)
             response = await self._calls.ask(queue, code, {"topic": topic})
-            try:
-                offsets = TopicStats.decode(response.body).offsets
-            except RemotingError as error:
-                raise BrokerError(response.code, f"unreadable response: {error}", name) from error
-            for key, at in offsets.items():
+            for key, at in _read(response, name, TopicStats.decode).offsets.items():
                 queue = MessageQueue(key.topic, key.broker_name, key.queue_id)
                 found.append(QueueStatus(queue, at.min_offset, at.max_offset, at.last_update_timestamp))
         return sorted(found, key=lambda status: status.queue)
@@ -189,11 +188,7 @@ class AdminClient:
         """
         self.core.check_open()
         response = await self.core.name_servers.call(RequestCode.GET_BROKER_CLUSTER_INFO)
-        _check(response, "name server")
-        try:
-            return ClusterInfo.decode(response.body)
-        except RemotingError as error:
-            raise BrokerError(response.code, f"unreadable response: {error}", "name server") from error
+        return _read(response, "name server", ClusterInfo.decode)
 
     async def status(self) -> list[BrokerStatus]:
         """Return every registered broker process with what it tells of itself.
@@ -207,8 +202,7 @@ class AdminClient:
                 table, failure = None, None
                 try:
                     response = await self.core.pool.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-                    _check(response, address)
-                    table = _decode(response, KeyValueTable, address).table
+                    table = _read(response, address, lambda body: decode_body(body, KeyValueTable)).table
                 except (ConnectionFailed, BrokerError) as error:
                     failure = str(error)
                 found.append(BrokerStatus(data.cluster, name, broker_id, address, table, failure))
@@ -228,8 +222,7 @@ class AdminClient:
         for address in _addresses(info, name):
             try:
                 response = await self.core.pool.call(address, RequestCode.TRIVET_NODE_STATUS)
-                _check(response, address)
-                status = decode_node_status(response.body)
+                status = _read(response, address, decode_node_status)
             except (ConnectionFailed, BrokerError) as error:
                 failure = str(error)
                 continue
@@ -278,29 +271,9 @@ class AdminClient:
         await self._ask_group(group, RequestCode.TRIVET_CHANGE_GROUP, fields)
 
     async def _ask_group(self, group: str | None, code: int, fields: dict[str, str]) -> None:
-        """Ask members until one has taken the request to the leader.
-
-        A request that may have been done is not repeated. Raises the last error: BrokerError, ConnectionFailed, or
-        NoRoute for a group without members.
-        """
+        """Have the group's leader do what may not be done twice. Raises what `add_member` raises."""
         info = await self.cluster_info()
-        name = _group_name(info, group)
-        failure: ClientError = NoRoute(name, "the group has no member that answers")
-        for address in _addresses(info, name):
-            try:
-                response = await self.core.pool.call(address, code, fields, b"", CALL_TIMEOUT_S)
-                _check(response, address)
-            except ConnectionFailed as error:
-                failure = error
-                if error.request_left:
-                    break
-            except BrokerError as error:
-                failure = error
-                if error.code != ResponseCode.SERVICE_NOT_AVAILABLE:
-                    break
-            else:
-                return
-        raise failure
+        await self._ask_members(info, _group_name(info, group), code, fields, _may_be_done)
 
     async def call(
         self, address: str, code: int, fields: dict[str, str] | None = None, body: Buffer = b""
@@ -309,24 +282,29 @@ class AdminClient:
         self.core.check_open()
         return await self.core.pool.call(address, code, fields, body, CALL_TIMEOUT_S)
 
-    async def _call_group(
-        self, info: ClusterInfo, name: str, code: int, fields: dict[str, str]
-    ) -> RemotingCommand:
+    async def _ask_members(
+        self,
+        info: ClusterInfo,
+        name: str,
+        code: int,
+        fields: dict[str, str],
+        is_final: Callable[[BrokerError | ConnectionFailed], bool],
+    ) -> None:
         """Ask the group's leader, or another member when that fails: members forward what only their leader can do.
 
-        Raises the last error: BrokerError, ConnectionFailed, or NoRoute for a group without members.
+        Raises the last error: one that ``is_final``, or NoRoute for a group without members.
         """
-        failure: ClientError = NoRoute(fields["topic"], f"broker {name!r} has no address")
+        failure: ClientError = NoRoute(name, "the group has no member that answers")
         for address in _addresses(info, name):
             try:
                 response = await self.core.pool.call(address, code, fields, b"", CALL_TIMEOUT_S)
                 _check(response, address)
             except (ConnectionFailed, BrokerError) as error:
                 failure = error
-                if not error.retry_may_help:
+                if is_final(error):
                     break
             else:
-                return response
+                return
         raise failure
 
     async def _wait_routed(self, topic: str, names: Sequence[str], queues: int) -> None:
@@ -364,13 +342,27 @@ def _addresses(info: ClusterInfo, name: str) -> list[str]:
     return [address for _, address in sorted(info.broker_table[name].broker_addresses.items())]
 
 
+def _may_be_done(error: BrokerError | ConnectionFailed) -> bool:
+    """Tell whether a request that failed may have been done, or was refused by the leader."""
+    if isinstance(error, ConnectionFailed):
+        return error.request_left
+    return error.code != ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def _cannot_be_repeated(error: BrokerError | ConnectionFailed) -> bool:
+    return not error.retry_may_help
+
+
 def _check(response: RemotingCommand, address: str) -> None:
+    """Check that a request was done. Raises BrokerError."""
     if response.code != ResponseCode.SUCCESS:
         raise broker_error(response, address)
 
 
-def _decode(response: RemotingCommand, body_type: type[BodyType], address: str) -> BodyType:
+def _read(response: RemotingCommand, address: str, decode: Callable[[bytes | memoryview], Body]) -> Body:
+    """Return the body of a response with success. Raises BrokerError, also for a body that cannot be read."""
+    _check(response, address)
     try:
-        return decode_body(response.body, body_type)
-    except RemotingError as error:
+        return decode(response.body)
+    except (RemotingError, msgspec.DecodeError) as error:
         raise BrokerError(response.code, f"unreadable response: {error}", address) from error
