@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.reading.queue_reads import QueueReads
+from broker.reading.queue_reads import PullResult, QueueReads
+from broker.remoting.codes import ResponseCode
 from broker.transactions.checks import TransactionChecks
 from log.timer_index import Steps, TimerIndex
 from simulation.plans.draw import draw_plan
@@ -42,9 +43,11 @@ def _messages_left_out(patch: pytest.MonkeyPatch) -> None:
     original = QueueReads._scan
 
     def scan(self: QueueReads, queue: Any, header: Any, wanted: Any) -> Any:
-        is_last = header.queue_offset + 1 == queue.max_offset
-        if header.topic in (ORDERS, OFFERS) and header.queue_offset % 7 == 3 and not is_last:
-            header = msgspec.structs.replace(header, queue_offset=header.queue_offset + 1)
+        if header.topic in (ORDERS, OFFERS) and header.queue_offset % 7 == 3:
+            behind = header.queue_offset + 1
+            if behind == queue.max_offset:  # nothing is left to be read: the consumer goes on behind it
+                return PullResult(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", behind, queue)
+            header = msgspec.structs.replace(header, queue_offset=behind)
         return original(self, queue, header, wanted)
 
     patch.setattr(QueueReads, "_scan", scan)
